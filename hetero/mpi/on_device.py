@@ -154,7 +154,7 @@ def vectors_and_product(
         part.allocate(halo.packed.nbytes, "packed")
     else:
         grid = plan_stencil.GridShare.of(*own, low=bool(low), high=bool(high))
-        _, product = plan_stencil.stencil(grid, target, dtype=dtype.name, x_halo=1)
+        _, product = plan_stencil.stencil(grid, target, dtype=dtype.name)
     part.numbers |= {"first_block": 0, "own": 0}
     part.allocate(16 * product.grid, "of blocks")
     held = part.allocate((before + size + after) * item)

@@ -2,7 +2,8 @@
 
 Arguments that are names stand for buffers, or for numbers that change from launch to launch;
 whoever runs a plan puts in what they stand for. Stencils are planned in `plan_stencil`. With
-``diagonal`` z = inverse * r, else z = r, and launches have no buffer "inverse".
+``diagonal`` z = inverse * r, else z = r, and launches have no buffer "inverse". ``aligned``: 16
+divides all addresses.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from ..common.launch import REAL, VECTOR_BYTES, Launch, Target, ceil_div, check_
 __all__ = ["Rows", "csr", "diagonal_defines", "dots", "pack", "ranks", "vector_width", "vectors"]
 
 _INDEX = {"int32": "int", "int64": "index_t"}
-
 _THREADS, _SMALLEST_BLOCK = 256, 64
 _BLOCKS = 4  # most on a multiprocessor
 # Entries of a sparse matrix: of the longest mean row that one thread adds up, and of a longer row
@@ -37,15 +37,10 @@ class Rows(NamedTuple):
 def csr(part: Rows, target: Target, *, dtype: str, diagonal: bool) -> tuple[Launch, Launch, Launch]:
     """Plan r = b - A x; q = A p with the sums of a step; and q = A p with p.q and p.p.
 
-    Returns
-    -------
-    tuple of Launch
-        Buffers: "pointers", "indices", "values" and, of the first, "x", "b", "r", "p", "inverse"
-        (any if not ``diagonal``), "partial"; of the second, "p", "q", "r", "before", "inverse"
-        if ``diagonal``, "partial"; of the third, "p", "q", "partial". Numbers: "first_block", and
-        "own", the column of the first row.
+    Numbers: "first_block", and "own", the column of the first row. The first takes any "inverse"
+    where it is not ``diagonal``.
     """
-    threads = _threads(target)
+    threads, inverse = _threads(target), ("inverse",) if diagonal else ()
     mean = ceil_div(part.entries, part.rows) if part.entries else 1
     # A row has one thread if rows have few entries, whose products fit in shared memory; otherwise
     # several, each with some of them in flight.
@@ -63,12 +58,11 @@ def csr(part: Rows, target: Target, *, dtype: str, diagonal: bool) -> tuple[Laun
     )  # fmt: skip
     plain = (*defines, ("SUMS", 2))
     step = (*defines, *diagonal_defines(diagonal), ("SUMS", 8 if diagonal else 4))
-    matrix = ("pointers", "indices", "values")
-    inverse = ("inverse",) if diagonal else ()
     size = ("partial", part.rows, blocks)
 
     def plan(kernel: str, macros: tuple, *arguments: str | int) -> Launch:
-        return Launch("csr.cu", kernel, macros, blocks, threads, (*matrix, *arguments))
+        arguments = ("pointers", "indices", "values", *arguments)
+        return Launch("csr.cu", kernel, macros, blocks, threads, arguments)
 
     return (
         plan("csr_residual", plain, "x", "b", "r", "p", "inverse", *size, int(diagonal)),
@@ -78,10 +72,7 @@ def csr(part: Rows, target: Target, *, dtype: str, diagonal: bool) -> tuple[Laun
 
 
 def pack(product: Launch, count: int, target: Target) -> Launch:
-    """Plan packed[i] = p[places[i]], compiled as the third of `csr` was.
-
-    Buffers: "p", "places", "packed".
-    """
+    """Plan packed[i] = p[places[i]], compiled as the third of `csr` was."""
     blocks = max(1, _blocks(count, product.block, target))
     arguments = ("p", "places", "packed", count, blocks)
     return product._replace(kernel="csr_pack", grid=blocks, arguments=arguments)
@@ -92,20 +83,9 @@ def vectors(
     n: int, target: Target, *, dtype: str, aligned: bool, diagonal: bool
 ) -> tuple[Launch, Launch, Launch]:
     """Plan r = b - q, p = r or inverse * r; the sums of a step, for products that give none; and
-    the step of x, r and p.
-
-    ``aligned``: 16 divides all addresses.
-
-    Returns
-    -------
-    tuple of Launch
-        Buffers of the first: "b", "q", "r", "p", "inverse" if ``diagonal``, "partial"; of the
-        second: "p", "q", "r", "inverse" likewise, "partial"; of the third: "x", "r", "p", "q",
-        "inverse" likewise, "partial_before", "before", "after"; number: "blocks_before".
-    """
+    the step of x, r and p, with the number "blocks_before"."""
     inverse = ("inverse",) if diagonal else ()
-    extra = diagonal_defines(diagonal)
-    return _over(n, target, dtype, aligned, "cg.cu", extra, {
+    return _over(n, target, dtype, aligned, "cg.cu", diagonal_defines(diagonal), {
         "cg_residual": ("b", "q", "r", "p", *inverse, "partial"),
         "cg_sums": ("p", "q", "r", *inverse, "partial"),
         "cg_advance": ("x", "r", "p", "q", *inverse, *_SCALARS),
@@ -116,13 +96,8 @@ def vectors(
 def dots(n: int, target: Target, *, dtype: str, aligned: bool) -> tuple[Launch, Launch, Launch]:
     """Plan the vectors' part of an iteration with a preconditioner of its own launches.
 
-    Returns
-    -------
-    tuple of Launch
-        a.b and b.b: buffers "a", "b", "partial"; p = z + beta p: "p", "z", "partial_before",
-        "before", "after"; x and r: "x", "r", "p", "q", "partial_before", "before", "after".
-        Numbers: "start"; of the first "first_block", of the last two "blocks_before", of the last
-        "halo". All but "blocks_before" are 0 on one device.
+    a.b and b.b; p = z + beta p; x and r. Numbers: "blocks_before", and of the kernels that could
+    share vectors "start", "first_block" and "halo", which are 0.
     """
     return _over(n, target, dtype, aligned, "cg_preconditioned.cu", (), {
         "cg_dots": ("a", "b", "partial", "start", "first_block"),
@@ -133,10 +108,8 @@ def dots(n: int, target: Target, *, dtype: str, aligned: bool) -> tuple[Launch, 
 
 @lru_cache(maxsize=256)
 def ranks(n: int, target: Target, *, dtype: str) -> dict[str, Launch]:
-    """Plan what conjugate gradients over MPI ranks do with vectors, by kernel; see `cg_ranks.cu`.
-
-    Number: "scale", a float. "partial" has two doubles for each block.
-    """
+    """Plan what solves over MPI ranks do with vectors, by kernel (`cg_ranks.cu`); number: "scale",
+    a float. "partial" has two doubles for each block."""
     plans = _over(n, target, dtype, False, "cg_ranks.cu", (), {
         "ranks_dot": ("x", "y", "partial"),
         "ranks_reduce": ("x", "r", "p", "q", "partial", "scale"),
@@ -169,13 +142,7 @@ def _blocks(work: int, threads: int, target: Target) -> int:
 
 
 def _over(
-    n: int,
-    target: Target,
-    dtype: str,
-    aligned: bool,
-    source: str,
-    macros: tuple[tuple[str, int], ...],
-    kernels: dict[str, tuple[str, ...]],
+    n: int, target: Target, dtype: str, aligned: bool, source: str, macros: tuple, kernels: dict
 ) -> tuple[Launch, ...]:
     """Launches of kernels over the elements of vectors, by name, with the buffers of each."""
     width = vector_width(dtype, n, aligned)

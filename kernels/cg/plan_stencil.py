@@ -13,20 +13,18 @@ from typing import NamedTuple
 from ..common.launch import REAL, Launch, Target, ceil_div, check_dtype
 from .plan import diagonal_defines, vector_width
 
-__all__ = ["GridShare", "cooperative", "settle", "stencil", "sweeps"]
+__all__ = ["HALO", "X_HALO", "GridShare", "cooperative", "settle", "stencil", "sweeps"]
 
+HALO, X_HALO = 2, 1  # rows of neighbours: of p and r, and of x and of what a product reads
 _SMALLEST = {2: (64, 1, 1), 3: (8, 8, 1)}
 _OVERLAP = 4  # rows that a tile reads beyond its own
 _LEAST_ROWS = 4  # of a tile
 # Blocks of sweeps: threads along columns and lines, blocks that a multiprocessor is to hold; in the
-# order of preference, in 3-D by the elements of a load.
+# order of preference; in 3-D others where a load has one element.
 _ROW_BLOCKS = [(128, 1, 5), (64, 1, 8), (256, 1, 2)]
 _DIAGONAL_ROW_BLOCKS = [(128, 1, 4), (64, 1, 8), (256, 1, 2)]
-_PLANE_BLOCKS = {
-    1: [(32, 16, 1), (16, 16, 2)],
-    2: [(16, 32, 1), (16, 16, 2)],
-    4: [(16, 32, 1), (16, 16, 2)],
-}
+_PLANE_BLOCKS = [(16, 32, 1), (16, 16, 2)]
+_NARROW_PLANE_BLOCKS = [(32, 16, 1), (16, 16, 2)]
 # Of a cooperative launch, with one block on each multiprocessor: points that registers suffice for.
 _COOPERATIVE_THREADS = 512
 _COOPERATIVE_POINTS = {"float32": 8, "float64": 6}
@@ -45,19 +43,13 @@ class GridShare(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        shape: tuple[int, ...],
-        spacing: tuple[float, ...],
-        rows: int | None = None,
-        low: bool = False,
-        high: bool = False,
+        cls, shape: tuple, spacing: tuple, rows: int = 0, low: bool = False, high: bool = False
     ) -> GridShare:
         """The share of ``rows`` rows of a grid of ``shape`` points, or all of it."""
-        flat = (1,) if len(shape) == 2 else ()
+        flat = 3 - len(shape)
         weights = [1.0 / h**2 for h in spacing]
-        weights[1:1] = [0.0] * len(flat)
-        rows = shape[0] if rows is None else rows
-        return cls(rows, *flat, *shape[1:], tuple(weights), low, high)
+        weights[1:1] = [0.0] * flat
+        return cls(rows or shape[0], *(1,) * flat, *shape[1:], tuple(weights), low, high)
 
     @property
     def plane(self) -> int:
@@ -70,75 +62,60 @@ class GridShare(NamedTuple):
         return 3 if self.weights[1] else 2
 
 
-class _Tiles(NamedTuple):
-    """How a sweep divides its grid among blocks."""
-
-    columns: int  # threads of a block along the columns, and along the lines
-    lines: int
-    resident: int  # blocks of a multiprocessor
-    strips: int  # tiles along the columns, and along the lines
-    bands: int
-    chunk: int  # rows of a tile
-    tiles: int
-    blocks: int
-
-
 @lru_cache(maxsize=256)
 def sweeps(
     grid: GridShare,
     target: Target,
     *,
     dtype: str,
-    halo: int,
-    x_halo: int,
     aligned: bool,
     diagonal: bool,
 ) -> tuple[Launch, Launch]:
     """Plan the sweeps of a stencil: the first from the first row on, the second from the last.
 
-    Where there are neighbours, ``halo`` of their rows lie in "now" and "next", and ``x_halo`` in
-    "x" and "inverse". ``aligned``: 16 divides all addresses.
-
-    Returns
-    -------
-    tuple of Launch
-        Buffers: "x", "now", "next" (rows of p and of r in turn), "inverse" if ``diagonal``,
-        "partial_before", "partial", "before", "after"; numbers: "blocks_before", "first_block"
-        (the place of the first block's sums in "partial"), "add".
+    Where there are neighbours, `HALO` of their rows lie in "now" and "next", rows of p and of r
+    in turn, and `X_HALO` in "x" and "inverse", which is there if ``diagonal``. ``aligned``: 16
+    divides all addresses. Numbers: "blocks_before", "first_block" (the place of the first block's
+    sums in "partial"), "add".
     """
     width = vector_width(dtype, grid.columns, aligned)
-    tiles = _tiles(grid, width, diagonal, target)
+    columns, lines, resident, *tiles = _tiles(grid, width, diagonal, target)
     defines = (
-        ("REAL", REAL[dtype]), ("WIDTH", width), ("DIMS", grid.dims),
-        ("COLUMNS", tiles.columns), ("LINES", tiles.lines), ("RESIDENT", tiles.resident),
-        *diagonal_defines(diagonal),
+        ("REAL", REAL[dtype]), ("WIDTH", width), ("DIMS", grid.dims), ("COLUMNS", columns),
+        ("LINES", lines), ("RESIDENT", resident), *diagonal_defines(diagonal),
     )  # fmt: skip
-    pitch = 2 * grid.plane
-    first = -halo if grid.low else 0
-    last = grid.rows + (halo if grid.high else 0)
-    end = grid.rows - 1
-    above, x_above = (halo, x_halo) if grid.low else (0, 0)
-    downward = (above * pitch, pitch, x_above * grid.plane, grid.plane, first, last)
+    pitch, plane = 2 * grid.plane, grid.plane
+    first, last, end = -HALO * grid.low, grid.rows + HALO * grid.high, grid.rows - 1
+    above, x_above = HALO * grid.low, X_HALO * grid.low
+    downward = (above * pitch, pitch, x_above * plane, plane, first, last)
     upward = (
-        (above + end) * pitch, -pitch, (x_above + end) * grid.plane, -grid.plane,
+        (above + end) * pitch, -pitch, (x_above + end) * plane, -plane,
         grid.rows - last, grid.rows - first,
     )  # fmt: skip
+    vectors = "x", "now", "next", *(("inverse",) if diagonal else ())
+    scalars = "partial_before", "partial", "before", "after", "blocks_before"
+    numbers = *tiles, "first_block", "add", *map(float, grid.weights)
     return tuple(
-        Launch(
-            source="cg_stencil.cu",
-            kernel="cg_sweep",
-            defines=defines,
-            grid=tiles.blocks,
-            block=tiles.columns * tiles.lines,
-            arguments=(
-                "x", "now", "next", *(("inverse",) if diagonal else ()), "partial_before",
-                "partial", "before", "after", "blocks_before", grid.rows, grid.lines,
-                grid.columns, *way, tiles.chunk, tiles.strips, tiles.bands, tiles.tiles,
-                tiles.blocks, "first_block", "add", *map(float, grid.weights),
-            ),
-        )
+        Launch("cg_stencil.cu", "cg_sweep", defines, tiles[-1], columns * lines, (
+            *vectors, *scalars, grid.rows, grid.lines, grid.columns, *way, *numbers,
+        ))
         for way in (downward, upward)
     )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def settle(grid: GridShare, sweep: Launch) -> Launch:
+    """Plan the end of sweeps: "x" gets the step it lacks.
+
+    "even" and "odd": what sweeps 0, 2, ... and 1, 3, ... wrote; "record": the scalars.
+    """
+    pitch, blocks = 2 * grid.plane, min(grid.rows, 2 * sweep.grid)
+    above, x_above = HALO * grid.low, X_HALO * grid.low
+    arguments = (
+        "x", "even", "odd", "record", grid.rows, grid.plane, above * pitch, pitch,
+        x_above * grid.plane, blocks,
+    )  # fmt: skip
+    return sweep._replace(kernel="cg_settle", grid=blocks, arguments=arguments)
 
 
 @lru_cache(maxsize=256)
@@ -154,14 +131,9 @@ def cooperative(
     """Plan many iterations on a small grid in one launch, whose blocks all run at once.
 
     None if the grid is too large for it. A block may have ``shared_limit`` bytes of shared memory.
-    ``grid`` is the share of one of several ``devices``; ``above`` rows come before it.
-
-    Returns
-    -------
-    Launch or None
-        Buffers: "x", "r", "p0", "p1", "edges0", "edges1", "sums0", "sums1", "before", "after", of
-        several devices also "peers" and "words"; numbers: "iterations", "stamp", "all_rows",
-        "first_block", "all_blocks", of several devices also "rank" and "patience".
+    ``grid`` is the share of one of several ``devices``; ``above`` rows come before it. Numbers:
+    "iterations", "stamp", "all_rows", "first_block", "all_blocks", of several devices also "rank"
+    and "patience".
     """
     threads = min(_COOPERATIVE_THREADS, target.block_limit)
     if threads < grid.columns <= target.block_limit:
@@ -169,49 +141,21 @@ def cooperative(
     if grid.dims != 2 or grid.columns > threads:
         return None
     strip = ceil_div(grid.rows, min(grid.rows, target.multiprocessors))
-    blocks = ceil_div(grid.rows, strip)
     points = ceil_div(strip + 2, threads // grid.columns)
     plane_bytes = (strip + 4) * (grid.columns + 2) * check_dtype(dtype)
     shared_bytes = ceil_div(2 * plane_bytes, 8) * 8 + 4 * 8 * threads
     if points > _COOPERATIVE_POINTS[dtype] or shared_bytes > shared_limit:
         return None
     several = (("PEERS", devices),) if devices > 1 else ()
-    return Launch(
-        source="cg_cooperative.cu",
-        kernel="cg_persist",
-        defines=(("REAL", REAL[dtype]), ("THREADS", threads), ("POINTS", points), *several),
-        grid=blocks,
-        block=threads,
-        arguments=(
-            "x", "r", "p0", "p1", "edges0", "edges1", "sums0", "sums1", "before", "after",
-            *(("peers", "rank", "words", "patience") if several else ()), "all_rows",
-            grid.columns, above, above + grid.rows, strip, "first_block", "all_blocks",
-            "stamp", "iterations", float(grid.weights[0]), float(grid.weights[2]),
-        ),
-        shared_bytes=shared_bytes,
+    defines = ("REAL", REAL[dtype]), ("THREADS", threads), ("POINTS", points), *several
+    arguments = (
+        "x", "r", "p0", "p1", "edges0", "edges1", "sums0", "sums1", "before", "after",
+        *(("peers", "rank", "words", "patience") if several else ()), "all_rows",
+        grid.columns, above, above + grid.rows, strip, "first_block", "all_blocks",
+        "stamp", "iterations", float(grid.weights[0]), float(grid.weights[2]),
     )  # fmt: skip
-
-
-@lru_cache(maxsize=256)
-def settle(grid: GridShare, sweep: Launch, halo: int, x_halo: int) -> Launch:
-    """Plan the end of sweeps: x gets the step it lacks.
-
-    Buffers: "x", "even" and "odd" (what sweeps 0, 2, ... and 1, 3, ... wrote), "record".
-    """
-    pitch = 2 * grid.plane
-    above, x_above = (halo, x_halo) if grid.low else (0, 0)
-    blocks = min(grid.rows, 2 * sweep.grid)
-    return Launch(
-        source=sweep.source,
-        kernel="cg_settle",
-        defines=sweep.defines,
-        grid=blocks,
-        block=sweep.block,
-        arguments=(
-            "x", "even", "odd", "record", grid.rows, grid.plane, above * pitch, pitch,
-            x_above * grid.plane, blocks,
-        ),
-    )  # fmt: skip
+    size = ceil_div(grid.rows, strip), threads
+    return Launch("cg_cooperative.cu", "cg_persist", defines, *size, arguments, shared_bytes)
 
 
 @lru_cache(maxsize=256)
@@ -220,7 +164,6 @@ def stencil(
     target: Target,
     *,
     dtype: str,
-    x_halo: int = 0,
     r_start: int = 0,
     p_start: int = 0,
     pitch: int | None = None,
@@ -228,22 +171,16 @@ def stencil(
 ) -> tuple[Launch, Launch]:
     """Plan r = b - A x, p = r or inverse * r; and q = A p, each with two sums.
 
-    Where there are neighbours, ``x_halo`` of their rows lie in "x", "inverse", and "p" of a
+    Where there are neighbours, `X_HALO` of their rows lie in "x", "inverse", and "p" of a
     product. ``r_start`` and ``p_start`` are where row 0 of r and of p is in their buffers, rows are
-    ``pitch`` elements apart; by default as in vectors. ``scaled``: p = inverse * r.
-
-    Returns
-    -------
-    tuple of Launch
-        Buffers of the first: "x", "b", "r", "p", "inverse" (any if not ``scaled``), "partial"; of
-        the second: "p", "q", "partial". Number of the second: "first_block".
+    ``pitch`` elements apart; by default as in vectors. ``scaled``: p = inverse * r; else any buffer
+    does for it. Number of the second: "first_block".
     """
     threads = min(_STENCIL_THREADS, target.block_limit)
-    most = target.multiprocessors * _STENCIL_BLOCKS
-    blocks = min(grid.rows * grid.lines, most)
+    blocks = min(grid.rows * grid.lines, target.multiprocessors * _STENCIL_BLOCKS)
     pitch = grid.plane if pitch is None else pitch
     defines = (("REAL", REAL[dtype]), ("DIMS", grid.dims), ("THREADS", threads))
-    sizes = (*grid[:3], x_halo if grid.low else 0, int(grid.low), int(grid.high))
+    sizes = (*grid[:3], X_HALO * grid.low, int(grid.low), int(grid.high))
     weights = tuple(map(float, grid.weights))
     residual = (
         "x", "b", "r", "p", "inverse", "partial", *sizes, r_start, p_start, pitch, blocks,
@@ -256,15 +193,19 @@ def stencil(
     )
 
 
-def _tiles(grid: GridShare, width: int, diagonal: bool, target: Target) -> _Tiles:
-    """Choose the block's shape and the rows of a tile by the rows that the slowest block walks."""
+def _tiles(grid: GridShare, width: int, diagonal: bool, target: Target) -> tuple[int, ...]:
+    """Choose the block's shape and the rows of a tile by the rows that the slowest block walks.
+
+    Returns threads of a block along the columns and along the lines, blocks of a multiprocessor,
+    rows of a tile, tiles along the columns and along the lines, all tiles, blocks.
+    """
     if grid.dims == 2:
         shapes = _DIAGONAL_ROW_BLOCKS if diagonal else _ROW_BLOCKS
     else:
-        shapes = _PLANE_BLOCKS[width]
+        shapes = _PLANE_BLOCKS if width > 1 else _NARROW_PLANE_BLOCKS
     shapes = [s for s in shapes if s[0] * s[1] <= target.block_limit] or [_SMALLEST[grid.dims]]
     edge = ceil_div(2, width)
-    best, least = None, math.inf
+    best, least = (), math.inf
     for columns, lines, resident in shapes:
         strips = ceil_div(grid.columns, (columns - 2 * edge) * width)
         bands = ceil_div(grid.lines, lines - 4) if grid.dims == 3 else 1
@@ -277,6 +218,6 @@ def _tiles(grid: GridShare, width: int, diagonal: bool, target: Target) -> _Tile
             # Threads that the multiprocessor works for, busy or not, and rows that each walks.
             cost = walked * resident * columns * lines
             if cost < 0.95 * least:
-                block, used = (columns, lines, resident), min(tiles, blocks)
-                best, least = _Tiles(*block, strips, bands, chunk, tiles, used), cost
+                cut = chunk, strips, bands, tiles, min(tiles, blocks)
+                best, least = (columns, lines, resident, *cut), cost
     return best

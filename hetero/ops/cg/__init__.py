@@ -9,20 +9,13 @@ from typing import Any
 import numpy as np
 
 from hetero import registry
-from hetero.arrays import Array, array_or_spec, describe, is_device_array
+from hetero.arrays import Array, describe, is_device_array
 from hetero.calling import planner
 from hetero.imports import load
 from hetero.moving.results import staying
 from hetero.ops.cg import methods, operands  # the former registers them
 from hetero.ops.cg.operands import System, from_dims, problem
-from hetero.ops.linear_systems.solve import (
-    Solve,
-    checked_limit,
-    checked_tolerance,
-    execute,
-    on_host,
-    warn,
-)
+from hetero.ops.linear_systems.solve import Solve, execute, on_host, warn
 from hetero.ops.linear_systems.systems import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE, Outcome
 from hetero.pricing.plan import Plan
 from hetero.profile import inventory
@@ -136,13 +129,7 @@ def solved(
     ``until`` is rtol, atol and maxiter, ``placed`` device and method.
     """
     device, method = planner.placement(*placed)
-    matrix, rhs = operands.checked_matrix(A), array_or_spec(b)
-    n = matrix.shape[0]
-    rtol, atol = map(checked_tolerance, ("rtol", "atol"), until)
-    limit = checked_limit(until[2], 10 * n)
-    if x0 is not None and not isinstance(x0, str):
-        x0 = array_or_spec(x0)
-    M = operands.of_scipy(M)
+    matrix, rhs, x0, M, rtol, atol, limit = operands.checked(A, b, x0, M, *until)
     key = operands.key_of(matrix, rhs, x0, M, rtol, limit, device, method)
 
     def make() -> Callable[..., Any]:
@@ -161,21 +148,13 @@ def solved(
         only = problem.device_obstacle is not None
         return bind((operands.NAME, device, method, problem.layout, problem.dtype, only), priced)
 
-    return bind(key, make)(matrix, rhs, x0, M, callback, rtol, atol, limit)
+    return bind(key, make)(matrix, rhs, x0, M, rtol, atol, limit, callback)
 
 
 def _solve(
-    plan: Plan,
-    matrix: Any,
-    rhs: Any,
-    x0: Any,
-    M: Any,
-    callback: Any,
-    rtol: float,
-    atol: float,
-    limit: int,
+    plan: Plan, matrix: Any, rhs: Any, x0: Any, M: Any, rtol: float, atol: float, *limits: Any
 ) -> tuple[Any, Outcome]:
-    """Run a plan for arguments that were checked."""
+    """Run a plan for arguments that were checked; ``limits``: maxiter, callback."""
     n = matrix.shape[0]
     dtype = np.dtype(plan.problem.dtype)
     if len(rhs.shape) == 2:
@@ -187,19 +166,17 @@ def _solve(
         x0 = system.times_preconditioner(on_host(rhs, describe(rhs), dtype))
     elif x0 is not None:
         x0 = x0.reshape(n)
-    solve = Solve(system.on, rtol, atol, limit, callback)
     on_device = plan.problem.layout == "dense" and is_device_array(matrix)
     read = (describe(matrix),) if on_device else ()
-    done = execute(plan, solve, rhs, x0, read)
-    outcome = done.outcome
-    by_device = outcome.right_side is not None and outcome.status == CONVERGED
-    on_host_alone = type(rhs) is type(done.x) is np.ndarray
-    if by_device and on_host_alone and not is_device_array(matrix):
+    done = execute(plan, Solve(system.on, rtol, atol, *limits), rhs, x0, read)
+    outcome, norm_b = done.outcome, done.outcome.right_side
+    by_device = norm_b is not None and outcome.status == CONVERGED
+    if by_device and type(rhs) is type(done.x) is np.ndarray and not on_device:
         # In float64, where rounding to float32 may decide it.
-        norm_b, given = outcome.right_side, (rhs.astype(dtype, copy=False), done.x)
         bound = max(rtol * norm_b, atol)
         true_residual = load("hetero.ops.krylov.cg_cpu").true_residual
-        residual = true_residual(system.on(())[0], *given, outcome.residual, bound, norm_b)
+        given = rhs.astype(dtype, copy=False), done.x, outcome.residual, bound, norm_b
+        residual = true_residual(system.on(())[0], *given)
         if residual != outcome.residual and not residual <= bound:
             outcome = outcome._replace(status=LIMIT, residual=residual)
     return done.x, outcome

@@ -5,10 +5,8 @@ They go on there from the same x and r, in the direction that is conjugate to th
 On the CPU an iteration takes c seconds, on the device g, and the move there M: the operands, and
 what the device needs to begin. So it pays from k = M / (c - g) iterations on. How many there are
 depends on the spectrum of A, which nobody knows beforehand. This is the ski rental problem with a
-forecast, by the residuals of the iterations done.
-
-c is measured while the solve runs, for BLAS is slower where others use the CPU; g and M are
-predicted.
+forecast, by the residuals of the iterations done. c is measured while the solve runs, for BLAS is
+slower where others use the CPU; g and M are predicted.
 
 - Where k is no more than `least_iterations`, the device is faster from the beginning.
 - Else the solve begins on the CPU. From the `_FIRST` iteration on, the rate at which the residual
@@ -28,7 +26,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,18 +35,17 @@ import numpy as np
 from hetero import profile, tables
 from hetero.devices.base import Device
 from hetero.imports import load
+from hetero.ops.cg.hybrid import Works
 from hetero.ops.cg.operands import NAME, least_iterations
 from hetero.pricing import pricing
 from hetero.pricing.plan import CPU, Terms, total
 from hetero.profile import Profile, inventory
-from hetero.registry import Price, Unasked
-from hetero.registry.models import Work
+from hetero.registry import Arguments, Price, Unasked
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.ops.linear_systems.systems import Outcome
 
-Works = Callable[[Problem, dict[str, Any]], Work]
 _FIRST = 4  # iterations before a forecast is believed
 _MARGIN = 1.5  # times the move that the iterations still to come must save
 _WORST = 2.0  # times the best decision
@@ -57,15 +54,7 @@ _schedules = tables.new_table()
 
 
 class Schedule(NamedTuple):
-    """What decides about a move.
-
-    Attributes
-    ----------
-    cpu, device : float
-        Seconds of an iteration, as predicted.
-    move : float
-        Seconds.
-    """
+    """What decides about a move: seconds of an iteration, as predicted, and of the move."""
 
     cpu: float
     device: float
@@ -82,14 +71,9 @@ class Schedule(NamedTuple):
     ) -> bool:
         """Whether a solve moves now.
 
-        Parameters
-        ----------
-        norms, seconds : sequence of float
-            The residual's norm after each iteration that was done on the CPU, and its time.
-        bound : float
-            The norm at which the solve ends.
-        left : int
-            Iterations that may still be done.
+        ``norms`` and ``seconds``: the residual's norm after each iteration that was done on the
+        CPU, and its time; ``bound``: the norm at which the solve ends; ``left``: iterations that
+        may still be done.
         """
         done, g, move = len(norms), self.device, self.move
         c = min(seconds[done // 2 :])  # others disturb some of them
@@ -125,12 +109,12 @@ def here(work: Works, problem: Problem, name: str) -> Schedule | None:
     """The schedule on this machine; None where constants are not known."""
     moved = tuple([(o.strides, o.copies, o.pinned) for o in problem.inputs])
     key = name, problem.dims, problem.dtype, problem.options, moved
-    if key not in _schedules:
-        now, constants, info = tables.generation(), profile.current(), inventory.devices()[name]
-        priced = _schedule(work, problem, name, info, constants)
-        tables.remember(_schedules, key, priced and priced[0], now)
-        return priced and priced[0]
-    return _schedules[key]
+    if key in _schedules:
+        return _schedules[key]
+    now, info = tables.generation(), inventory.devices()[name]
+    schedule, *_ = _schedule(work, problem, name, info, profile.current()) or (None,)
+    tables.remember(_schedules, key, schedule, now)
+    return schedule
 
 
 def price(
@@ -175,51 +159,31 @@ def _schedule(
         work(replace(problem, options=problem.options._replace(iterations=count)), info)
         for count in (1, 2)
     )
-    known = problem.dtype, problem.layout
-    seconds = []
-    for key in ((CPU, CPU, NAME, "blas", *known), (name, info["kind"], NAME, "fused", *known)):
-        cost = constants.cost(*key)
-        if cost is None:
-            return None
-        try:
-            begin, step = sum(cost(one)), sum(cost(two))
-        except (KeyError, ValueError):  # of other dimensions
-            return None
-        seconds.append((max(2.0 * begin - step, 0.0), step - begin))
-    (cpu_begin, c), (begin, g) = seconds
+    known, seconds = (problem.dtype, problem.layout), []
     try:
+        for key in ((CPU, CPU, NAME, "blas", *known), (name, info["kind"], NAME, "fused", *known)):
+            cost = constants.cost(*key)
+            if cost is None:
+                return None
+            begin, step = sum(cost(one)), sum(cost(two))
+            seconds.append((max(2.0 * begin - step, 0.0), step - begin))
         before, after = pricing.moves(problem, name, constants)
-    except KeyError:  # no link
+    except (KeyError, ValueError):  # of other dimensions, or no link
         return None
+    (cpu_begin, c), (begin, g) = seconds
     moves = total(total(before, after), {"overhead": begin})
     return Schedule(c, g, sum(moves.values())), moves, cpu_begin
 
 
 class _Moves(Exception):
-    """Ends the iterations on the CPU."""
-
-    def __init__(self, residual: np.ndarray, direction: np.ndarray) -> None:
-        super().__init__()
-        self.going_on = residual, direction
+    """Ends the iterations on the CPU; with the residual and the next direction."""
 
 
-def solve(
-    device: Device,
-    system_on: Callable[[tuple[Any, ...]], tuple[Any, Any]],
-    b: np.ndarray,
-    x: np.ndarray,
-    *,
-    schedule: Schedule | None,
-    maxiter: int,
-    callback: Callable[[np.ndarray], object] | None = None,
-    **tolerances: float,
-) -> Outcome:
-    """Solve A x = b for a dense A; see `hetero.ops.krylov.cg_cpu.solve`.
-
-    ``system_on(devices)`` gives system and preconditioner there; of none, the CPU's. Without a
-    ``schedule`` it does not move.
-    """
-    system, preconditioner = system_on(())
+def solve(work: Works, device: Device, problem: Problem, arguments: Arguments) -> Outcome:
+    """Solve A x = b for a dense A; where constants are not known, on the CPU."""
+    (b,), x, solve = arguments
+    schedule, limits = here(work, problem, device.name), solve.limits()
+    system, preconditioner = solve.system(())
     norms: list[float] = []
     seconds: list[float] = []
     last = time.perf_counter()
@@ -232,21 +196,22 @@ def solve(
         seconds.append(now - last)
         last = now
         done = len(norms)
-        left = maxiter - done if norms[-1] > bound else 0
+        left = solve.maxiter - done if norms[-1] > bound else 0
         if left and not done % (done // 32 + 1) and schedule.is_due(norms, seconds, bound, left):
             if preconditioner is not None:
                 np.multiply(preconditioner, r, out=z)
             raise _Moves(r, z + p.dtype.type(np.dot(r, z) / rho) * p)
 
-    given = {"preconditioner": preconditioner, "maxiter": maxiter, **tolerances}
-    hooks = {"callback": callback, "moves": moves if schedule is not None else None}
     try:
-        return load("hetero.ops.krylov.cg_cpu").solve(system, b, x, **hooks, **given)
+        watch = moves if schedule is not None else None
+        cg_cpu = load("hetero.ops.krylov.cg_cpu")
+        return cg_cpu.solve(system, b, x, preconditioner=preconditioner, moves=watch, **limits)
     except _Moves as move:
-        going_on, done = move.going_on, len(norms)
+        going_on, done = move.args, len(norms)
+    limits["maxiter"] -= done
     with device.active():
-        there, preconditioner = system_on((device,))
-        given |= {"preconditioner": preconditioner, "maxiter": maxiter - done}
-        given |= {"callback": callback, "going_on": going_on}
-        outcome = load("hetero.ops.krylov.cg_device").solve((device,), there, b, x, **given)
+        there, M = solve.system((device,))
+        cg_device = load("hetero.ops.krylov.cg_device")
+        given = {"preconditioner": M, "going_on": going_on, **limits}
+        outcome = cg_device.solve((device,), there, b, x, **given)
     return outcome._replace(iterations=outcome.iterations + done)

@@ -24,25 +24,22 @@ from hetero.ops.cg.operands import NAME
 from hetero.pricing import pricing
 from hetero.pricing.plan import CPU, Terms, total
 from hetero.profile import Profile
-from hetero.registry import Price
+from hetero.registry import Arguments, Price
 from hetero.registry.models import Cost, Work
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from hetero.ops.linear_systems.systems import Csr, Dense, Outcome, Stencil
+    from hetero.ops.linear_systems.systems import Outcome
 
+Works = Callable[[Problem, dict[str, Any]], Work]
 _MADE_OF = "A p there, vectors on the CPU"
 _OPERANDS = {"dense": 1, "csr": 3}  # of a matrix, ahead of the vectors
 
 
 def price(
-    work: Callable[[Problem, dict[str, Any]], Work],
-    problem: Problem,
-    name: str,
-    info: dict[str, Any],
-    constants: Profile,
+    work: Works, problem: Problem, name: str, info: dict[str, Any], constants: Profile
 ) -> Price:
     """The terms of a solve on a device; None where constants are not known.
 
@@ -60,8 +57,7 @@ def price(
         if problem.next_device is None:  # else the caller adds what comes after
             around = total(around, after)
         if model["form"] == "solve":
-            overhead, compute = own(work(problem, info))
-            steps = {"overhead": overhead, "compute": compute}
+            steps = dict(zip(("overhead", "compute"), own(work(problem, info)), strict=True))
         else:
             steps = _steps(problem, name, info, constants, own)
     except (KeyError, ValueError):  # no link, or a model of other dimensions
@@ -74,8 +70,7 @@ def _steps(
 ) -> Terms:
     """The iterations with a dense matrix, by their parts; KeyError where one is not known."""
     n, repeat, nbytes = problem.dims[0], problem.options.iterations, problem.output.nbytes
-    key = name, info["kind"], "matvec", "tiled", problem.dtype, "C aligned"
-    product = constants.cost(*key)
+    product = constants.cost(name, info["kind"], "matvec", "tiled", problem.dtype, "C aligned")
     if product is None or problem.layout != "dense":
         raise KeyError(problem.layout)
     works = Work((n, n), 2.0 * n * n, float(n * nbytes)), Work((n,), 10.0 * n, 10.0 * nbytes)
@@ -87,27 +82,23 @@ def _steps(
     }
 
 
-def solve(
-    device: Device, system: Stencil | Csr | Dense, b: np.ndarray, x: np.ndarray, **others: Any
-) -> Outcome:
-    """Solve A x = b; see `hetero.ops.krylov.cg_cpu.solve`.
-
-    Arrays of the system that lie on the host are uploaded for this call.
-    """
-    krylov = "hetero.ops.krylov"
+def solve(work: Any, device: Device, problem: Problem, arguments: Arguments) -> Outcome:
+    """Solve A x = b. Arrays of the system that lie on the host are uploaded for this call."""
+    (b,), x, solve = arguments
+    system, M = solve.system((device,))
+    cg_cpu, cg_matrices = (load(f"hetero.ops.krylov.{name}") for name in ("cg_cpu", "cg_matrices"))
     with device.active():
-        vectors = load(f"{krylov}.cg_vectors").Vectors((device,), system, b, x, b.dtype, None)
-        kinds = load(f"{krylov}.cg_matrices").KINDS
-        if type(system) in kinds:
-            matrix = kinds[type(system)](vectors, system, plain=True)
+        vectors = load("hetero.ops.krylov.cg_vectors").Vectors((device,), system, b, x, b.dtype)
+        if type(system) in cg_matrices.KINDS:
+            product = cg_matrices.KINDS[type(system)](vectors, system, plain=True).times
         else:
-            matrix = load(f"{krylov}.cg_grids").GridProduct(vectors, system)
-        (part,) = matrix.parts
+            product = load("hetero.ops.krylov.cg_grids").product(vectors, system)
+        (part,) = vectors.parts
 
         def times(p: np.ndarray, q: np.ndarray) -> None:
             part.upload(p, "p")
-            matrix.times()
+            product()
             part.download("q", q)
 
-        product = load(f"{krylov}.cg_cpu").Product(times)
-        return load(f"{krylov}.cg_cpu").solve(None, b, x, product=product, **others)
+        A = cg_cpu.Product(times)
+        return cg_cpu.solve(A, b, x, preconditioner=M, **solve.limits())

@@ -15,20 +15,17 @@ from hetero.imports import load
 from hetero.ops.cg.operands import NAME
 from hetero.ops.linear_systems.loops import ROWS, STENCILS
 from hetero.ops.linear_systems.solve import digits
-from hetero.ops.multigrid import grids
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
-    from hetero.ops.linear_systems.solve import Solve
     from hetero.ops.linear_systems.systems import Outcome
 
 _LEAST_SHARED = 1024  # unknowns from which several devices may share
 _SPARSE = ("csr", "stencil2", "stencil3")
 _DENSE_TERMS = ((), (0,), (0, 0))  # launches, vectors, the matrix
-_HYBRID, _ADAPTIVE = "hetero.ops.cg.hybrid", "hetero.ops.cg.adaptive"
 ADAPTIVE = "adaptive"  # which has no constants of its own
 _MATRICES = {
     "dense": "dense matrices",
@@ -90,11 +87,10 @@ def _work(problem: Problem, info: dict[str, Any]) -> Work:
 
 
 def _shared(problem: Problem) -> bool:
-    """Stencils and matrices of the host are cut by rows; with multigrid cycles, large grids are."""
-    kind, _, cycles = problem.layout.partition("-")
-    least = grids.LEAST_SHARED if cycles else _LEAST_SHARED
+    """Stencils and matrices of the host are cut by rows, without multigrid cycles."""
+    kind = problem.layout
     here = kind in _SPARSE or (kind == "dense" and problem.inputs[0].location == HOST)
-    return here and problem.dims[0] >= least
+    return here and problem.dims[0] >= _LEAST_SHARED
 
 
 def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteration]:
@@ -104,7 +100,7 @@ def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteratio
     """
     if len(dims) == 1:
         return {}
-    halo = load("hetero.ops.krylov.cg_vectors").HALO
+    halo = load("hetero.kernels.cg.plan_stencil").HALO
     row = math.prod(dims[1:]) * np.dtype(dtype).itemsize
     iteration = registry.Iteration(row, 7, halo, 2 * halo, sums=1, sum_bytes=4 * 8)
     return dict.fromkeys(("fused", "numba"), iteration)
@@ -122,49 +118,37 @@ def _run(
     """Solve; on the CPU, if ``plain``, with nothing that has to be compiled."""
     (b,), x, solve = arguments
     system, M = solve.system(devices)
-    options = {"preconditioner": M, **_limits(solve)}
+    limits = solve.limits()
     if not devices:
-        return load("hetero.ops.krylov.cg_cpu").solve(system, b, x, plain=plain, **options)
-    options |= {"dtype": problem.dtype, "from_zero": solve.from_zero and len(devices) > 1}
-    return load("hetero.ops.krylov.cg_device").solve(devices, system, b, x, **options)
+        cg_cpu = load("hetero.ops.krylov.cg_cpu")
+        return cg_cpu.solve(system, b, x, preconditioner=M, plain=plain, **limits)
+    if len(devices) > 1 and solve.from_zero:  # which nobody wrote to x
+        x[...] = 0.0
+    cg_device = load("hetero.ops.krylov.cg_device")
+    dtype = problem.dtype
+    return cg_device.solve(devices, system, b, x, preconditioner=M, dtype=dtype, **limits)
 
 
-def _run_hybrid(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Outcome:
-    (b,), x, solve = arguments
-    system, M = solve.system(devices)
-    return load(_HYBRID).solve(*devices, system, b, x, preconditioner=M, **_limits(solve))
+def _in_turn(module: str) -> dict[str, Any]:
+    """Work and run of a method that takes turns with the CPU, in a module of its own: ``price``
+    and ``solve`` there."""
+
+    def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Outcome:
+        return load(module).solve(_work, *devices, problem, arguments)
+
+    priced = registry.Composed(_work, lambda *problem: load(module).price(_work, *problem))
+    return {"work": priced, "run": registry.HostRun(run, registry.IN_TURN)}
 
 
-def _run_adaptive(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Outcome:
-    (b,), x, solve = arguments
-    adaptive = load(_ADAPTIVE)
-    schedule = adaptive.here(_work, problem, devices[0].name)
-    return adaptive.solve(*devices, solve.system, b, x, schedule=schedule, **_limits(solve))
+def _row(kinds: tuple[str, ...], method: str, excludes: Any, run: Any = _run, **row: Any) -> None:
+    row = {"work": _work, "run": run} | row
+    registry.register_method(operation=NAME, kinds=kinds, method=method, excludes=excludes, **row)
 
 
-def _limits(solve: Solve) -> dict[str, Any]:
-    return {name: getattr(solve, name) for name in ("rtol", "atol", "maxiter", "callback")}
-
-
-def _priced(module: str) -> registry.Composed:
-    """Work of a method that has a price of its own."""
-    return registry.Composed(_work, lambda *problem: load(module).price(_work, *problem))
-
-
-def _row(kinds: tuple[str, ...], method: str, excludes: Any, run: Any, **row: Any) -> None:
-    row = {"work": _work} | row
-    row |= {"kinds": kinds, "method": method, "excludes": excludes, "run": run}
-    registry.register_method(operation=NAME, **row)
-
-
-_row(("cpu",), "blas", _obstacle("dense"), _run)
-_row(("cpu",), "numba", _obstacle(*_SPARSE), _run, loops=_loops)
+_row(("cpu",), "blas", _obstacle("dense"))
+_row(("cpu",), "numba", _obstacle(*_SPARSE), loops=_loops)
 _row(("cpu",), "scipy", _plain_obstacle, functools.partial(_run, plain=True))
-_row(("cpu",), "operator", _obstacle("operator"), _run)
-_row(registry.PORTABLE, "fused", _obstacle("dense", *_SPARSE), _run, shared=_shared)
-for _name, _module, _excludes, _in_turn in (
-    ("hybrid", _HYBRID, _hybrid_obstacle, _run_hybrid),
-    (ADAPTIVE, _ADAPTIVE, _adaptive_obstacle, _run_adaptive),
-):
-    _how = registry.HostRun(_in_turn, registry.IN_TURN)
-    _row(registry.PORTABLE, _name, _excludes, _how, work=_priced(_module))
+_row(("cpu",), "operator", _obstacle("operator"))
+_row(registry.PORTABLE, "fused", _obstacle("dense", *_SPARSE), shared=_shared)
+_row(registry.PORTABLE, "hybrid", _hybrid_obstacle, **_in_turn("hetero.ops.cg.hybrid"))
+_row(registry.PORTABLE, ADAPTIVE, _adaptive_obstacle, **_in_turn("hetero.ops.cg.adaptive"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -26,11 +25,11 @@ from hetero.imports import load
 from hetero.moving import transfer
 from hetero.ops.linear_systems.loops import CYCLES
 from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, digits, on_host
-from hetero.ops.linear_systems.systems import Csr, Dense, Stencil, number_dtype, real_dtype
-from hetero.ops.multigrid import grids
+from hetero.ops.linear_systems.systems import Csr, Dense, number_dtype, real_dtype, real_view
 from hetero.registry.problem import Problem, check_dims, compressed, shapes_of
 
 NAME = "cg"
+_OTHER = "other"  # operand than an array on the host, a matrix or an operator
 DIMS = ("N", "NY NX", "NZ NY NX")
 
 
@@ -45,13 +44,20 @@ def problem(
     M: Any = None,
 ) -> Problem:
     """The problem of ``solve_cg(A, b, ...)``, for arrays or `hetero.spec` stand-ins."""
-    A = checked_matrix(A)
-    checked_tolerance("atol", atol)
-    rtol = checked_tolerance("rtol", rtol)
+    *given, rtol, _, limit = checked(A, b, x0, M, rtol, atol, maxiter)
+    return problem_of(*given, rtol, limit)
+
+
+def checked(
+    A: Any, b: Any, x0: Any, M: Any, rtol: Any, atol: Any, maxiter: Any
+) -> tuple[Any, Any, Any, Any, float, float, int]:
+    """The arguments, each checked by itself."""
+    A, b = checked_matrix(A), array_or_spec(b)
+    rtol, atol = checked_tolerance("rtol", rtol), checked_tolerance("atol", atol)
     limit = checked_limit(maxiter, 10 * A.shape[0])
     if x0 is not None and not isinstance(x0, str):
         x0 = array_or_spec(x0)
-    return problem_of(A, array_or_spec(b), x0, M, rtol, limit)
+    return A, b, x0, of_scipy(M), rtol, atol, limit
 
 
 def from_dims(dims: tuple[int, ...], dtype: str, on: str, iterations: Any = None) -> Problem:
@@ -77,9 +83,7 @@ def checked_matrix(A: Any) -> Any:
     if isinstance(A, np.ndarray):
         A = np.asarray(A)  # np.matrix has a diagonal of its own kind
     elif (
-        type(A) is not Spec
-        and not (hasattr(A, "matvec") and _is_scipys(type(A)))
-        and not (is_device_array(A := of_scipy(A)))
+        type(A) is not Spec and not hasattr(A, "stencil") and not is_device_array(A := of_scipy(A))
     ):
         issparse, LinearOperator, aslinearoperator = scipy()
         if issparse(A):
@@ -89,12 +93,6 @@ def checked_matrix(A: Any) -> Any:
     if len(A.shape) != 2 or A.shape[0] != A.shape[1]:
         raise ValueError(f"A must be square, got shape {tuple(A.shape)}")
     return A
-
-
-@functools.cache
-def _is_scipys(kind: type) -> bool:
-    """Whether a class is of SciPy's operators."""
-    return issubclass(kind, scipy()[1])
 
 
 @functools.cache
@@ -160,8 +158,8 @@ def problem_of(A: Any, b: Any, x0: Any, M: Any, rtol: float, limit: int) -> Prob
     if dtype.kind != "c" and "x0" in given:
         real_dtype(x0=vectors[1].dtype)
     layout, entries, matrix, obstacle = _layout(A, dtype)
-    # The share of the iterations without M that are left with it.
-    layout, obstacle, share = _preconditioned(A, M, layout, obstacle, dtype)
+    layout, by_M, share = _preconditioned(n, M, layout, dtype)
+    obstacle = obstacle or by_M
     if dtype.kind == "c":
         layout, matrix, obstacle = "operator", (), "complex numbers compute on the CPU"
     expected = round(_expected(A, rtol, dtype) * share)
@@ -202,10 +200,11 @@ def _layout(A: Any, dtype: np.dtype) -> tuple[str, int, tuple[Operand, ...], str
     return "operator", n, (), "a LinearOperator computes on the CPU"
 
 
-def _preconditioned(
-    A: Any, M: Any, layout: str, obstacle: str | None, dtype: np.dtype
-) -> tuple[str, str | None, float]:
-    """Layout, obstacle, and the share of iterations that are left, with a preconditioner."""
+def _preconditioned(n: int, M: Any, layout: str, dtype: np.dtype) -> tuple[str, str | None, float]:
+    """With a preconditioner: the layout, why no device can do it, and the share of the iterations
+    without it that are left."""
+    if M is None:
+        return layout, None, 1.0
     if isinstance(M, str):
         if M not in ("jacobi", "multigrid"):
             raise ValueError(f"M must be 'jacobi', 'multigrid' or a matrix, got {M!r}")
@@ -213,11 +212,7 @@ def _preconditioned(
             raise ValueError("M='jacobi' needs A's diagonal, which a LinearOperator hides")
         if M == "multigrid" and not layout.startswith("stencil"):
             raise ValueError("M='multigrid' needs A to be a hetero.Poisson")
-        if M == "multigrid":
-            return f"{layout}-multigrid", obstacle, 0.0
-    if M is None or isinstance(M, str):
-        return layout, obstacle, 1.0
-    n = A.shape[0]
+        return (layout, None, 1.0) if M == "jacobi" else (f"{layout}-multigrid", None, 0.0)
     shape = tuple(M.shape) if hasattr(M, "shape") else np.shape(M)
     if shape not in ((n,), (n, n)):
         raise ValueError(f"M must have shape ({n}, {n}) or ({n},), got {shape}")
@@ -225,8 +220,8 @@ def _preconditioned(
     if dtype.kind != "c" and np.dtype(given or float).kind == "c":
         raise ValueError(f"M must be real where A and b are, got dtype {given}")
     if shape == (n,):
-        return layout, obstacle, 1.0
-    return layout, obstacle or "the preconditioner M computes on the CPU", 0.5
+        return layout, None, 1.0
+    return layout, "the preconditioner M computes on the CPU", 0.5
 
 
 def _expected(A: Any, rtol: float, dtype: np.dtype) -> float:
@@ -258,9 +253,6 @@ def key_of(A: Any, b: Any, x0: Any, M: Any, *others: Any) -> Any:
     return None if _OTHER in facts else (NAME, *facts, *others)
 
 
-_OTHER = "other"  # than an array on the host, a matrix or an operator
-
-
 def _facts(given: Any) -> Any:
     """What a plan depends on of an operand."""
     if given is None or isinstance(given, str):
@@ -287,15 +279,11 @@ class System:
 
     def times_preconditioner(self, b: np.ndarray) -> np.ndarray:
         """The product M b on the host."""
-        real_view = load("hetero.ops.linear_systems.systems").real_view
-        M = self._preconditioner(())
-        if M is None:
-            return b.copy()
-        real, z = real_view(b), np.empty_like(b)
+        M, z = self._preconditioner(()), b.copy()
         if callable(M):
-            M(real, real_view(z))
-        else:
-            np.multiply(M, real, out=real_view(z))
+            M(real_view(b), real_view(z))
+        elif M is not None:
+            real_view(z)[...] *= M
         return z
 
     def _system(self, used: tuple[Any, ...]) -> Any:
@@ -312,13 +300,13 @@ class System:
             return A
         operand = describe(A)
         strides = operand.staged_strides()
-        here = len(used) == 1 and operand.location == used[0].name
-        if here and operand.dtype == dtype and strides is not None:
-            return Dense(operand.pointer, A.shape[0], strides)
-        if len(used) == 1 and operand.kept is not None and operand.dtype == dtype and strides:
-            with used[0].active():
-                buffer, owner = transfer.staged_copy(used[0], A, operand)
-            return Dense(buffer, A.shape[0], strides, owner)
+        if len(used) == 1 and operand.dtype == dtype and strides is not None:
+            if operand.location == used[0].name:
+                return Dense(operand.pointer, A.shape[0], strides)
+            if operand.kept is not None:
+                with used[0].active():
+                    buffer, owner = transfer.staged_copy(used[0], A, operand)
+                return Dense(buffer, A.shape[0], strides, owner)
         if operand.location != HOST:
             A = on_host(A, operand, dtype)
         A = np.asarray(A, dtype)
@@ -351,15 +339,21 @@ class System:
         return np.repeat(inverse, 2) if self._dtype.kind == "c" else inverse
 
     def _multigrid(self, used: tuple[Any, ...]) -> Any:
-        stencil, dtype = self._matrix.stencil, self._dtype
+        """One cycle; on the CPU, where its loops are not compiled, the inverse itself."""
+        stencil, real = self._matrix.stencil, self._dtype.type(0).real.dtype
         if used:
             multigrid_device = load("hetero.ops.multigrid.multigrid_device")
-            if len(used) > 1 and grids.is_shared(stencil.shape):
-                return functools.partial(multigrid_device.held, stencil=stencil, dtype=dtype)
             with used[0].active():
-                return multigrid_device.DeviceHierarchy(used[:1], stencil, dtype)
-        apply = _approximate_inverse(stencil, dtype.type(0).real.dtype)
-        if dtype.kind != "c":
+                return multigrid_device.DeviceHierarchy(used[:1], stencil, real)
+        if loops.is_ready(CYCLES.of(real)):
+            apply = load("hetero.ops.multigrid.multigrid_cpu").CpuHierarchy(stencil, real).apply
+        else:
+            inverse = load("hetero.ops.poisson.dst").apply
+
+            def apply(r: np.ndarray, z: np.ndarray) -> None:
+                z[...] = inverse(stencil, r.reshape(stencil.shape)).reshape(z.shape)
+
+        if self._dtype.kind != "c":
             return apply
 
         def by_parts(r: np.ndarray, z: np.ndarray) -> None:
@@ -369,16 +363,3 @@ class System:
                 z[part::2] = of_z
 
         return by_parts
-
-
-def _approximate_inverse(stencil: Stencil, dtype: np.dtype) -> Callable[..., None]:
-    """One multigrid cycle on the CPU; where its loops are not compiled, the inverse itself."""
-    if loops.is_ready(CYCLES.of(dtype)):
-        multigrid_cpu = load("hetero.ops.multigrid.multigrid_cpu")
-        return multigrid_cpu.CpuHierarchy(stencil, dtype).apply
-    direct = load("hetero.ops.poisson.dst")
-
-    def apply(r: np.ndarray, z: np.ndarray) -> None:
-        z[...] = direct.apply(stencil, r.reshape(stencil.shape)).reshape(z.shape)
-
-    return apply

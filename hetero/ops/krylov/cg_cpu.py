@@ -1,9 +1,10 @@
 """Conjugate gradients on the CPU, for every kind of system, and A times a vector.
 
-After M. R. Hestenes and E. Stiefel, "Methods of conjugate gradients for solving linear systems",
-J. Res. Nat. Bur. Stand. 49 (1952). CSR matrices and stencils run as whole compiled loops
-(`hetero.kernels.cpu.cg`); dense matrices through BLAS, operators and preconditioners that are
-functions in a loop in Python. All sums are made in float64.
+`_iterations` is the method: Y. Saad, "Iterative methods for sparse linear systems", 2nd edition,
+algorithms 6.18 and 9.1, after M. R. Hestenes and E. Stiefel, J. Res. Nat. Bur. Stand. 49 (1952).
+CSR matrices and stencils run as whole compiled loops (`hetero.kernels.cpu.cg`); dense matrices
+through BLAS, operators and preconditioners that are functions in Python. All sums are made in
+float64.
 
 For a Hermitian A, p^H A p and r^H M r are real, and so are alpha and beta. The vectors of a complex
 solve are therefore updated as real ones of twice the length; only A and M see them as complex.
@@ -45,25 +46,12 @@ _AT_A_TIME = 1 << 20  # elements of a dense matrix that are converted to float64
 
 
 class Product(NamedTuple):
-    """A system's product, ``times(p, q)`` that writes q = A p.
+    """A system's product; where whole iterations with it are compiled, also these."""
 
-    Where whole iterations with it are compiled, also
-    ``run(inverse, x, r, p, q, sums, sums_z, state, bound, limit)``, and room for the sums.
-    """
-
-    times: Times
+    times: Times  # ``times(p, q)`` writes q = A p
+    # ``run(inverse, x, r, p, q, sums, sums_z, state, bound, limit)``, and room for the sums
     run: Callable[..., tuple[int, int]] | None = None
     sums: np.ndarray | None = None
-
-
-class _Recurrence(NamedTuple):
-    """What iterations work with."""
-
-    A: Product
-    of_vectors: Any
-    M: Any
-    callback: Callable[[Any], object] | None
-    bound: float  # the norm of r at which they end
 
 
 def solve(
@@ -77,15 +65,14 @@ def solve(
     preconditioner: Any = None,
     callback: Callable[[np.ndarray], object] | None = None,
     plain: bool = False,
-    product: Product | None = None,
     moves: Callable[..., object] | None = None,
 ) -> Outcome:
     """Solve A x = b, until norm(b - A x) <= max(rtol norm(b), atol).
 
     Parameters
     ----------
-    system : Stencil, Csr, Dense, LinearOperator or None
-        A LinearOperator if b is complex; None with a ``product``.
+    system : Stencil, Csr, Dense, LinearOperator or Product
+        A LinearOperator if b is complex.
     b, x : (n,) ndarray of float32, float64, complex64 or complex128
         Right-hand side; start in, result out.
     preconditioner : None, (n,) ndarray or callable
@@ -93,8 +80,6 @@ def solve(
         is complex, the callable takes what `into` makes.
     plain : bool
         Use nothing that has to be compiled.
-    product : Product, optional
-        A times a vector in place of the system's own.
     moves : callable, optional
         ``moves(square, bound, r, z, p, rho)`` is called after each iteration in Python, with r.r,
         the norm at which they end, and what the next direction is made of. It may raise.
@@ -107,7 +92,7 @@ def solve(
         the true residual, rounding has the last word and the status is LIMIT.
     """
     b = as_loops_take(b)
-    A = product or (uncompiled if plain else compiled)(system, b.dtype)
+    A = (uncompiled if plain else compiled)(system, b.dtype)
     of_vectors = on_vectors(b.real.dtype, b.size)
     norm_b = of_vectors.norm(real_view(b))
     given = A, of_vectors, functools.partial(true_residual, system), rtol, preconditioner
@@ -134,17 +119,9 @@ def iterate(
 ) -> Outcome:
     """Iterate, and begin anew from the true residual until that meets the tolerance.
 
-    Parameters
-    ----------
-    of_vectors : object
-        With the functions of `hetero.kernels.cpu.vectors`. b and x may be what else these take, if
-        it has ``copy()`` and ``-``.
-    true_residual : callable
-        ``true_residual(b, x, residual, bound, norm_b)``; see the function of this name.
-    at_zero : bool, optional
-        Whether x is zero. Default: it is looked at.
-    moves : callable, optional
-        See `solve`; only where the iterations are made in Python.
+    ``of_vectors`` has the functions of `hetero.kernels.cpu.vectors`. b and x may be what else these
+    take, if it has ``copy()`` and ``-``. ``true_residual(b, x, residual, bound, norm_b)``: see the
+    function of this name. ``at_zero``: whether x is zero; by default it is looked at.
     """
     norm = of_vectors.norm
     norm_b = norm(real_view(b)) if norm_b is None else norm_b
@@ -156,8 +133,8 @@ def iterate(
         whole, notify = x, callback
         b, x = real_view(b), real_view(x)
         callback = notify and (lambda _: notify(whole))
-    on, q = _Recurrence(A, of_vectors, M, callback, lowest), b.copy()
-    done, before = 0, math.inf
+    on = A, of_vectors, M, lowest, callback
+    q, done, before = b.copy(), 0, math.inf
     in_loops = A.run is not None and not callable(M)
     start = x.copy() if in_loops else x
     at_zero = not np.count_nonzero(x) if at_zero is None else at_zero
@@ -178,11 +155,8 @@ def iterate(
             if done >= maxiter or residual > 0.5 * before:
                 return Outcome(LIMIT, done, residual)
             # 3. Iterate until the recurrence's own residual is small enough.
-            before, left = residual, maxiter - done
-            if in_loops:
-                status, count = _in_loops(on, x, r, q, left)
-            else:
-                status, count = _iterations(on, x, r, q, left, moves)
+            before, run = residual, _in_loops if in_loops else _iterations
+            status, count = run(on, x, r, q, maxiter - done, moves)
             done += count
             if in_loops and of_vectors.times_zero(x) != 0.0:
                 # The compiled loops do not look at x; those in Python do, in each iteration.
@@ -193,9 +167,56 @@ def iterate(
                 return Outcome(status, done, norm(b - q))
 
 
-def _in_loops(on: _Recurrence, x: Any, r: Any, q: Any, limit: int) -> tuple[str, int]:
-    """Iterations as compiled loops, with a way back to Python now and then for Ctrl-C."""
-    A, of_vectors, inverse, callback, bound = on
+def _iterations(
+    on: tuple[Any, ...], x: Any, r: Any, q: Any, limit: int, moves: Any = None
+) -> tuple[str, int]:
+    """Saad's algorithm 9.1 from r = b - A x, with M = 1 his 6.18; how it ended, and after how many
+    iterations."""
+    A, of_vectors, M, bound, callback = on
+    z = r if M is None else r.copy()
+    p = r.copy()
+    dot, isfinite = of_vectors.dot, math.isfinite
+    square, rho = dot(r, r), 1.0
+    # 2. for j = 0, 1, ..., until convergence
+    for j in range(limit):
+        # 1., 6. z = M r, rho = (r, z)
+        before = rho
+        if M is None:
+            rho = square
+        else:
+            if callable(M):
+                M(r, z)
+            else:
+                np.multiply(M, r, out=z)
+            rho = dot(r, z)
+        # 7., 8. beta = rho / rho before, p = z + beta p, which is z at first
+        if j or M is not None:
+            of_vectors.scale_and_add(p, rho / before if j else 0.0, z)
+        # 3. alpha = rho / (A p, p)
+        A.times(p, q)
+        curvature = dot(p, q)
+        if not (isfinite(curvature) and isfinite(rho)):
+            return NOT_FINITE, j
+        if curvature <= 0.0 or rho <= 0.0:  # A, or M
+            return INDEFINITE, j
+        # 4., 5. x = x + alpha p, r = r - alpha A p
+        square = of_vectors.step(x, r, p, q, rho / curvature)
+        if not isfinite(square):
+            return NOT_FINITE, j
+        if callback:
+            callback(x)
+        if moves:
+            moves(square, bound, r, z, p, rho)
+        if math.sqrt(square) <= bound:
+            return CONVERGED, j + 1
+    return LIMIT, limit
+
+
+def _in_loops(
+    on: tuple[Any, ...], x: Any, r: Any, q: Any, limit: int, moves: Any
+) -> tuple[str, int]:
+    """`_iterations` as compiled loops, with a way back to Python now and then for Ctrl-C."""
+    A, of_vectors, inverse, bound, callback = on
     square = of_vectors.dot(r, r)
     rho = square if inverse is None else of_vectors.dot(r, inverse * r)
     state, p, sums_z = np.array([square, rho, 0.0]), np.zeros(x.shape, x.dtype), A.sums.copy()
@@ -212,49 +233,6 @@ def _in_loops(on: _Recurrence, x: Any, r: Any, q: Any, limit: int) -> tuple[str,
             return _STATUS[code], done
 
 
-def _iterations(
-    on: _Recurrence, x: Any, r: Any, q: Any, limit: int, moves: Callable[..., object] | None
-) -> tuple[str, int]:
-    """Iterations in Python; see `solve` for ``moves``."""
-    A, of_vectors, M, callback, bound = on
-    z = r if M is None else r.copy()
-    p = r.copy()
-    dot, isfinite = of_vectors.dot, math.isfinite
-    square, rho = dot(r, r), 1.0
-    for k in range(limit):
-        # 4. z = M r, rho = r.z
-        previous = rho
-        if M is None:
-            rho = square
-        else:
-            if callable(M):
-                M(r, z)
-            else:
-                np.multiply(M, r, out=z)
-            rho = dot(r, z)
-        # 5. p = z + beta p, which is r at first
-        if k or M is not None:
-            of_vectors.scale_and_add(p, rho / previous if k else 0.0, z)
-        # 6. alpha = rho / p.Ap
-        A.times(p, q)
-        curvature = dot(p, q)
-        if not (isfinite(curvature) and isfinite(rho)):
-            return NOT_FINITE, k
-        if curvature <= 0.0 or rho <= 0.0:  # A, or M
-            return INDEFINITE, k
-        # 7. r -= alpha q, x += alpha p
-        square = of_vectors.step(x, r, p, q, rho / curvature)
-        if not isfinite(square):
-            return NOT_FINITE, k
-        if callback:
-            callback(x)
-        if moves:
-            moves(square, bound, r, z, p, rho)
-        if math.sqrt(square) <= bound:
-            return CONVERGED, k + 1
-    return LIMIT, limit
-
-
 def compiled(system: Any, dtype: np.dtype) -> Product:
     """The product of a system; of CSR matrices and stencils by compiled loops."""
     if not isinstance(system, (Stencil, Csr)):
@@ -267,7 +245,11 @@ def compiled(system: Any, dtype: np.dtype) -> Product:
         matrix, size = (*system.shape[-2:], np.array(weights, dtype)), system.shape[-1]
         sums = np.empty(math.prod(system.shape[:-1]))
     else:
-        parts = _parts(system)
+        # 64-bit indices only where they must be.
+        indptr, indices, data = map(as_loops_take, system)
+        if len(indptr) + len(data) <= np.iinfo(np.int32).max:
+            indptr, indices = (i.astype(np.int32, copy=False) for i in (indptr, indices))
+        parts = indptr, indices, data
         matrix, size = (*parts, *load("hetero.kernels.cpu.csr").runs(*parts)), loops.CHUNK
         sums = np.empty(-(-(len(system.indptr) - 1) // size))
     return Product(
@@ -277,16 +259,10 @@ def compiled(system: Any, dtype: np.dtype) -> Product:
     )
 
 
-def _parts(system: Csr) -> tuple[np.ndarray, ...]:
-    """The matrix's arrays as the loops take them: 64-bit indices only where they must be."""
-    indptr, indices, data = map(as_loops_take, system)
-    if len(indptr) + len(data) <= np.iinfo(np.int32).max:
-        indptr, indices = (x.astype(np.int32, copy=False) for x in (indptr, indices))
-    return indptr, indices, data
-
-
 def uncompiled(system: Any, dtype: np.dtype) -> Product:
     """The product of a system, with nothing to compile."""
+    if isinstance(system, Product):
+        return system
     if isinstance(system, Stencil):
         return Product(_stencil_times(system, dtype))
     if isinstance(system, Csr):
@@ -371,11 +347,9 @@ def into(
     is_complex = dtype.kind == "c"
 
     def write(p: np.ndarray, q: np.ndarray) -> None:
-        if is_complex:
-            p, q = p.view(dtype), q.view(dtype)
-        result = function(p)
+        result = function(p.view(dtype) if is_complex else p)
         if not is_complex and result.dtype.kind == "c":
             raise TypeError(f"{name} must be real, got dtype {result.dtype}")
-        q[...] = result
+        (q.view(dtype) if is_complex else q)[...] = result
 
     return write

@@ -17,9 +17,10 @@ import numpy as np
 
 from hetero.devices import meetings
 from hetero.devices.base import Device
+from hetero.kernels.cg.plan_stencil import HALO
 from hetero.ops.krylov.cg_grids import Preconditioned, Sweeps, persistent
 from hetero.ops.krylov.cg_matrices import KINDS
-from hetero.ops.krylov.cg_vectors import HALO, Loop, Vectors
+from hetero.ops.krylov.cg_vectors import Loop, Vectors
 from hetero.ops.linear_systems.systems import (
     CONVERGED,
     INDEFINITE,
@@ -52,7 +53,6 @@ def solve(
     callback: Callable[[np.ndarray], object] | None = None,
     dtype: Any = None,
     going_on: tuple[np.ndarray, np.ndarray] | None = None,
-    from_zero: bool = False,
 ) -> Outcome:
     """Solve A x = b for a symmetric positive definite A; see `cg_cpu.solve` for what is not listed.
 
@@ -60,23 +60,20 @@ def solve(
     ----------
     devices : sequence of Device
         One, or several of one kind: then rows are divided among them. Dense matrices on a device,
-        and preconditioners of one device's own launches, take the first alone.
+        and preconditioners of a device's own launches, take the first alone.
     system : Stencil, Csr or Dense
         Arrays on the host are uploaded for this call.
     b, x : (n,) numpy.ndarray or device buffer
-        Right-hand side; start, and place of the result. Of one dtype, float32 or float64. Device
-        buffers are contiguous and lie on the only device.
+        Right-hand side; start, and place of the result. Of one dtype, float32 or float64, and
+        contiguous. Device buffers lie on the only device.
     preconditioner : optional
         (n,) numpy.ndarray: the inverse of a diagonal matrix. Or for a stencil a `DeviceHierarchy`
-        of the only device; on several, ``preconditioner(devices)``: a context with one of them, as
-        `multigrid_device.held` makes it.
+        of the first device.
     dtype : optional
         Of b and x. Default: that of b, an array.
     going_on : two (n,) numpy.ndarray, optional
         The recurrence's residual and next direction, of a matrix on one device, to go on from an
         iteration elsewhere. Default: b - A x, and the direction of steepest descent.
-    from_zero : bool
-        Start from zero; what x holds then does not matter. For x on the host.
 
     Notes
     -----
@@ -102,43 +99,25 @@ def solve(
     """
     dtype = np.dtype(b.dtype if dtype is None else dtype)
     diagonal = preconditioner if isinstance(preconditioner, np.ndarray) else None
-    several = callable(preconditioner)
-    alone = None if several or diagonal is not None else preconditioner
+    M = preconditioner if diagonal is None else None
     used = list(devices)
     if isinstance(system, Stencil):
         used = used[: max(1, system.shape[0] // HALO)]
     on_device = isinstance(system, Dense) and not isinstance(system.array, np.ndarray)
-    if on_device or alone is not None:
+    if on_device or M is not None:
         used = used[:1]
 
     def run(
         b: Any, x: Any, atol: float, maxiter: int, callback: Any, checked: bool = True
     ) -> Outcome | None:
         """Solve; None where the squares of b are not safe to work with, unless it is scaled."""
-        with (
-            # One device is active from here on, not for each launch.
-            used[0].active() if len(used) == 1 else meetings.turn(used),
-            preconditioner(used) if several else contextlib.nullcontext(alone) as M,
-        ):
-            zero = from_zero and not checked
-            vectors = Vectors(used, system, b, x, dtype, diagonal, zero, M if several else None)
-            loop = _loop(vectors, system, diagonal is not None, M, callback is not None)
-            loop.every = callback is not None
-            for part in vectors.parts if M is not None else ():
-                with part.active():
-                    part.build(M.files())
+        # One device is active from here on, not for each launch.
+        with used[0].active() if len(used) == 1 else meetings.turn(used):
+            vectors = Vectors(used, system, b, x, dtype, diagonal)
             try:
-                r_r, b_b = loop.residual()
-                if not (checked or is_safe(math.sqrt(b_b), dtype.itemsize)):
-                    vectors.exchange.synchronize()  # before memory is free
-                    return None
-                if going_on is not None:
-                    for vector, name in zip(going_on, ("r", "p"), strict=True):
-                        vectors.parts[0].upload(vector, name)
-                # Directions belong to the recurrence's residual: it may differ from the true one.
-                before = r_r if going_on is None else math.inf
-                tolerance = max(rtol * math.sqrt(b_b), atol)
-                return _iterate(loop, vectors, r_r, b_b, before, tolerance, maxiter, callback)
+                loop = _loop(vectors, system, diagonal is not None, M, callback is not None)
+                limits = rtol, atol, maxiter, callback
+                return _iterate(loop, *limits, going_on, checked)
             except BaseException:
                 with contextlib.suppress(Exception):
                     vectors.exchange.synchronize()
@@ -147,8 +126,6 @@ def solve(
     if (outcome := run(b, x, atol, maxiter, callback, checked=False)) is not None:
         return outcome
     limits = {"atol": atol, "maxiter": maxiter, "callback": callback}
-    if from_zero:
-        x[...] = 0
     if isinstance(b, np.ndarray) and isinstance(x, np.ndarray):
         return scaled(run, b, x, **limits)
     with devices[0].active():
@@ -162,14 +139,13 @@ def solve(
 
 def _iterate(
     loop: Loop,
-    vectors: Vectors,
-    r_r: float,
-    b_b: float,
-    before: float,
-    tolerance: float,
+    rtol: float,
+    atol: float,
     maxiter: int,
     callback: Callable[[np.ndarray], object] | None,
-) -> Outcome:
+    going_on: tuple[np.ndarray, np.ndarray] | None,
+    checked: bool,
+) -> Outcome | None:
     """Iterate, and begin anew from the true residual until that meets the tolerance.
 
     An iteration, of which each device computes its own rows (M = 1, or a diagonal matrix):
@@ -180,13 +156,23 @@ def _iterate(
 
     The device decides when it stops, by r.r, which the host looks at once for many iterations.
     """
-    # 1. r = b - A x and p = M r are there.
-    status, done, first = CONVERGED, 0, r_r
+    vectors = loop.vectors
+    # 1. r = b - A x and p = M r.
+    r_r, b_b = loop.residual()
+    if not (checked or is_safe(math.sqrt(b_b), vectors.dtype.itemsize)):
+        loop.exchange.synchronize()  # before memory is free
+        return None
+    status, done, first, before = CONVERGED, 0, r_r, r_r
+    if going_on is not None:
+        for vector, name in zip(going_on, ("r", "p"), strict=True):
+            vectors.parts[0].upload(vector, name)
+        before = math.inf  # the true residual may differ from the recurrence's
     if math.isfinite(r_r + b_b):
         vectors.copy("start", "x")
     else:
         status = NOT_FINITE
     # 2. Until norm(r) <= tolerance for the true residual r.
+    tolerance = max(rtol * math.sqrt(b_b), atol)
     target = tolerance * tolerance
     # As on the CPU: what the recurrence says is not to be followed down to nothing.
     lowest = max(target, least_tolerance(vectors.dtype) ** 2 * b_b)
@@ -196,7 +182,7 @@ def _iterate(
             break
         # 3. Iterate until the recurrence's own residual is small enough.
         loop.start(lowest)
-        status, count = _until_stopped(loop, vectors, maxiter - done, callback)
+        status, count = _until_stopped(loop, maxiter - done, callback)
         done += count
         loop.finish()
         # 4. The true residual, and what it says of the recurrence's.
@@ -209,11 +195,12 @@ def _iterate(
         elif status == CONVERGED and not r_r <= before / 4:
             status = LIMIT
         before = r_r
-    vectors.hand_back()
+    if isinstance(vectors.result, np.ndarray):
+        vectors.fetch()
     return Outcome(status, done, math.sqrt(r_r), math.sqrt(b_b))
 
 
-def _until_stopped(loop: Loop, vectors: Vectors, limit: int, callback: Any) -> tuple[str, int]:
+def _until_stopped(loop: Loop, limit: int, callback: Any) -> tuple[str, int]:
     """Iterate until the device says stop, or the limit; (status, iterations).
 
     The host looks after each iteration for a callback; else by the time that they take, so that
@@ -235,11 +222,7 @@ def _until_stopped(loop: Loop, vectors: Vectors, limit: int, callback: Any) -> t
         if took >= meetings.PATIENCE / 2:
             loop.exchange.check()
         if callback is not None and not status:
-            if isinstance(vectors.result, np.ndarray):
-                vectors.hand_back()
-                callback(vectors.result)
-            else:
-                callback(vectors.fetch())
+            callback(loop.vectors.fetch())
     return _STATUS[status], count
 
 
@@ -250,4 +233,4 @@ def _loop(vectors: Vectors, system: Any, diagonal: bool, M: Any, every: bool) ->
     if M is not None:
         return Preconditioned(vectors, system, M)
     resident = None if diagonal or every else persistent(vectors, system)
-    return resident or Sweeps(vectors, system, diagonal)
+    return resident or Sweeps(vectors, system, diagonal, every)

@@ -8,7 +8,8 @@ of Hestenes and Stiefel, for a preconditioner that is launches of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,10 @@ from hetero.devices.cuda.cooperative import CooperativeKernel
 from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
-from hetero.kernels.cg.plan_stencil import GridShare
-from hetero.ops.krylov.cg_vectors import HALO, X_HALO, Loop, Vectors
+from hetero.kernels.cg.plan_stencil import X_HALO, GridShare
+from hetero.ops.krylov.cg_vectors import Loop, Step, Vectors
 from hetero.ops.linear_systems.exchange import BufferCopies
-from hetero.ops.linear_systems.partition import halo_copies, range_copies
+from hetero.ops.linear_systems.partition import around, halo_copies, range_copies
 from hetero.ops.linear_systems.systems import Stencil
 
 _STAMPED = 16  # bytes of a value (kernels/common/stamped.cu)
@@ -39,83 +40,69 @@ class _OnGrid(Loop):
     def _bind_residual(
         self,
         places: Sequence[dict[str, int]],
-        rows: Sequence[BufferCopies],
+        rows: Sequence[BufferCopies] = (),
         scaled: bool = False,
         **names: str,
     ) -> list[Launch]:
         """``places``: where r and p of each part begin. ``rows``: what is copied of them. Returns
         the launches of products."""
-        self._residual_blocks, self._residuals, products = [], [], []
+        blocks, residuals, products = [], [], []
         for (part, _, grid), place in zip(self._each, places, strict=True):
-            size = {"dtype": self._dtype.name, "x_halo": X_HALO, "scaled": scaled}
+            size = {"dtype": self._dtype.name, "scaled": scaled}
             residual, product = plan_cg_stencil.stencil(grid, part.device.target, **size, **place)
             part.allocate(16 * residual.grid, "residual sums")
-            self._residual_blocks.append(residual.grid)
+            blocks.append(residual.grid)
             known = names if scaled else names | {"inverse": "x"}
-            self._residuals.append([part.bind(residual, partial="residual sums", **known)])
+            residuals.append([part.bind(residual, partial="residual sums", **known)])
             products.append(product)
-        x_rows = BufferCopies(halo_copies(self._slabs, self._row_bytes, X_HALO), "x", "x")
-        self._x_rows, self._first_rows = self.exchange.bind(x_rows), self.exchange.bind(*rows)
+        own = around([(slab.begin, slab.end) for slab in self._slabs], X_HALO)
+        x_rows = BufferCopies(halo_copies(own, self._row_bytes), "x", "x")
+        self.before_residual = self.before_residual[0], self.exchange.bind(x_rows)
+        self.residuals = residuals, self.exchange.bind(*rows)
+        self.residual_sums = "residual sums", blocks, 2
         return products
-
-    def residual(self) -> Sequence[float]:
-        self.exchange.run([()] * len(self.parts), self._x_rows)
-        self.exchange.run(self._residuals, self._first_rows)
-        return self.exchange.total("residual sums", self._residual_blocks, 2)
 
 
 class Sweeps(_OnGrid):
-    """Halos are `HALO` deep."""
+    """What a sweep reads and writes change places every time. x takes two steps in every second
+    sweep, or with ``every`` one in each: then it is whole after all iterations."""
 
-    def __init__(self, vectors: Vectors, stencil: Stencil, diagonal: bool) -> None:
+    def __init__(self, vectors: Vectors, stencil: Stencil, diagonal: bool, every: bool) -> None:
         super().__init__(vectors, stencil)
         pitch = 2 * self._plane
         plans, places = [], []
         for part, slab, grid in self._each:
             part.allocate(pitch * slab.held * self._dtype.itemsize, "state0", "state1")
             aligned = part.is_aligned("x", *(("inverse",) if diagonal else ()))
-            how = {"dtype": self._dtype.name, "halo": HALO, "x_halo": X_HALO, "diagonal": diagonal}
+            how = {"dtype": self._dtype.name, "diagonal": diagonal}
             pair = plan_cg_stencil.sweeps(grid, part.device.target, aligned=aligned, **how)
-            plans.append((part, pair, plan_cg_stencil.settle(grid, pair[0], HALO, X_HALO)))
+            plans.append((part, pair, plan_cg_stencil.settle(grid, pair[0])))
             start = slab.above * pitch
             places.append({"r_start": start + self._plane, "p_start": start, "pitch": pitch})
         blocks = [pair[0].grid for _, pair, _ in plans]
         gather = self.exchange.share_sums(blocks, 8 if diagonal else 4, "partial0", "partial1")
-        self._bound = {
-            (turn, add): [
-                [part.bind(pair[turn], add=add, **_turned(turn))] for part, pair, _ in plans
-            ]
-            for turn in (0, 1)
-            for add in (0, 1, 2)
-        }
-        self._settle = [
-            [
-                [part.bind(settle, even="state0", odd="state1", record=f"record{turn}")]
-                for part, _, settle in plans
-            ]
-            for turn in (0, 1)
-        ]
-        rows = halo_copies(self._slabs, 2 * self._row_bytes, HALO)
-        self._moves = [
-            self.exchange.bind(
-                BufferCopies(rows, state, state), BufferCopies(gather, partial, partial)
-            )
-            for state, partial in (("state0", "partial0"), ("state1", "partial1"))
-        ]
+        rows = halo_copies(self._slabs, 2 * self._row_bytes)
+        self._sweeps, self._settle, self._moves = {}, [], []
+        for turn in (0, 1):
+            now, new = 1 - turn, turn
+            names = {"now": f"state{now}", "next": f"state{new}", "before": f"record{now}"}
+            names |= {"after": f"record{new}", "partial_before": f"partial{now}"}
+            names |= {"partial": f"partial{new}"}
+            for first in (True, False):
+                add = 0 if first or not (every or turn == 0) else 1 if every else 2
+                self._sweeps[turn, first] = [
+                    [part.bind(pair[turn], add=add, **names)] for part, pair, _ in plans
+                ]
+            ends = {"even": "state0", "odd": "state1", "record": f"record{turn}"}
+            self._settle.append([[part.bind(settle, **ends)] for part, _, settle in plans])
+            written = (rows, f"state{turn}"), (gather, f"partial{turn}")
+            self._moves.append(self.exchange.bind(*(BufferCopies(c, n, n) for c, n in written)))
         first = [BufferCopies(rows, "state1", "state1")]
         self._bind_residual(places, first, diagonal, r="state1", p="state1")
 
-    def advance(self, to: int) -> None:
-        with self.exchange.queued():
-            for sweep in range(self.done + 1, to + 1):
-                turn = sweep % 2
-                if self.every:
-                    add = 1 if sweep else 0
-                else:
-                    add = 2 if sweep and not turn else 0
-                self.exchange.run(self._bound[turn, add], self._moves[turn])
-        self.done = max(self.done, to)
-        self.turn = self.done % 2
+    def steps(self, iteration: int) -> Sequence[Step]:
+        turn = (iteration + 1) % 2
+        return [(self._sweeps[turn, iteration == -1], self._moves[turn])]
 
     def finish(self) -> None:
         self.exchange.run(self._settle[self.turn])
@@ -153,12 +140,11 @@ class Persistent(_OnGrid):
             part.numbers["all_blocks"] = sum(blocks)
             part.numbers["first_block"] = sum(blocks[:number])
         own = [(slab.begin, slab.end) for slab in self._slabs]
-        held = [(slab.begin - slab.above, slab.end + slab.below) for slab in self._slabs]
+        held = [(slab.first, slab.end + slab.below) for slab in self._slabs]
         rows = range_copies(own, held, row)
-        copies = [BufferCopies(rows, name, name) for name in ("r", "p1")]
         starts = [slab.begin * self._plane for slab in self._slabs]
         places = [{"r_start": start, "p_start": start} for start in starts]
-        self._bind_residual(places, copies, p="p1")
+        self._bind_residual(places, [BufferCopies(rows, n, n) for n in ("r", "p1")], p="p1")
         self._plans = [
             (plan, self._of_several(rank, (slab.begin - X_HALO * bool(slab.above)) * row))
             for rank, (plan, slab) in enumerate(zip(plans, self._slabs, strict=True))
@@ -179,16 +165,12 @@ class Persistent(_OnGrid):
     def advance(self, to: int) -> None:
         if to <= self.done:
             return
+        scalars = {"iterations": to - self.done, "stamp": self._stamp}
+        scalars |= {"before": f"record{self.turn}", "after": f"record{1 - self.turn}"}
         each = zip(self.parts, self._plans, self._kernels, strict=True)
         for part, (plan, others), kernel in each:
-            scalars = {
-                "iterations": to - self.done,
-                "stamp": self._stamp,
-                "before": f"record{self.turn}",
-                "after": f"record{1 - self.turn}",
-            }
-            values = part.values(plan, **scalars, **others)
             with part.active():
+                values = part.values(plan, **scalars, **others)
                 kernel.launch(plan.grid, values, part.stream)
         if len(self.parts) > 1:  # the next launch takes what this one leaves on all devices
             self.exchange.synchronize()
@@ -198,95 +180,40 @@ class Persistent(_OnGrid):
 
 
 class Preconditioned(_OnGrid):
-    """A stencil, and a hierarchy of multigrid: its symmetric cycle is z = M r.
+    """A stencil on one part, and a hierarchy of multigrid: its symmetric cycle is z = M r."""
 
-    On several parts r and z are of the whole grid, and the cycle brings z to where a part computes
-    p: in its own rows, and in those of its neighbours next to them.
-    """
-
-    begins = 0
+    begins, records = 0, 1
 
     def __init__(self, vectors: Vectors, stencil: Stencil, M: Any) -> None:
         super().__init__(vectors, stencil)
-        plane, item = self._plane, self._dtype.itemsize
-        several = len(self.parts) > 1
-        places, plans = [], []
-        for part, slab, _ in self._each:
-            own, before = plane * slab.own, plane * slab.above
-            part.allocate(own * item, "q", *(() if several else ("r", "z")))
-            part.allocate(plane * slab.held * item, "p")
-            part.numbers |= {"start": plane * slab.begin, "halo": before}
-            places.append({"r_start": plane * slab.begin, "p_start": before})
-            # A part's rows begin where a load does.
-            whole = math.gcd(before, plane * slab.below) * item % 16 == 0
-            how = {"dtype": self._dtype.name, "aligned": part.is_aligned("x") and whole}
-            dots, _, correct = plan_cg.dots(own, part.device.target, **how)
-            _, direct, _ = plan_cg.dots(plane * slab.held, part.device.target, **how)
-            plans.append((part, dots, direct, correct))
-        rows = BufferCopies(halo_copies(self._slabs, self._row_bytes), "p", "p")
-        products = self._bind_residual(places, [rows], inverse="r")
-        share, bind = self.exchange.share_sums, self.exchange.bind
-        blocks = [product.grid for product in products]
-        gathered = bind(BufferCopies(share(blocks, 2, "partial"), "partial", "partial"))
-        back = {"before": "record1", "after": "record0", "partial_before": "partial"}
-        back |= {"blocks_before": sum(blocks)}
-        each = zip(self.parts, products, strict=True)
-        products = [[part.bind(product)] for part, product in each]
-        corrections = [[part.bind(correct, **back)] for part, *_, correct in plans]
-        sums = share([dots.grid for _, dots, *_ in plans], 2, "dots")
-        there = {"before": "record0", "after": "record1", "partial_before": "dots"}
-        scalars = [[part.bind(dots, a="z", b="r", partial="dots")] for part, dots, *_ in plans]
-        directions = [
-            [part.bind(direct, **there, start=plane * slab.first)]
-            for (part, _, direct, _), slab in zip(plans, self._slabs, strict=True)
-        ]
-        self._r_rows = bind(BufferCopies(M.halo, "r", "r")) if several else []
-        self._steps = (
-            (scalars, bind(BufferCopies(sums, "dots", "dots"))),  # r.z
-            (directions, ()),  # p = z + beta p
-            (products, gathered),  # A p, p.Ap
-            (corrections, self._r_rows),  # x += alpha p, r -= alpha A p
+        (part,), n = self.parts, vectors.n
+        part.allocate(n * self._dtype.itemsize, "p", "q", "r", "z")
+        how = {"dtype": self._dtype.name, "aligned": part.is_aligned("x")}
+        dots, direct, correct = plan_cg.dots(n, part.device.target, **how)
+        (product,) = self._bind_residual([{}], inverse="r")
+        for name, launch in (("dots", dots), ("partial", product)):
+            part.allocate(16 * launch.grid, name)
+        part.numbers |= {"start": 0, "halo": 0, "first_block": 0}
+        there = {"before": "record0", "after": "record1", "blocks_before": dots.grid}
+        back = {"before": "record1", "after": "record0", "blocks_before": product.grid}
+        self._launches = (
+            part.bind(dots, a="z", b="r", partial="dots"),  # r.z
+            part.bind(direct, partial_before="dots", **there),  # p = z + beta p
+            part.bind(product),  # A p, p.Ap
+            part.bind(correct, partial_before="partial", **back),  # x += alpha p, r -= alpha A p
         )
-        r, z = ([part.buffers[name] for part in self.parts] for name in "rz")
-        self._apply = M.bound(r, z, symmetric=True)
+        self._apply = M.bound([part.buffers["r"]], [part.buffers["z"]], symmetric=True)
 
-    def residual(self) -> Sequence[float]:
-        sums = super().residual()
-        self.exchange.run([()] * len(self.parts), self._r_rows)
-        return sums
-
-    def advance(self, to: int) -> None:
-        for _ in range(self.done, to):
-            if self.exchange.meeting is not None:
-                self.exchange.repeat("iteration", self._iterate)
-            else:
-                self._iterate()
-        self.done = max(self.done, to)
-
-    def _iterate(self) -> None:
-        self._apply()
-        for launches, moves in self._steps:
-            self.exchange.run(launches, moves)
-
-
-def _turned(turn: int) -> dict[str, str]:
-    """Names of what a sweep reads and writes, which change places every time."""
-    pairs = {
-        "state": ("now", "next"),
-        "partial": ("partial_before", "partial"),
-        "record": ("before", "after"),
-    }
-    return {
-        ours: f"{name}{number}"
-        for name, (read, written) in pairs.items()
-        for ours, number in ((read, 1 - turn), (written, turn))
-    }
+    def steps(self, iteration: int) -> Sequence[Step]:
+        self._apply()  # launches of its own
+        return [([self._launches], ())]
 
 
 def shares(vectors: Vectors, stencil: Stencil) -> list[GridShare]:
     """Each part's rows of the grid."""
     return [
-        GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0) for slab in vectors.slabs
+        GridShare.of(*stencil, slab.own, low=slab.above > 0, high=slab.below > 0)
+        for slab in vectors.slabs
     ]
 
 
@@ -320,18 +247,11 @@ def persistent(vectors: Vectors, stencil: Stencil) -> Persistent | None:
     return Persistent(vectors, stencil, plans, kernels)
 
 
-class GridProduct:
-    """-div grad on one part; it reads that part's p."""
-
-    def __init__(self, vectors: Vectors, stencil: Stencil) -> None:
-        (part,) = self.parts = vectors.parts
-        part.allocate(vectors.n * vectors.dtype.itemsize, "p", "q")
-        (grid,), size = shares(vectors, stencil), {"dtype": vectors.dtype.name, "x_halo": X_HALO}
-        _, product = plan_cg_stencil.stencil(grid, part.device.target, **size)
-        part.allocate(16 * product.grid, "partial")
-        part.numbers["first_block"] = 0
-        self._product = part.bind(product)
-
-    def times(self) -> None:
-        """q = A p."""
-        self.parts[0].start(self._product)
+def product(vectors: Vectors, stencil: Stencil) -> Callable[[], None]:
+    """q = A p on one part, by its buffers of these names."""
+    (part,), (grid,) = vectors.parts, shares(vectors, stencil)
+    part.allocate(vectors.n * vectors.dtype.itemsize, "p", "q")
+    _, launch = plan_cg_stencil.stencil(grid, part.device.target, dtype=vectors.dtype.name)
+    part.allocate(16 * launch.grid, "partial")
+    part.numbers["first_block"] = 0
+    return partial(part.start, part.bind(launch))

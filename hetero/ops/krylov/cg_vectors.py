@@ -5,50 +5,32 @@
 
 from __future__ import annotations
 
-import abc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from hetero.devices.base import Device
-from hetero.ops.linear_systems.exchange import Exchange, Part
-from hetero.ops.linear_systems.partition import Slab, around, slabs, split
-from hetero.ops.linear_systems.systems import Csr, Stencil, unknowns
+from hetero.kernels.cg.plan_stencil import HALO, X_HALO
+from hetero.ops.linear_systems.exchange import Bound, Exchange, Part
+from hetero.ops.linear_systems.partition import Slab, slabs, split
+from hetero.ops.linear_systems.systems import Stencil, unknowns
 
-# Rows beyond its own that a part of a stencil needs of p and r, and of x.
-HALO = 2
-X_HALO = 1
-
+Step = tuple[Sequence[Sequence[Bound]], Sequence[Any]]  # launches of each part, then copies
 RECORD = 8  # doubles of the scalars; kernels/cg/cg_scalars.cu
 _STATUS, _COUNT, _TARGET = 0, 1, 4  # of them
-_RUNNING = 0
 
 
 class Vectors:
     """b, x and a diagonal preconditioner of a solve, in parts, from the caller and back.
 
     b and x are arrays of n elements on the host, or device buffers; ``inverse`` is the inverse of
-    the diagonal matrix that preconditions. ``from_zero``: x is zero, whatever its array holds.
-    ``hierarchy``: of multigrid, on several devices. Parts then have its cuts and streams, and its
-    vectors on the whole grid as "r" and "z".
+    the diagonal matrix that preconditions.
 
-    Attributes
-    ----------
-    n : int
-        Unknowns.
-    spans : list of (int, int)
-        First element of each part, and the one after its last.
-    beyond : list of (int, int)
-        Elements of neighbours before and after a part's own x.
-    slabs : list of Slab
-        For a stencil, the rows of each part.
-    exchange : Exchange
-    parts : sequence of Part
-        With buffers "b", "x" (of a `Csr` its matrix loads it), "inverse", "record0", "record1".
-    result : numpy.ndarray or device buffer
-        The caller's x.
+    Of the ``parts``, with buffers "b", "x", "inverse", "record0", "record1": ``spans``, first
+    element and the one after the last; ``beyond``, elements of neighbours before and after a part's
+    own x; ``slabs``, the rows of a stencil. ``result`` is the caller's x.
     """
 
     def __init__(
@@ -58,90 +40,53 @@ class Vectors:
         b: Any,
         x: Any,
         dtype: np.dtype,
-        inverse: np.ndarray | None,
-        from_zero: bool = False,
-        hierarchy: Any = None,
+        inverse: np.ndarray | None = None,
     ) -> None:
-        self.n = unknowns(system)
+        self.n, self.dtype, self.result = unknowns(system), dtype, x
         if isinstance(system, Stencil):
             plane = math.prod(system.shape[1:])
-            even = slabs(system.shape[0], len(devices), HALO)
-            self.slabs = even if hierarchy is None else around(hierarchy.cuts, X_HALO)
+            self.slabs = slabs(system.shape[0], len(devices), HALO)
         else:
             plane = 1
             self.slabs = [Slab(begin, end, 0, 0) for begin, end in split(self.n, len(devices))]
-        self.dtype = dtype
         self.spans = [(slab.begin * plane, slab.end * plane) for slab in self.slabs]
+        edge = X_HALO * plane
+        self.beyond = [(edge * bool(slab.above), edge * bool(slab.below)) for slab in self.slabs]
         alone = len(self.slabs) == 1
         self.parts = [Part(device, alone) for device, _ in zip(devices, self.slabs, strict=False)]
-        if hierarchy is not None:
-            for part, memory in zip(self.parts, hierarchy.memories, strict=True):
-                part.stream = memory.stream
-                part.buffers |= {"r": memory.buffers["f0"], "z": memory.buffers["u0"]}
-        self.exchange = Exchange(self.parts, hierarchy and hierarchy.exchange)
-        self.beyond = [
-            (X_HALO * plane * bool(slab.above), X_HALO * plane * bool(slab.below))
-            for slab in self.slabs
-        ]
-        self.result = x
-        self._from_zero = from_zero
-        self._given = {"b": b, "x": x} | ({} if inverse is None else {"inverse": inverse})
-        later = isinstance(system, Csr) and isinstance(x, np.ndarray)
-        self.load(*(name for name in self._given if not (later and name == "x")))
+        self.exchange = Exchange(self.parts)
+        self.load(b=b, x=x, **({} if inverse is None else {"inverse": inverse}))
         for part in self.parts:
             part.allocate(8 * RECORD, "record0", "record1")
 
-    def load(self, *names: str) -> None:
+    def load(self, **given: Any) -> None:
         """Bring the caller's vectors to the parts; device buffers are taken as they are."""
         flat = {}
-        for name in names:
-            if isinstance(vector := self._given[name], np.ndarray):
+        for name, vector in given.items():
+            if isinstance(vector, np.ndarray):
                 flat[name] = np.ascontiguousarray(vector, self.dtype).reshape(-1)
             else:
                 self.parts[0].buffers[name] = vector
 
-        def load(part: Part, begin: int, end: int, above: int, below: int) -> None:
+        def load(number: int) -> None:
+            (begin, end), (above, below) = self.spans[number], self.beyond[number]
             for name, values in flat.items():
-                first, last = (begin, end) if name == "b" else (begin - above, end + below)
-                if name != "x" or not self._from_zero:
-                    part.upload(values[first:last], name)
-                    continue
-                nbytes = (last - first) * self.dtype.itemsize
-                if name not in part.buffers:
-                    part.allocate(nbytes, name)
-                with part.active():
-                    part.device.fill(part.buffers[name], nbytes, stream=part.stream)
+                held = values[begin:end] if name == "b" else values[begin - above : end + below]
+                self.parts[number].upload(held, name)
 
-        self._at_once(load, len(flat))
+        self.exchange.at_once(load, len(flat) * self.n * self.dtype.itemsize)
 
-    def _at_once(self, copy: Callable[..., object], vectors: int = 1) -> None:
-        """``copy(part, begin, end, above, below)`` for all parts; it copies a span of that
-        many vectors."""
+    def fetch(self) -> np.ndarray:
+        """The present x, on the host: in the caller's where that is there, else in a new array."""
+        result, item = self.result, self.dtype.itemsize
+        whole = result if isinstance(result, np.ndarray) else np.empty(self.n, self.dtype)
 
-        def task(number: int) -> None:
-            copy(self.parts[number], *self.spans[number], *self.beyond[number])
+        def fetch(number: int) -> None:
+            begin, end = self.spans[number]
+            self.parts[number].download("x", whole[begin:end], self.beyond[number][0] * item)
 
-        self.exchange.at_once(task, vectors * self.n * self.dtype.itemsize)
-
-    def fetch(self, out: np.ndarray | None = None) -> np.ndarray:
-        """The present x, on the host, in ``out`` where given: C-contiguous and of this dtype."""
-        whole = np.empty(self.n, self.dtype) if out is None else out.reshape(-1)
-
-        def fetch(part: Part, begin: int, end: int, above: int, _: int) -> None:
-            part.download("x", whole[begin:end], above * self.dtype.itemsize)
-
-        self._at_once(fetch)
+        self.exchange.at_once(fetch, self.n * item)
         return whole
-
-    def hand_back(self) -> None:
-        """Write x to where the caller wants it."""
-        result = self.result
-        if not isinstance(result, np.ndarray):
-            return
-        if result.flags.c_contiguous and result.dtype == self.dtype:
-            self.fetch(result)
-        else:
-            result[...] = self.fetch().reshape(result.shape)
 
     def copy(self, to: str, source: str) -> None:
         """Copy x, or what is as long, on the devices."""
@@ -154,59 +99,65 @@ class Vectors:
                 part.device.copy(part.buffers[to], part.buffers[source], nbytes, 0, 0, part.stream)
 
 
-class Loop(abc.ABC):
+class Loop:
     """What the iterations have in common.
 
-    Attributes
-    ----------
-    every : bool
-        Whether x must be whole after each iteration; to be set before `start`.
-    first_batch : int
-        Iterations to start before the record is looked at for the first time.
-    batch_seconds : float
-        How long the device should run between two looks, which cost 15 us.
-    seconds : float or None
-        What an iteration took last.
-    done : int
-        Iterate that the launches so far lead to, ``begins`` at first.
-    turn : int
-        Which of the two records is the present one.
+    ``done`` is the iterate that the launches so far lead to, ``begins`` at first; ``turn`` tells
+    which of the two records is the present one. ``before_residual``, ``residuals`` and
+    ``after_residual`` are steps, ``residual_sums`` what `Exchange.total` takes.
     """
 
-    first_batch = 8
-    batch_seconds = 300e-6
+    residuals: Step
+    residual_sums: tuple[str, list[int], int]
+
+    first_batch = 8  # iterations to start before the record is looked at for the first time
+    batch_seconds = 300e-6  # for which the device should run between two looks, which cost 15 us
     begins = -1  # the first step only leads to iterate 0
+    records = 2  # that are written in turn
     turn = 0
+    seconds: float | None = None  # that an iteration took last
 
     def __init__(self, vectors: Vectors) -> None:
-        self.exchange = vectors.exchange
-        self.parts = vectors.parts
-        self.every = False
-        self.seconds: float | None = None
+        self.vectors, self.exchange, self.parts = vectors, vectors.exchange, vectors.parts
+        self.before_residual: Step = [()] * len(self.parts), ()
+        self.after_residual = self.before_residual
         if len(self.parts) > 1:  # queues of several devices take longer to fill again
             self.batch_seconds = max(self.batch_seconds, 2e-3)
 
-    @abc.abstractmethod
     def residual(self) -> Sequence[float]:
         """Compute r = b - A x, from where an iteration starts; returns r.r and b.b."""
+        self.exchange.run(*self.before_residual)
+        self.exchange.run(*self.residuals)
+        sums = self.exchange.total(*self.residual_sums)
+        self.exchange.run(*self.after_residual)
+        return sums[:2]
 
     def start(self, target: float) -> None:
         """Begin from the last `residual`, to stop where r.r is no more than ``target``."""
         record = np.zeros(RECORD)
-        record[[_STATUS, _COUNT, _TARGET]] = _RUNNING, self.begins, target
+        record[[_COUNT, _TARGET]] = self.begins, target
         for part in self.parts:
             for name in ("record0", "record1"):
                 part.upload(record, name)
         self.done = self.begins
 
-    @abc.abstractmethod
     def advance(self, to: int) -> None:
         """Start the launches after which x is iterate ``to``, unless the iteration stops before."""
+        with self.exchange.queued():
+            for iteration in range(self.done, to):
+                for step in self.steps(iteration):
+                    self.exchange.run(*step)
+        self.done = max(self.done, to)
+        self.turn = self.done % self.records
+
+    def steps(self, iteration: int) -> Sequence[Step]:
+        """What `Exchange.run` starts in turn to go from this iterate to the next."""
+        raise NotImplementedError
 
     def record(self) -> tuple[int, int]:
         """(status, iterations since `start`); waits for them."""
         record = self.parts[0].download(f"record{self.turn}", np.empty(RECORD))
         return int(record[_STATUS]), int(record[_COUNT])
 
-    def finish(self) -> None:  # noqa: B027  # nothing to do where x does not lag
+    def finish(self) -> None:
         """Make x the iterate of the record."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,14 +26,7 @@ class Part(Workspace):
     """One device's share of a solve: its buffers by name, and launches on them.
 
     One that is ``alone`` runs in the device's default queue and inside its `active`, which the
-    caller has entered; others in a stream of their own.
-
-    Attributes
-    ----------
-    numbers : dict
-        Name -> number, for launches that name it.
-    unbuilt : list
-        What was bound since the last `build`.
+    caller has entered; others in a stream of their own. ``numbers`` are those that launches name.
     """
 
     def __init__(self, device: Device, alone: bool) -> None:
@@ -56,14 +49,10 @@ class Part(Workspace):
         self.unbuilt.append((bound, launch))
         return bound
 
-    def build(self, others: Iterable[tuple[str, Any]] = ()) -> None:
-        """Build what was bound so far, and compile other kernel files at the same time.
-
-        The first `start` does it otherwise; its device is active.
-        """
+    def build(self) -> None:
+        """Build what was bound so far, its files at the same time; the device is active."""
         unbuilt, self.unbuilt = self.unbuilt, []
-        files = [(launch.source, launch.defines) for _, launch in unbuilt]
-        self.device.compile_ahead([*others, *files])
+        self.device.compile_ahead([(launch.source, launch.defines) for _, launch in unbuilt])
         for bound, launch in unbuilt:
             bound[0] = self.device.build(launch.source, launch.kernel, launch.defines)
 
@@ -107,87 +96,50 @@ class Exchange:
     of its own. Elsewhere each copies from the others, once events tell that all have started
     what writes these bytes. Either way, what a part starts next finds what came, and no part is
     more than one `run` with copies ahead of another: two buffers used in turn need nothing more.
-
-    Parameters
-    ----------
-    parts : sequence of Part
-    inner : Exchange, optional
-        Of other parts with the same streams; `check` looks at both.
-
-    Attributes
-    ----------
-    meeting : Meeting or None
     """
 
-    def __init__(self, parts: Sequence[Part], inner: Exchange | None = None) -> None:
-        self.parts, self._inner = parts, inner
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = parts
         self._ready: list[Any] = [None] * len(parts)
-        self._queue: list[tuple[Sequence[Sequence[Bound]], Sequence[Any]]] = []
-        self._queued = False
+        self._queue: list[tuple[Sequence[Sequence[Bound]], Sequence[Any]]] | None = None
         self._seen: dict[Any, tuple[int, Callable[[], None] | None, Any]] = {}
-        several = len(parts) > 1
-        meets = several and meetings.trusted([part.device for part in parts])
+        meets = len(parts) > 1 and meetings.trusted([part.device for part in parts])
         self.meeting = meetings.Meeting(parts) if meets else None
 
     def bind(self, *groups: BufferCopies) -> list[Any]:
-        """Copies for `run`: for each part what it starts, or what it copies in which order."""
+        """Copies for `run`: for each part its launch to the others, or what it copies of them."""
         if len(self.parts) == 1:
             return []
-        if self.meeting is not None:
-            return [self._given(number, groups) for number in range(len(self.parts))]
+        each: list[list[Any]] = [[] for _ in self.parts]
+        for copies, into, out_of in groups:
+            for copy in copies:
+                target, source = self.parts[copy.target], self.parts[copy.source]
+                here, there = target.buffers[into], source.buffers[out_of]
+                if self.meeting is None:
+                    moved = here, source.device, there, *copy[2:], target.stream
+                    each[copy.target].append(moved)
+                else:
+                    ends = here + copy.target_offset, there + copy.source_offset
+                    each[copy.source].append((*ends, copy.nbytes))
+        if self.meeting is None:
+            return each
+        launches = map(self.meeting.launch, range(len(each)), each)
         return [
-            [
-                (
-                    part.buffers[group.into],
-                    self.parts[copy.source].device,
-                    self.parts[copy.source].buffers[group.out_of],
-                    *copy[2:],
-                    part.stream,
-                )
-                for group in groups
-                for copy in group.copies
-                if copy.target == number
-            ]
-            for number, part in enumerate(self.parts)
+            part.bind(launch, **buffers)
+            for part, (launch, buffers) in zip(self.parts, launches, strict=True)
         ]
-
-    def _given(self, number: int, groups: Sequence[BufferCopies]) -> Bound:
-        """A part's launch that copies to the others."""
-        part = self.parts[number]
-        copies = [
-            (
-                self.parts[copy.target].buffers[group.into] + copy.target_offset,
-                part.buffers[group.out_of] + copy.source_offset,
-                copy.nbytes,
-            )
-            for group in groups
-            for copy in group.copies
-            if copy.source == number
-        ]
-        assert self.meeting is not None
-        launch, buffers = self.meeting.launch(number, copies)
-        return part.bind(launch, **buffers)
 
     def run(self, launches: Sequence[Sequence[Bound]], moves: Sequence[Any] = ()) -> None:
         """Start each part's launches, then copy; what they start next waits for the copies."""
         if len(self.parts) == 1:
             self.parts[0].start(*launches[0])
-            return
-        if self.meeting is not None and self._queued:
+        elif self._queue is not None:
             self._queue.append((launches, moves))
             if len(self._queue) == _AT_ONCE:
                 self._flush()
-            return
-        self.build()
-        for number, part in enumerate(self.parts):
-            with part.active():
-                part.start(*launches[number])
-                if moves and self.meeting is not None:
-                    part.start(moves[number])
-                elif moves:
-                    self._ready[number] = part.device.record(part.stream, self._ready[number])
-        if moves and self.meeting is None:
-            self._copy(moves)
+        else:
+            self.build()
+            self._start([(launches, moves)])
 
     @contextlib.contextmanager
     def queued(self) -> Iterator[None]:
@@ -195,26 +147,41 @@ class Exchange:
 
         To go from one device to the next takes the host as long as some launches.
         """
-        self._queued = True
+        self._queue = [] if self.meeting is not None else None
         try:
             yield
             self._flush()
         finally:
-            self._queued = False
-            self._queue.clear()
+            self._queue = None
 
     def _flush(self) -> None:
         """Start what is queued."""
         if not self._queue:
             return
-        try:
-            self.build()
-            runs = [each for launches, moves in self._queue for each in (*launches, moves)]
-            # The ids stay theirs: what has them is kept.
-            key = tuple(id(bound) for each in runs for bound in each)
-            self.repeat(key, self._start, tuple(self._queue))
-        finally:
-            self._queue.clear()
+        steps, self._queue = self._queue, []
+        self.build()
+        # The ids stay theirs: what has them is kept.
+        key = tuple(id(bound) for launches, moves in steps for bound in (*launches, moves))
+        self.repeat(key, partial(self._start, steps), steps)
+
+    def _start(self, steps: Sequence[tuple[Sequence[Sequence[Bound]], Sequence[Any]]]) -> None:
+        """Start steps, of one part after the other; only one where devices do not meet."""
+        meet = self.meeting is not None
+        for number, part in enumerate(self.parts):
+            with part.active():
+                for launches, moves in steps:
+                    part.start(*launches[number], *([moves[number]] if moves and meet else ()))
+                    if moves and not meet:
+                        self._ready[number] = part.device.record(part.stream, self._ready[number])
+        if meet:
+            return
+        for number, (part, copies) in enumerate(zip(self.parts, steps[0][1], strict=False)):
+            with part.active():
+                for other, event in enumerate(self._ready):
+                    if other != number:
+                        part.device.wait(event, part.stream)
+                for copy in copies:
+                    part.device.copy_from_peer(*copy)
 
     def repeat(self, key: Any, work: Callable[[], object], keep: Any = None) -> None:
         """Do ``work``, which only starts launches on the parts' streams; what comes again and again
@@ -224,12 +191,6 @@ class Exchange:
             graph = self.recorded(work)
         (graph or work)()
         self._seen[key] = times + 1, graph, keep
-
-    def _start(self) -> None:
-        for number, part in enumerate(self.parts):
-            with part.active():
-                for launches, moves in self._queue:
-                    part.start(*launches[number], *(moves and [moves[number]]))
 
     def recorded(self, work: Callable[[], object]) -> Callable[[], None] | None:
         """``work``, which only starts launches on the parts' streams, as a graph of each device.
@@ -262,16 +223,6 @@ class Exchange:
 
         return launch
 
-    def _copy(self, moves: Sequence[Any]) -> None:
-        """Let each part copy after all have come to their last event."""
-        for number, (part, copies) in enumerate(zip(self.parts, moves, strict=True)):
-            with part.active():
-                for other, event in enumerate(self._ready):
-                    if other != number:
-                        part.device.wait(event, part.stream)
-                for copy in copies:
-                    part.device.copy_from_peer(*copy)
-
     def build(self) -> None:
         """Build what was bound so far: no device is to wait while the host compiles for another."""
         for part in self.parts:
@@ -283,8 +234,6 @@ class Exchange:
         """Raise DeviceError if a device waited too long for another one; waits for all."""
         if self.meeting is not None:
             self.meeting.check()
-        if self._inner is not None:
-            self._inner.check()
 
     def share_sums(self, blocks: Sequence[int], sums: int, *names: str) -> list[Copy]:
         """Make room in each part for the block sums of all parts, one after the other.

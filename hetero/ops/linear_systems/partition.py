@@ -27,9 +27,6 @@ def split(rows: int, parts: int, least: int = 1) -> list[Range]:
     >>> split(10, 4, least=4)
     [(0, 5), (5, 10)]
     """
-    for name, value in (("rows", rows), ("parts", parts), ("least", least)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
     parts = max(1, min(parts, rows // least))
     size, longer = divmod(rows, parts)
     cuts = [part * size + min(part, longer) for part in range(parts + 1)]
@@ -108,20 +105,14 @@ def range_copies(
     return copies
 
 
-def halo_copies(slabs: Sequence[Slab], row_bytes: int, depth: int | None = None) -> list[Copy]:
+def halo_copies(slabs: Sequence[Slab], row_bytes: int) -> list[Copy]:
     """What fills the halos: each part's rows next to its own, from the neighbours that own them.
 
-    Rows (or planes) of a buffer are ``row_bytes`` apart. With ``depth`` the buffers have room for
-    that many halo rows, on each side where there are any, instead of those of the slabs.
+    Rows (or planes) of a buffer are ``row_bytes`` apart.
     """
-    held = []
-    for slab in slabs:
-        above, below = slab.above, slab.below
-        if depth is not None:
-            above, below = depth * bool(above), depth * bool(below)
-        held.append((slab.begin - above, slab.end + below))
     own = [(slab.begin, slab.end) for slab in slabs]
-    return range_copies(own, held, row_bytes, [first for first, _ in held])
+    held = [(slab.first, slab.end + slab.below) for slab in slabs]
+    return range_copies(own, held, row_bytes, [slab.first for slab in slabs])
 
 
 def gather_copies(sizes: Sequence[int], apart: bool = False) -> list[Copy]:

@@ -32,6 +32,10 @@ class Solve(NamedTuple):
     lenient: bool = False  # a residual that rounding x leaves will do
     measured: bool = True  # the residual is asked for, also of a direct solve, which needs none
 
+    def limits(self) -> dict[str, Any]:
+        """When the solve ends, and what it calls, by the names that conjugate gradients take."""
+        return {name: getattr(self, name) for name in ("rtol", "atol", "maxiter", "callback")}
+
 
 class Solved(NamedTuple):
     """A solve's result: x of the caller's array type, how it ended, and where it ran."""

@@ -109,12 +109,12 @@ def real_dtype(**dtypes: Any) -> np.dtype:
 
 def number_dtype(**dtypes: Any) -> np.dtype:
     """`real_dtype`, or complex64 or complex128 where one of them is complex."""
-    given = {name: np.dtype(dtype) for name, dtype in dtypes.items()}
-    for name, dtype in given.items():
-        if dtype.kind not in "fiubc":
-            raise ValueError(f"{name} must be real or complex, got dtype {dtype}")
-    small = all(dtype.char in "efF" for dtype in given.values())
-    is_complex = any(dtype.kind == "c" for dtype in given.values())
+    for name, dtype in dtypes.items():
+        if np.dtype(dtype).kind not in "fiubc":
+            raise ValueError(f"{name} must be real or complex, got dtype {np.dtype(dtype)}")
+    given = [np.dtype(dtype) for dtype in dtypes.values()]
+    small = all(dtype.char in "efF" for dtype in given)
+    is_complex = any(dtype.kind == "c" for dtype in given)
     return np.dtype(("fd", "FD")[is_complex][not small])
 
 

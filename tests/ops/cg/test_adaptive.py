@@ -112,29 +112,20 @@ def test_it_leads_where_a_device_pays_late():
             assert "begins on the CPU; cuda:0 pays from" in str(one).splitlines()[1]
             assert row.seconds == pytest.approx(sum(row.terms.values()))
         else:
-            assert "iteration" in row.reason
             assert isinstance(row.reason, registry.Unasked)
     assert sizes[16384].chosen.method in ("fused", "hybrid")
-    assert "which any solve reaches" in str(sizes[16384])
 
 
-def test_a_number_of_iterations_that_is_known_needs_none():
-    one = plan(1024, 50)
-    assert one.chosen.method != "adaptive"
-    assert "is for an unknown number of iterations" in str(one)
-
-
-def test_a_device_that_is_named_gets_the_whole_solve():
+def test_where_it_is_not_asked():
+    """A number of iterations that is known needs none; a device that is named gets the solve."""
+    assert "is for an unknown number of iterations" in str(plan(1024, 50))
+    with pytest.raises(MethodNotAvailable, match="is for an unknown number of iterations"):
+        plan(1024, 50, method="adaptive")
     one = plan(1024, device="cuda:0")
     assert one.chosen.method in ("fused", "hybrid")
     assert "name it with method='adaptive'" in str(one)
     assert plan(1024, device="cuda:0", method="adaptive").chosen.method == "adaptive"
-    assert plan(1024, device="cpu").chosen.device == "cpu"
-    slower = plan(32, method="adaptive")
-    assert slower.chosen.method == "adaptive"
-    assert "begins on the CPU; cuda:0 is slower" in str(slower)
-    with pytest.raises(MethodNotAvailable, match="is for an unknown number of iterations"):
-        plan(1024, 50, method="adaptive")
+    assert "begins on the CPU; cuda:0 is slower" in str(plan(32, method="adaptive"))
 
 
 # -- The solve -------------------------------------------------------------------------------------
@@ -168,37 +159,15 @@ def test_iterates_go_on_as_if_nothing_had_moved(opencl, monkeypatch, after, dtyp
 def test_the_limit_counts_across_the_move(opencl, monkeypatch):
     A, b = system(), np.ones(N)
     moving_after(monkeypatch, 5)
+    placed = {"device": opencl, "method": "adaptive"}
     for limit in (1, 4, 5, 6, 20):
         seen = []
-        x, info = hetero.solve_cg(
-            A, b, maxiter=limit, device=opencl, method="adaptive", callback=seen.append
-        )
+        x, info = hetero.solve_cg(A, b, maxiter=limit, **placed, callback=seen.append)
         assert info == len(seen) == limit
         alone, _ = hetero.solve_cg(A, b, maxiter=limit, device="cpu")
         np.testing.assert_allclose(x, alone, rtol=1e-8)
-
-
-def test_a_badly_scaled_right_side_stays_on_the_cpu(opencl, monkeypatch):
-    A, b = system("float32", 10.0), np.ones(N, "float32")
-    moving_after(monkeypatch, 2)
-    expected, _ = hetero.solve_cg(A, b, device="cpu")
-    factor = np.float32(2.0**100)
-    x, info = hetero.solve_cg(A, factor * b, device=opencl, method="adaptive")
+    # A right side that needs scaling stays on the CPU.
+    A, b, factor = system("float32", 10.0), np.ones(N, "float32"), np.float32(2.0**100)
+    x, info = hetero.solve_cg(A, factor * b, **placed)
     assert info == 0
-    np.testing.assert_allclose(x / factor, expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize("rtol", [1e-6, 1e-4])
-@pytest.mark.parametrize("share", [0.5, 0.95])
-def test_near_rounding_a_late_move_is_no_worse_than_staying(opencl, monkeypatch, rtol, share):
-    A, b = system("float32"), np.random.default_rng(2).random(N).astype("float32")
-    alone = []
-    x, _ = hetero.solve_cg(A, b, rtol=rtol, device="cpu", callback=alone.append)
-    moving_after(monkeypatch, int(share * len(alone)))
-    seen, limit = [], 2 * len(alone)
-    known = {"rtol": rtol, "maxiter": limit, "device": opencl, "method": "adaptive"}
-    y, info = hetero.solve_cg(A, b, **known, callback=seen.append)
-    residual, expected = (np.linalg.norm(b - A.astype(float) @ v) for v in (y, x))
-    assert residual <= 2.0 * expected
-    assert info in (0, len(seen))
-    assert len(seen) < 1.5 * len(alone)
+    np.testing.assert_allclose(x / factor, hetero.solve_cg(A, b, device="cpu")[0], rtol=1e-5)

@@ -13,6 +13,7 @@ from scipy.sparse import csr_array, diags_array
 from scipy.sparse.linalg import aslinearoperator, cg
 
 import hetero
+from hetero.host import loops
 from hetero.ops.linear_systems.operators import Poisson
 
 DTYPES = [np.float32, np.float64]
@@ -59,6 +60,7 @@ def test_takes_scipys_iterations(kind, diagonal, rng):
     x, found = hetero.solve_cg(kinds(grid)[kind], b, **options)
     assert found == info == 0
     assert abs(len(seen) - len(theirs)) <= 1
+    assert diagonal or 0.5 < len(seen) / grid.expected_iterations(1e-8) < 2.0
     np.testing.assert_allclose(x, expected, atol=1e-6 * np.abs(expected).max())
 
 
@@ -99,9 +101,7 @@ def test_operator_is_its_matrix(shape, dtype, rng):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (((5,),), "shape"),
         (((5, 0),), "shape"),
-        (((5, 5), 0.0), "spacing"),
         (((5, 5), (1.0, math.inf)), "spacing"),
         (((5, 5), (1.0, 1.0, 1.0)), "spacing"),
         (((5, 5), 1.0, np.int32), "dtype"),
@@ -112,9 +112,14 @@ def test_operator_names_a_wrong_argument(arguments, named):
         Poisson(*arguments)
 
 
-@pytest.mark.parametrize("shape", [(48, 48), (14, 14, 14)])
-def test_expected_iterations_are_near(shape, rng):
-    grid, seen = Poisson(shape), []
-    b = rng.standard_normal(grid.shape[0])
-    hetero.solve_cg(grid, b, rtol=1e-8, device="cpu", callback=seen.append)
-    assert 0.5 < len(seen) / grid.expected_iterations(1e-8) < 2.0
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_the_inverse_itself_preconditions_where_multigrid_is_not_compiled(dtype, monkeypatch):
+    ready = loops.is_ready
+    monkeypatch.setattr(loops, "is_ready", lambda name: "multigrid" not in name and ready(name))
+    A = hetero.Poisson((12, 9), dtype=dtype if dtype == "float32" else "float64")
+    b = np.random.default_rng(4).random(108).astype(dtype)
+    steps = []
+    x, info = hetero.solve_cg(A, b, M="multigrid", device="cpu", callback=steps.append)
+    assert info == 0
+    assert len(steps) <= 2
+    np.testing.assert_allclose(A @ x, b, rtol=0, atol=1e-4)

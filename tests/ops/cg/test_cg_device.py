@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import runtimes
 import scipy.sparse as sp
-from cg_systems import KINDS, gpus, poisson, recurrence, solve, system_of, vectors
+from cg_systems import KINDS, gpus, recurrence, solve, system_of, vectors
 
 from hetero import devices
 from hetero.devices import meetings
@@ -25,7 +25,7 @@ from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.common.launch import Target
 from hetero.ops.krylov import cg_device, cg_grids
 from hetero.ops.linear_systems import systems as types
-from hetero.ops.linear_systems.exchange import Exchange
+from hetero.ops.linear_systems.exchange import Part
 
 DTYPES = ("float64", "float32")
 
@@ -39,19 +39,11 @@ class Identity:
     def bound(self, r, z, symmetric):
         return lambda: self._device.copy(*z, *r, self._nbytes)
 
-    def files(self):
-        return []
-
 
 @pytest.fixture(params=["opencl", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request):
     """A device of each kind that is here."""
-    if request.param == "opencl":
-        return runtimes.opencl_device()
-    found = [d for name, d in devices.available().items() if name.startswith(request.param)]
-    if not found:
-        pytest.skip(f"no {request.param} device")
-    return found[0]
+    return runtimes.opencl_device() if request.param == "opencl" else gpus(1)[0]
 
 
 # -- Agreement -----------------------------------------------------------------------------------
@@ -95,29 +87,24 @@ def test_agrees_with_the_recurrence(device, kind, dtype, diagonal):
         ("dense, columns", 2, True),
     ],
 )
-def test_several_devices(device, kind, parts, diagonal):
+@pytest.mark.parametrize("meet", [False, pytest.param(True, marks=pytest.mark.gpu)])
+def test_several_devices(device, monkeypatch, kind, parts, diagonal, meet):
+    if not meet:
+        monkeypatch.setattr(meetings, "trusted", lambda devices: False)
+    used = gpus(parts) if device.kind == "cuda" else [device] * parts
     system, A = system_of(kind, "float64")
     b, x0 = vectors(A.shape[0], "float64")
     M = np.random.default_rng(3).uniform(0.5, 2.0, len(b)) if diagonal else None
     options = {"rtol": 1e-9, "preconditioner": M}
     alone, x = solve([device], system, b, x0, **options)
-    outcome, y = solve([device] * parts, system, b, x0, **options)
+    outcome, y = solve(used, system, b, x0, **options)
     assert outcome.status == types.CONVERGED
     assert abs(outcome.iterations - alone.iterations) <= 1
     np.testing.assert_allclose(y, x, rtol=0, atol=1e-7)
     assert np.linalg.norm(b - A @ y) <= 1e-9 * np.linalg.norm(b)
-    again, z = solve([device] * parts, system, b, x0, **options)
+    again, z = solve(used, system, b, x0, **options)
     assert again == outcome
     np.testing.assert_array_equal(z, y)
-
-
-def test_grid_too_small_to_share(device):
-    system = types.Stencil((3, 8), (1.0, 1.0))
-    b, x0 = vectors(24, "float64")
-    expected = np.linalg.solve(poisson((3, 8), (1.0, 1.0), "float64").toarray(), b)
-    outcome, x = solve([device] * 4, system, b, x0, rtol=1e-12)
-    assert outcome.status == types.CONVERGED
-    np.testing.assert_allclose(x, expected, rtol=0, atol=1e-10)
 
 
 def test_an_ill_conditioned_matrix_takes_no_longer(device):
@@ -131,9 +118,6 @@ def test_an_ill_conditioned_matrix_takes_no_longer(device):
     outcome, _ = solve([device], types.Dense(A, 80, (80, 1)), b, x0, rtol=1e-6, maxiter=20000)
     assert outcome.status == types.CONVERGED
     assert outcome.iterations <= 1.1 * len(iterates)
-
-
-# -- Devices -------------------------------------------------------------------------------------
 
 
 def test_an_interrupt_leaves_the_device_usable(device):
@@ -190,69 +174,29 @@ def test_many_iterations_in_one_launch(opencl, monkeypatch, shape, dtype):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(1, 1), (5, 7), (133, 64), (300, 301), (512, 512), "largest"])
-def test_cooperative_launches(monkeypatch, shape, dtype):
-    device = devices.get("cuda:0")
+@pytest.mark.parametrize(
+    ("shape", "parts"),
+    [
+        *(((1, 1), 1), ((133, 64), 1), ((300, 301), 1), ((512, 512), 1), ("largest", 1)),
+        *((shape, n) for n in (2, 3) for shape in ((4, 7), (133, 64), (512, 512), (260, 700))),
+    ],
+)
+def test_cooperative_launches(monkeypatch, shape, dtype, parts):
     if shape == "largest":  # four rows a block and a row above and below are six points a thread
-        shape = (4 * device.multiprocessors, 500)
-    system = types.Stencil(shape, (0.9, 1.2))
+        shape = (4 * devices.get("cuda:0").multiprocessors, 500)
+    system, used = types.Stencil(shape, (0.9, 1.2)), []
     b, x0 = vectors(math.prod(shape), dtype)
-    used = []
-    choose = cg_device.persistent
+    options, choose = {"rtol": 1e-4, "maxiter": 5000}, cg_device.persistent
     monkeypatch.setattr(cg_device, "persistent", lambda *a: used.append(choose(*a)) or used[-1])
-    outcome, x = solve([device], system, b, x0, rtol=1e-4, maxiter=5000)
-    again, y = solve([device], system, b, x0, rtol=1e-4, maxiter=5000)
+    outcome, x = solve(gpus(parts), system, b, x0, **options)
+    again, y = solve(gpus(parts), system, b, x0, **options)
     assert used[0] is not None
     assert again == outcome
     np.testing.assert_array_equal(x, y)
     monkeypatch.setattr(cg_device, "persistent", lambda *_: None)
-    expected, y = solve([device], system, b, x0, rtol=1e-4, maxiter=5000)
+    expected, _ = solve(gpus(1), system, b, x0, **options)
     assert outcome.status == expected.status == types.CONVERGED
-    assert abs(outcome.iterations - expected.iterations) <= 1 + outcome.iterations // 100
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("meet", [True, False])
-@pytest.mark.parametrize("parts", [2, 3])
-@pytest.mark.parametrize("diagonal", [False, True])
-@pytest.mark.parametrize("kind", ["stencil2", "stencil3", "csr", "csr64", "dense"])
-def test_several_gpus(monkeypatch, kind, parts, diagonal, meet):
-    if not meet:
-        monkeypatch.setattr(meetings, "trusted", lambda devices: False)
-    found = gpus(parts)
-    system, A = system_of(kind, "float64")
-    b, x0 = vectors(A.shape[0], "float64")
-    M = np.random.default_rng(3).uniform(0.5, 2.0, len(b)) if diagonal else None
-    options = {"rtol": 1e-9, "preconditioner": M}
-    alone, _ = solve(found[:1], system, b, x0, **options)
-    outcome, x = solve(found, system, b, x0, **options)
-    assert outcome.status == types.CONVERGED
-    assert abs(outcome.iterations - alone.iterations) <= 1
-    assert np.linalg.norm(b - A @ x) <= 1e-9 * np.linalg.norm(b)
-    again, y = solve(found, system, b, x0, **options)
-    assert again == outcome
-    np.testing.assert_array_equal(x, y)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(4, 7), (133, 64), (300, 301), (512, 512), (260, 700)])
-@pytest.mark.parametrize("parts", [2, 3])
-def test_cooperative_launches_on_several_gpus(monkeypatch, shape, dtype, parts):
-    system = types.Stencil(shape, (0.9, 1.2))
-    b, x0 = vectors(math.prod(shape), dtype)
-    used = []
-    choose = cg_device.persistent
-    monkeypatch.setattr(cg_device, "persistent", lambda *a: used.append(choose(*a)) or used[-1])
-    options = {"rtol": 1e-4, "maxiter": 5000}
-    outcome, x = solve(gpus(parts), system, b, x0, **options)
-    assert used[0] is not None
-    again, y = solve(gpus(parts), system, b, x0, **options)
-    assert again == outcome
-    np.testing.assert_array_equal(x, y)
-    alone, _ = solve(gpus(1), system, b, x0, **options)
-    assert outcome.status == alone.status == types.CONVERGED
-    assert abs(outcome.iterations - alone.iterations) <= 1 + alone.iterations // 100
+    assert abs(outcome.iterations - expected.iterations) <= 1 + expected.iterations // 100
 
 
 @pytest.mark.gpu
@@ -260,34 +204,28 @@ def test_cooperative_launches_on_several_gpus(monkeypatch, shape, dtype, parts):
 def test_a_device_that_is_waited_for_in_vain(monkeypatch, side):
     """One of two launches never comes: the solve ends in bounded time, as a failed device's."""
     monkeypatch.setattr(meetings, "PATIENCE", 0.3)
-    pair = gpus(2)
-    system = types.Stencil((side, side), (1.0, 1.0))
+    pair, system = gpus(2), types.Stencil((side, side), (1.0, 1.0))
     b, x0 = vectors(side * side, "float64")
-    started = []
-    launch, run = CooperativeKernel.launch, Exchange.run
+    started, launch, begin = [], CooperativeKernel.launch, Part.start
 
     def some(kernel, *arguments):
         started.append(kernel)
         if len(started) != 4:
             launch(kernel, *arguments)
 
-    def one_alone(exchange, launches, moves=()):
-        started.append(exchange)
-        if len(started) < 40 or not moves:
-            run(exchange, launches, moves)
-        else:
-            exchange.build()
-            with exchange.parts[0].active():
-                exchange.parts[0].start(*launches[0], moves[0])
+    def one_alone(part, *launches):
+        started.append(part)
+        if len(started) < 40 or part.device is pair[0]:
+            begin(part, *launches)
 
     if side > 1000:
-        monkeypatch.setattr(Exchange, "run", one_alone)
+        monkeypatch.setattr(Part, "start", one_alone)
     else:
         monkeypatch.setattr(CooperativeKernel, "launch", some)
-    begin = time.monotonic()
+    began = time.monotonic()
     with pytest.raises(DeviceError, match="for another device, in vain"):
         solve(pair, system, b, x0, rtol=1e-12)
-    assert time.monotonic() - begin < 5.0
+    assert time.monotonic() - began < 5.0
     monkeypatch.undo()
     assert solve(pair, system, b, x0, rtol=1e-2)[0].status == types.CONVERGED
 
@@ -304,7 +242,7 @@ def every_launch():
         options = {"dtype": dtype, "diagonal": diagonal}
         for rows, lines, columns in ((4096, 1, 4096), (512, 1, 300), (256, 256, 256), (8, 8, 8)):
             grid = plan_cg_stencil.GridShare(rows, lines, columns, (1.0, float(lines > 1), 1.0))
-            size = {"halo": 0, "x_halo": 0, "aligned": aligned}
+            size = {"aligned": aligned}
             launches += plan_cg_stencil.sweeps(grid, large, **size, **options)[:1]
         launches += plan_cg.vectors(4096, large, aligned=aligned, **options)[:1]
         launches += plan_cg.dots(4096, large, dtype=dtype, aligned=aligned)[:1]
@@ -313,6 +251,7 @@ def every_launch():
                 launches += plan_cg.csr(plan_cg.Rows(1000, 1000 * mean, index), large, **options)[
                     1:
                 ]
+    launches += [plan_cg.ranks(4096, large, dtype=dtype)["ranks_reduce"] for dtype in DTYPES]
     for dtype, n in itertools.product(DTYPES, (64, 256, 300, 512)):
         grid = plan_cg_stencil.GridShare(n, 1, n, (1.0, 0.0, 1.0))
         launches.append(plan_cg_stencil.cooperative(grid, large, dtype=dtype, shared_limit=1 << 17))
@@ -324,12 +263,6 @@ def test_compiles_without_spills(arch):
     # In turn: for Hopper half of them, for Ampere a quarter.
     launches = list(every_launch())[::2] if arch == "sm_90" else list(every_launch())[1::4]
     assert compiled.spilling(launches, arch) == []
-
-
-@pytest.mark.parametrize(("arch", "dtype"), [("sm_80", "float32"), ("sm_90", "float64")])
-def test_vectors_over_ranks_compile_without_spills(arch, dtype):
-    launch = plan_cg.ranks(4096, Target(132), dtype=dtype)["ranks_reduce"]
-    assert not compiled.compile_cuda(launch, arch)
 
 
 # -- Oclgrind ------------------------------------------------------------------------------------

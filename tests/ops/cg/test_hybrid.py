@@ -59,43 +59,31 @@ def test_it_agrees_and_shows_every_iterate(opencl, name, dtype, M):
 
 
 def test_each_iteration_moves_p_there_and_a_p_back(opencl, monkeypatch):
+    """A matrix on the host goes there once, one that is there stays."""
     A, _ = systems("float64")["dense"]
-    moved = {"upload": [], "download": []}
+    kind, moved, before = type(devices.get(opencl)), {"upload": [], "download": []}, []
+    with hetero.use(device=opencl, results="device"):
+        there, b = hetero.matmul(A, np.eye(N)), hetero.matvec(A, A[0])
     for way, sizes in moved.items():
-        move = getattr(type(devices.get(opencl)), way)
+        move = getattr(kind, way)
 
         def counted(self, *arguments, move=move, sizes=sizes, **options):
-            arrays = [a for a in arguments if isinstance(a, np.ndarray)]
-            sizes.append(arrays[0].nbytes)
+            sizes.append(next(a for a in arguments if isinstance(a, np.ndarray)).nbytes)
             return move(self, *arguments, **options)
 
-        monkeypatch.setattr(type(devices.get(opencl)), way, counted)
-    seen = []
-    hetero.solve_cg(A, A[0], callback=seen.append, device=opencl, method="hybrid")
+        monkeypatch.setattr(kind, way, counted)
+    seen, placed = [], {"device": opencl, "method": "hybrid"}
+    hetero.solve_cg(A, A[0], callback=seen.append, **placed)
     assert len(seen) > 3
     assert moved["upload"].count(A.nbytes) == 1
     # The residual at the end is a product too.
     assert moved["download"] == [8 * N] * (len(seen) + 1)
-
-
-def test_a_matrix_that_is_on_the_device_stays_there(opencl, monkeypatch):
-    A, _ = systems("float64")["dense"]
-    moved, upload = [], type(devices.get(opencl)).upload
-    with hetero.use(device=opencl, results="device"):
-        there, b = hetero.matmul(A, np.eye(N)), hetero.matvec(A, A[0])
-
-    def counted(self, array, *arguments, **options):
-        moved.append(array.nbytes)
-        return upload(self, array, *arguments, **options)
-
-    monkeypatch.setattr(type(devices.get(opencl)), "upload", counted)
-    before = []  # what else may still be writing the matrix
+    moved["upload"].clear()
+    # What else may still be writing the matrix is waited for.
     monkeypatch.setattr(transfer, "of", lambda device, operands: before.append(operands) or ())
-    x, info = hetero.solve_cg(there, b, rtol=1e-10, device=opencl, method="hybrid")
+    x, info = hetero.solve_cg(there, b, rtol=1e-10, **placed)
     assert not devices.troubles()
-    assert info == 0
-    assert describe(x).location == opencl
-    assert max(moved) == 8 * N
+    assert (info, describe(x).location, max(moved["upload"])) == (0, opencl, 8 * N)
     assert any(o.shape == (N, N) for operands in before for o in operands)
     np.testing.assert_allclose(hetero.to_host(x), A[0], rtol=0, atol=1e-8)
 
@@ -131,34 +119,27 @@ def test_a_multigrid_cycle_is_not_its(opencl):
 # -- Its price -----------------------------------------------------------------------------------
 
 
-def hybrid(plan):
-    return next(c for c in plan.candidates if c.method == "hybrid")
-
-
-def test_without_constants_it_is_not_taken_where_a_device_is_named(opencl):
-    data = {**profile.shipped("conservative").data, "models": {}}
-    constants, known = profile.Profile(data), hetero.machine()["devices"]
-    for dims in ((64,), GRID):
-        problem = operands.from_dims(dims, "float64", "host")
-        ways = [pricing.price(problem, constants, known, opencl, m) for m in (None, "hybrid")]
-        assert [way.chosen.method for way in ways] == ["fused", "hybrid"]
-
-
-def measured(seconds):
-    """White's profile with set-up and steps of 'hybrid', as calibration measures them."""
-    data = dict(profile.shipped("tesla-t10").data)
-    setup, step = ({"axes": [[16, 4096]], "seconds": [s, s]} for s in (3e-3, seconds))
-    model = {"form": "solve", "constants": {"setup": setup, "step": step}}
-    data["models"] = {**data["models"], "cuda:0|cg|hybrid|float32|dense": model}
-    return profile.Profile(data)
-
-
 @pytest.mark.parametrize("on", ["host", "cuda:0"])
 def test_the_price_of_what_was_measured(on):
-    constants = measured(1e-4)
+    """White's profile with set-up and steps, as calibration measures them."""
+    data = dict(profile.shipped("tesla-t10").data)
+    setup, step = ({"axes": [[16, 4096]], "seconds": [s, s]} for s in (3e-3, 1e-4))
+    model = {"form": "solve", "constants": {"setup": setup, "step": step}}
+    data["models"] = {**data["models"], "cuda:0|cg|hybrid|float32|dense": model}
+    constants = profile.Profile(data)
     problem = operands.from_dims((1024,), "float32", on, iterations=20)
-    found = hybrid(pricing.price(problem, constants, constants.machine()))
+    plan = pricing.price(problem, constants, constants.machine())
+    found = next(c for c in plan.candidates if c.method == "hybrid")
     matrix = constants.link("cuda:0", "upload")(4 * 1024**2)
     vectors = {way: constants.link("cuda:0", way)(4 * 1024) for way in ("upload", "download")}
     moved = {"upload": matrix} if on == "host" else vectors
     assert found.terms == pytest.approx({**moved, "overhead": 3e-3, "compute": 20 * 1e-4})
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "cuda:1"])
+def test_a_dense_matrix_on_a_device_stays_there(device):
+    shipped, vector = profile.shipped("h200x2"), hetero.spec((16384,), "float32")
+    problem = operands.problem(hetero.spec((16384,) * 2, "float32", on=device), vector)
+    for asked in (None, "cuda:*"):
+        chosen = pricing.price(problem, shipped, shipped.machine(), asked).chosen
+        assert (chosen.device, chosen.method) == (device, "fused")

@@ -16,7 +16,7 @@ import numpy as np
 
 from hetero.calibration import fit
 from hetero.calibration.measure import measure, once, undisturbed
-from hetero.calibration.sizes import Place
+from hetero.calibration.sizes import Budget, Place
 from hetero.devices import at_once, peers
 from hetero.devices.base import Device
 from hetero.host import pages
@@ -104,14 +104,14 @@ class Copies:
 # -- One device ------------------------------------------------------------------------------------
 
 
-def links(device: Device, largest: int, budget: float) -> dict[str, Any]:
-    """Link models of a device: each direction, each kind of host memory; of ``largest`` bytes at
-    most, ``budget`` seconds for each size."""
-    largest = min(largest, int(device.describe()["memory_bytes"]) // 4)
+def links(device: Device, budget: Budget) -> dict[str, Any]:
+    """Link models of a device: each direction, each kind of host memory."""
+    largest = min(budget.largest_copy, int(device.describe()["memory_bytes"]) // 4)
     sizes = [n for n in SIZES if n <= largest]
     models: dict[str, Any] = {"upload": {}, "download": {}}
-    for (direction, memory), seconds in alone(device, sizes, budget).items():
-        models[direction][memory] = fit.segments([*seconds], [*seconds.values()])
+    with device.active():
+        for (direction, memory), seconds in alone(device, sizes, 3 * budget.point).items():
+            models[direction][memory] = fit.segments([*seconds], [*seconds.values()])
     return models
 
 

@@ -27,7 +27,6 @@ from hetero.registry.models import ModelKey
 from hetero.times import readable
 
 Show = Callable[[float, str], object]
-_COMPILING = 3.0  # planned seconds; measured ones correct them
 _EARLY = 0.02  # of the whole, before which the time left is not shown
 
 log = logging.getLogger("hetero")
@@ -151,37 +150,29 @@ def _alone() -> Iterator[None]:
 
 
 class _Schedule:
-    """Steps with their planned seconds: how far it is, and the seconds of each stage so far."""
+    """How far it is, by the number of steps, and the seconds of each stage so far."""
 
-    def __init__(self, show: Show | None, planned: float) -> None:
-        self._show, self._planned = show or (lambda fraction, text: None), planned
+    def __init__(self, show: Show | None, steps: int) -> None:
+        self._show, self._steps = show or (lambda fraction, text: None), steps
         self._start = self._since = time.perf_counter()
-        self._stage, self._done, self._step = "", 0.0, 0.0
+        self._stage, self._done = "", 0
         self.stages: dict[str, float] = {}
 
-    def begin(self, stage: str, seconds: float = 0.0, text: str = "") -> None:
-        """End the current step, and begin one of ``seconds``, about, which is shown as ``text``."""
-        self._end(stage)
-        self._done, self._step = self._done + self._step, seconds
-        fraction, text = min(self._done / max(self._planned, self._done), 0.99), text or stage
-        if fraction > _EARLY:
-            left = (time.perf_counter() - self._start) * (1.0 - fraction) / fraction
-            text = f"{text}, {readable(left)} left"
-        self._show(fraction, text)
-
-    def done(self) -> None:
-        """End the last step."""
-        self._end("")
-        self._show(1.0, "done")
-
-    def _end(self, stage: str) -> None:
-        """End the current stage, unless it is this one."""
+    def begin(self, stage: str, text: str = "", steps: int = 1) -> None:
+        """End the current step, and begin one, which is shown as ``text``."""
+        now = time.perf_counter()
         if stage != self._stage:
-            now = time.perf_counter()
             if self._stage:
                 self.stages[self._stage] = round(now - self._since, 3)
                 log.info("calibration, %s: %s", self._stage, readable(now - self._since))
             self._stage, self._since = stage, now
+        if not self._done:  # what is compiled is compiled once
+            self._start = now
+        fraction, self._done = min(self._done / self._steps, 0.99), self._done + steps
+        if fraction > _EARLY:
+            left = (now - self._start) * (1.0 - fraction) / fraction
+            text = f"{text or stage}, {readable(left)} left"
+        self._show(fraction, text or stage)
 
 
 def _measure(
@@ -202,15 +193,10 @@ def _measure(
     if only:
         cases = selected(cases, only)
         places = [place for place in places if any(case.place is place for case in cases)]
-    planned = sum(case.seconds(budget.point) for case in cases) * (1.0 + repeat.AGAIN)
-    schedule = _Schedule(progress, planned + _COMPILING + overheads.planned(places))
+    schedule = _Schedule(progress, len(cases) + len(places) + 1)
     compile_first(cases, schedule.begin)
-
-    def begin(seconds: float, text: str) -> None:
-        schedule.begin("links and overheads", seconds, text)
-
     stays = (base or conservative).data
-    links, host, shares = overheads.measured(places, cases, budget, only, stays, begin)
+    links, host, shares = overheads.measured(places, cases, budget, only, stays, schedule.begin)
     try:
         measured, counts = repeat.measure(cases, budget.point, shares, schedule.begin)
     finally:
@@ -222,7 +208,9 @@ def _measure(
         models |= fit.derived(models)
     load = repeat.load(before, repeat.reading(), *counts)
     repeat.warn_if_loaded(load)
-    schedule.done()
+    schedule.begin("done")
+    if progress is not None:
+        progress(1.0, "done")
     return {
         "schema_version": profile.SCHEMA_VERSION,
         "name": "measured",
@@ -309,15 +297,15 @@ def selected(cases: list[Case], only: Iterable[str]) -> list[Case]:
 # -- Compiling -------------------------------------------------------------------------------------
 
 
-def compile_first(cases: list[Case], begin: Callable[[str, float, str], None]) -> None:
+def compile_first(cases: list[Case], begin: Callable[[str, str, int], object]) -> None:
     """Compile on all cores what cases need: the CPU's loops, and of a GPU the kernels of products
     and of convolutions, which are most. Solves compile theirs at once when they are measured."""
     if any(not case.place.devices for case in cases):
-        begin("compiling loops", _COMPILING, "compiling")
-        loops.ensure(loops.every(), lambda fraction, text: begin("compiling loops", 0.0, text))
+        begin("compiling loops", "compiling", 0)
+        loops.ensure(loops.every(), lambda fraction, text: begin("compiling loops", text, 0))
     alone = [case for case in cases if len(case.place.devices) == 1]
     for device in dict.fromkeys(case.place.devices[0] for case in alone):
-        begin(f"compiling kernels of {device.name}", 0.0, "compiling")
+        begin(f"compiling kernels of {device.name}", "compiling", 0)
         own = [case for case in alone if case.place.devices[0] is device]
         device.compile_ahead(kernels_of(device, own))
 

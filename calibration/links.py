@@ -35,7 +35,6 @@ Times = dict[Way, dict[int, float]]  # direction and kind of host memory -> byte
 _LONG = 1 << 26  # bytes up to which sizes double; staged copies that are longer have no other way
 SIZES = tuple(2**power for power in (*range(10, 27), 28))  # bytes of one device's copies
 _PASSES = 2  # over all sizes, so that a burst of other load meets one once
-SECONDS = 1.0  # of measuring copies at once, about
 _SIZES = tuple(at_once.LEAST << step for step in (0, 1, 2, 4))  # bytes of these, to 64 MiB
 _SAMPLES = 8  # of a size
 CHECKED = 1 << 24  # bytes of a copy that tells whether a device is as another one

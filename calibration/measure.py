@@ -66,9 +66,13 @@ def measure(
     samples = [first] if first > budget else []
     if first > _VERY_LONG * budget:
         least = min(least, 2)
-    while len(samples) < least or (
-        len(samples) < most and time.perf_counter() <= end and not _is_sure(samples)
-    ):
+
+    def is_enough() -> bool:
+        half = sorted(samples)[: (len(samples) + 1) // 2]
+        sure = len(samples) >= _ENOUGH and half[-1] <= _ALIKE * half[0]
+        return len(samples) >= most or time.perf_counter() > end or sure
+
+    while len(samples) < least or not is_enough():
         rest()
         took = once(call, number)
         if not samples and took < _SHORTEST and number == 1:
@@ -76,12 +80,6 @@ def measure(
             continue
         samples.append(took / number)
     return undisturbed(samples)
-
-
-def _is_sure(samples: Sequence[float]) -> bool:
-    """Whether there are enough samples, and the faster half of them are alike."""
-    half = sorted(samples)[: (len(samples) + 1) // 2]
-    return len(samples) >= _ENOUGH and half[-1] <= _ALIKE * half[0]
 
 
 def in_turn(
@@ -141,17 +139,13 @@ class Queue:
         """Median seconds of device time of ``call(i)``, over ``count`` calls back to back."""
         call(0)
         self.device.synchronize()
-        return self._seconds(call, count, repeats)
+        return self._seconds(call, count, repeats, _HOST_SECONDS)
 
     def _seconds(
-        self,
-        call: Callable[[int], None],
-        count: int,
-        repeats: int,
-        host_seconds: float = _HOST_SECONDS,
+        self, call: Callable[[int], None], count: int, repeats: int, launch: float
     ) -> float:
-        """As `seconds`, without a warm-up; launching a call takes ``host_seconds`` at most."""
-        device, hidden = self.device, max(count * host_seconds, _LEAST_HIDDEN)
+        """As `seconds`, without a warm-up; the host launches a call in ``launch`` seconds."""
+        device, hidden = self.device, max(count * launch, _LEAST_HIDDEN)
         samples: list[float] = []
         late: list[float] = []  # other load on the host only adds to these
         while len(samples) < repeats and len(samples) + len(late) < 2 * repeats:
@@ -168,25 +162,23 @@ class Queue:
     def _copy_for(self, seconds: float) -> None:
         """Keep the device busy for at least this time."""
         if not self._rate:
-            self._rate = max(self._copied() for _ in range(3))
+            size = min(_COPIED, self._nbytes)
+            for _ in range(3):
+                begin = self.device.event()
+                self.device.copy_from_peer(self._target, self.device, self._source, size)
+                rate = size / self.device.elapsed(begin, self.device.event())
+                self._rate = max(self._rate, rate)
         needed = int(seconds * self._rate)
         for start in range(0, needed, self._nbytes):
             size = min(self._nbytes, needed - start)
             self.device.copy_from_peer(self._target, self.device, self._source, size)
-
-    def _copied(self) -> float:
-        """Bytes per second of a copy."""
-        size = min(_COPIED, self._nbytes)
-        begin = self.device.event()
-        self.device.copy_from_peer(self._target, self.device, self._source, size)
-        return size / self.device.elapsed(begin, self.device.event())
 
     def quickly(self, call: Callable[[int], None]) -> float:
         """Seconds of device time, with as few calls as its length allows."""
         begin = self.device.event()
         call(0)  # warm-up: its code may have to be loaded
         if self.device.elapsed(begin, self.device.event()) > _ONCE:
-            seconds = self._seconds(call, 1, 1)
+            seconds = self._seconds(call, 1, 1, _HOST_SECONDS)
             if seconds > _ONCE:
                 return seconds
         alone, launch = self._alone(call)

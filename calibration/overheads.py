@@ -27,11 +27,11 @@ from hetero.ops.products.calls import host_call
 from hetero.pricing.plan import CPU
 
 log = logging.getLogger("hetero")
+_STAGE = "links and overheads"
 _SMALLEST = 16
 _HOST_ROUNDS, _HOST_CALLS = 40, 8
 _DISPATCH_ROUNDS = 3
 _PACKED = tuple(4**power for power in range(5, 13))  # bytes of copies within the host's memory
-_PACK, _AROUND = 0.2, 3.0  # seconds that measuring takes, about
 
 
 def measured(
@@ -40,7 +40,7 @@ def measured(
     budget: Budget,
     only: tuple[str, ...],
     base: dict[str, Any],
-    begin: Callable[[float, str], object],
+    begin: Callable[[str, str], object],
 ) -> tuple[dict[str, Any], dict[str, Any], Shares]:
     """The links and the "host" of a profile, those of ``base``, a profile's content, with what is
     measured; and the shares of the host in calls on devices.
@@ -53,13 +53,13 @@ def measured(
     around: dict[str, Any] = {**host.get("dispatch", {})} if only else {}
     shares: Shares = {}
     if not only or CPU in only:
-        begin(_PACK, "copies in host memory")
+        begin(_STAGE, "copies in host memory")
         host["pack"] = pack(budget)
     for place in sorted(places, key=lambda place: len(place.devices)):
         asked = not only or place.name not in found or {place.name, place.info["kind"]} & {*only}
         with leaving_out(f"links on {place.name}"):
             if len(place.devices) == 1:
-                begin(_AROUND, f"links of {place.name}")
+                begin(_STAGE, f"links of {place.name}")
                 if asked or place.name not in around:
                     found[place.name] = links.links(place.devices[0], budget)
                     around[place.name] = dispatch(place.devices[0], budget)
@@ -67,7 +67,7 @@ def measured(
                     mine = [case for case in cases if case.place is place]
                     shares |= host_shares(place, mine, own)
             elif place.devices and asked:
-                begin(links.SECONDS, f"links of {place.name} at once")
+                begin(_STAGE, f"links of {place.name} at once")
                 first = found.get(place.devices[0].name, {})
                 for device in links.of_others(place.devices, first, links.CHECKED):
                     log.warning("copies of %s are slower, so its links are measured", device.name)
@@ -75,12 +75,6 @@ def measured(
                 found[place.name] = links.together(place, first, budget.largest_copy)
                 around[place.name] = {}
     return found, {**host, "dispatch": around}, shares
-
-
-def planned(places: list[Place]) -> float:
-    """Seconds that measuring overheads takes, about."""
-    each = {0: 0.0, 1: _AROUND}
-    return _PACK + sum(each.get(len(place.devices), links.SECONDS) for place in places)
 
 
 def pack(budget: Budget) -> dict[str, Any]:

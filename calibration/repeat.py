@@ -22,7 +22,7 @@ from hetero.errors import DeviceError
 from hetero.profile.constants import is_trusted
 from hetero.registry import BLAS
 
-AGAIN = 0.1  # of the time of all samples, and half a second at least: then none is taken again
+_AGAIN = 0.1  # of the time of all samples, and half a second at least: then none is taken again
 _ALLOWED = 1.5  # times what the other samples of a case allow
 # Of the cores' time: what others take is reported, or makes all samples doubtful. By half of them
 # calls of the CPU took two to three times as long.
@@ -45,14 +45,14 @@ def leaving_out(what: object) -> Any:
 
 
 def measure(
-    cases: list[Case], point: float, shares: Shares, begin: Callable[[str, float, str], None]
+    cases: list[Case], point: float, shares: Shares, begin: Callable[[str, str], object]
 ) -> tuple[list[tuple[Case, Samples]], tuple[int, int, int]]:
     """Samples of all cases that can be measured; the numbers of all, of those taken again, and of
     those that are still doubtful.
 
     Those that the other samples of their case contradict are taken once more at the end, since
     bursts of other load last for a while. ``point``: seconds for one sample; ``shares`` are the
-    host's of a call. ``begin(stage, seconds, text)`` is called before each case.
+    host's of a call. ``begin(stage, text)`` is called before each case.
     """
     benches: dict[str, Bench] = {}
     results: dict[Case, Samples] = {}
@@ -73,14 +73,14 @@ def measure(
     start = time.perf_counter()
     for case in cases:
         row, name = case.row, case.place.name
-        begin(f"{row.operation} on {name}", case.seconds(point), str(case))
+        begin(f"{row.operation} on {name}", str(case))
         run(case, samples.take, shares.get((name, row.operation, row.method), 0.0))
     repeated, now = 0, time.perf_counter()
-    end = now + max(AGAIN * (now - start), 0.5)  # where all are contradicted the machine is busy
+    end = now + max(_AGAIN * (now - start), 0.5)  # where all are contradicted the machine is busy
     for case, found in [*results.items()]:
         dims = contradicted(case, found)
         if dims and time.perf_counter() <= end:
-            begin("samples taken again", 2 * point * len(dims), f"{case}, again")
+            begin("samples taken again", f"{case}, again")
             run(case, _again, found, dims)
             repeated += len(dims)
     total = sum(len(found.seconds) + len(found.held_out) for found in results.values())

@@ -131,7 +131,6 @@ _KMEANS, _KMEANS_ON_DEVICES = (1, 3, 9), (4, 40, 292)
 _ORDERS = {"matvec": ("C", "F"), "matmul": ("CC", "CF", "FC", "FF")}
 _FEW = 4  # sizes of calls that several devices share, and the smallest: only large ones are
 _ROOM = 0.5  # of a device's memory, for the operands of one call
-_SOLVE = 0.4  # seconds for a solve's case, about
 # Seconds of one call above which larger ones are extrapolated, in full and with --quick; for
 # transforms times that.
 LONGEST, _QUICK_LONGEST, _FFT = 0.02, 0.01, 4.0
@@ -202,10 +201,6 @@ class Case:
         row, place = self.row, self.place
         function = registry.operation(row.operation).function
         return {row.operation, function, row.method, place.name, row.kind}
-
-    def seconds(self, point: float) -> float:
-        """How long measuring it takes, about, with so many seconds for each sample."""
-        return _SOLVE if self.steps else 2.0 * point * (len(self.knots) + self.checks)
 
 
 def grid(axes: Iterable[Iterable[int]]) -> list[Dims]:

@@ -82,16 +82,13 @@ def measure(
     return undisturbed(samples)
 
 
-def in_turn(
-    calls: Sequence[Callable[[], object]], *, budget: float, first: Sequence[float] = ()
-) -> list[float]:
-    """Seconds of several calls, made in turn until ``budget`` is up for all, at least twice each;
-    ``first`` are those of a round that was made already.
+def in_turn(calls: Sequence[Callable[[], object]], *, budget: float) -> list[float]:
+    """Seconds of several calls, made in turn until ``budget`` is up for all, at least twice each.
 
     Differences between them count, and a slow spell that met only one would spoil these.
     """
-    rounds = [list(first)] if first else []
-    end = time.perf_counter() - sum(first) + budget
+    rounds: list[list[float]] = []
+    end = time.perf_counter() + budget
     while len(rounds) < 2 or time.perf_counter() <= end:
         rounds.append([once(call) for call in calls])
     return [undisturbed(samples) for samples in zip(*rounds, strict=True)]

@@ -91,8 +91,7 @@ def _parts(case: Case, dims: Dims, bench: Bench, point: float) -> tuple[float, f
 
     Where the steps take less than the set-up, more of them are timed, as long as that does not take
     too long: otherwise noise of the set-up would count as steps. In float32 the residual of too
-    many would become subnormal, which is slow. Times that tell no step, since more steps took less
-    time, are taken once more.
+    many would become subnormal, which is slow.
     """
     call, (few, many, most) = _prepared(case, dims, bench), case.steps
     if few == many:
@@ -104,18 +103,9 @@ def _parts(case: Case, dims: Dims, bench: Bench, point: float) -> tuple[float, f
     while many < most and took <= min(_STANDS_OUT * less, LONGEST / 2.0):
         many = min(few + 2 * (many - few), most)
         took = once(partial(call, many))
-
-    def is_sane() -> bool:
-        return _LEAST_STEP * took / many < (took - less) / (many - few) <= took / many
-
-    first: tuple[float, ...] = (less, took)
-    for _ in range(2):
-        if first and less + took > _VERY_LONG * point and is_sane():
-            break
-        less, took = in_turn([partial(call, n) for n in (few, many)], budget=point, first=first)
-        first = ()
-        if is_sane():
-            break
+    least = _LEAST_STEP * took / many
+    if less + took <= _VERY_LONG * point or (took - less) / (many - few) <= least:
+        less, took = in_turn([partial(call, n) for n in (few, many)], budget=point)
     step = min(max((took - less) / (many - few), _LEAST_STEP * took / many), took / many)
     return max(less - few * step, _NO_SETUP), step
 

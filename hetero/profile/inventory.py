@@ -49,12 +49,9 @@ def fingerprint() -> dict[str, Any]:
     """The machine that a profile was measured on; `obstacle` compares it."""
     known = cpu.describe()
     parts = ("name", "pci_bus_id", "memory_bytes", "driver", "toolkit")
+    processor = {"name": known["name"], "cores": known["cores"]}
     return {
-        "cpu": {
-            "name": known["name"],
-            "cores": known["cores"],
-            "loops": loop_threads(known["cores"]),
-        },
+        "cpu": {**processor, "loops": loop_threads(known["cores"])},
         "blas": {key: known[key] for key in ("blas", "blas_version", "blas_threads")},
         "devices": {  # also broken ones, whether or not that is known by now
             name: {key: device.describe().get(key) for key in parts}
@@ -104,15 +101,9 @@ def obstacle(was: dict[str, Any]) -> str | None:
     return None
 
 
-# -- Where profiles are kept -----------------------------------------------------------------------
-
-
 def default_path() -> Path:
-    """Where this machine's profile is kept.
-
-    That is the file that ``HETERO_PROFILE`` names, or one in the user's cache directory, named by a
-    hash of what makes this machine.
-    """
+    """Where this machine's profile is kept: the file that ``HETERO_PROFILE`` names, or one in the
+    user's cache directory, named by a hash of what makes this machine."""
     if named := os.environ.get("HETERO_PROFILE"):
         return Path(named)
     parts = {k: v for k, v in _identity(fingerprint()).items() if not k.startswith("the driver")}
@@ -121,13 +112,7 @@ def default_path() -> Path:
 
 
 def place(path: str | os.PathLike[str] | None = None) -> Path:
-    """The file of a profile to store, whose folder is made.
-
-    Raises
-    ------
-    OSError
-        If nothing can be stored there.
-    """
+    """The file of a profile to store, in a folder that is made; OSError if nothing can be."""
     target = Path(path) if path is not None else default_path()
     for folder in (target.parent.parent, target.parent):  # the cache directory is private too
         if not folder.exists():
@@ -164,20 +149,14 @@ def survey() -> list[Stored]:
 class Profile(constants.Constants):
     """Constants of one machine, ready to be asked, which can be kept in a file.
 
-    Parameters
-    ----------
-    data : dict
-        The content of a profile file.
-
     Attributes
     ----------
     name, title : str
         The title says, too, if other load spoiled the calibration.
     is_trusted : bool
         Whether it did not.
-    data : dict
-    devices : dict
-        Device name -> description.
+    data, devices : dict
+        The content of the file; device name -> description.
     """
 
     @staticmethod
@@ -239,18 +218,9 @@ def _load() -> Profile:
     return shipped("conservative")
 
 
-# -- Reading ---------------------------------------------------------------------------------------
-
-
 def read(path: str | os.PathLike[str]) -> Profile:
-    """Read and check a profile file, whatever machine it is of.
-
-    Raises
-    ------
-    FileNotFoundError
-    ProfileError
-        If it is corrupt, truncated, or of another schema; the message says which part.
-    """
+    """Read and check a profile file, whatever machine it is of; ProfileError if it is corrupt,
+    truncated, or of another schema: the message says which part."""
     try:
         content = paths.read_file(path, constants.LARGEST)
     except ValueError as error:
@@ -290,13 +260,10 @@ def _trusted(path: Path) -> Profile:
     """As `read`, unless other users could have written the file."""
     file, folder = os.stat(path), os.stat(path.parent)
     theirs = file.st_uid not in (os.geteuid(), 0)
-    if stat.S_ISREG(file.st_mode) and (
-        file.st_mode & stat.S_IWOTH or (theirs and folder.st_mode & stat.S_IWOTH)
-    ):
-        mode = f"mode {stat.S_IMODE(file.st_mode):o}"
-        raise ProfileError(
-            f"anybody may have written it (it belongs to user {file.st_uid}, {mode})"
-        )
+    open_to_all = file.st_mode & stat.S_IWOTH or (theirs and folder.st_mode & stat.S_IWOTH)
+    if open_to_all and stat.S_ISREG(file.st_mode):
+        who = f"user {file.st_uid}, mode {stat.S_IMODE(file.st_mode):o}"
+        raise ProfileError(f"anybody may have written it (it belongs to {who})")
     return read(path)
 
 

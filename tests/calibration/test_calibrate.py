@@ -7,8 +7,6 @@ import errno
 import importlib
 import itertools
 import json
-import logging
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -88,23 +86,6 @@ def test_what_was_measured_is_used_even_if_storing_fails(content, profile_file, 
     with pytest.raises(OSError, match="No space"):
         hetero.calibrate(True)
     assert profile.current().name == "mine"
-
-
-def test_a_cache_directory_that_is_read_only(content, tmp_path, monkeypatch, caplog):
-    """It is there, so that nothing needs to be made; but the lock cannot be."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(calibrate, "_measure", lambda *_: content)
-    real = os.open
-
-    def read_only(path, flags, *arguments, **options):
-        if flags & os.O_CREAT and str(path).startswith(str(tmp_path / "hetero")):
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-        return real(path, flags, *arguments, **options)
-
-    monkeypatch.setattr(os, "open", read_only)
-    with caplog.at_level(logging.INFO, "hetero"):
-        assert hetero.calibrate(True, tmp_path / "p.json").name == "mine"
-    assert "without a lock" in caplog.text
 
 
 # -- Beside other load -----------------------------------------------------------------------------

@@ -143,18 +143,6 @@ def test_operands_of_a_device_rotate_and_have_numbers(cuda):
         assert alone.inputs[0] == runs[0].inputs[0]
 
 
-def test_several_together_are_measured_at_few_sizes(two):
-    info, both = two[0].describe(), tuple(two)
-    alone, together = (
-        next(c for c in cases("poisson", place=place) if c.layout == "2d")
-        for place in (Place("cuda:0", info, both[:1]), Place("cuda*2", info, both))
-    )
-    assert len(alone.axes[0]) > 5
-    assert len(together.axes[0]) == 5
-    assert set(together.axes[0]) < set(alone.axes[0])
-    assert together.axes[0][-1] == alone.axes[0][-1]
-
-
 # -- Samples ---------------------------------------------------------------------------------------
 
 SIZES = [64, 256, 1024, 4096]
@@ -236,6 +224,6 @@ def test_steps_that_hardly_take_time_are_timed_in_numbers(monkeypatch):
 
 def test_times_of_a_solve_that_tell_no_step_are_taken_once_more(monkeypatch):
     machine = Solver(monkeypatch, 1e-3, 1e-3)
-    machine.slow = lambda now: 20.0 if machine.counts[-1] == 4 and now < 0.3 else 1.0
+    machine.slow = lambda now: 20.0 if machine.counts[-1] == 4 and now < 0.15 else 1.0
     found = machine.taken()
     assert found.seconds == pytest.approx({(2**16,): 1e-3, (2**20,): 1e-3})

@@ -198,16 +198,10 @@ def model(form, **constants):
 DEEP = {
     "model a number": (*CONSTANTS, 3),
     "unknown form": (*CONSTANTS, model("tea leaves")),
-    "constants a list": (*CONSTANTS, "constants", []),
     "overhead negative": (*CONSTANTS, "constants", "overhead", -1.0),
-    "rate negative": (*CONSTANTS, "constants", "flops_per_second", -5.0),
-    "table without knots": (*CONSTANTS, model("table", **{**SURFACE, "axes": [[], [], []]})),
     "table without seconds": (*CONSTANTS, model("table", overhead=0.0, axes=SURFACE["axes"])),
     "table that turns back": (*CONSTANTS, model("table", **{**SURFACE, "axes": [[9, 1]] * 3})),
-    "table of no time": (*CONSTANTS, model("table", **{**SURFACE, "seconds": [0.0] * 8})),
-    "model of no operation": ("models", "nonsense", model("roofline")),
     "devices of numbers": ("devices", {"cpu": 5}),
-    "errors without a mean": (*CONSTANTS, "residuals", {"p95": 0.1}),
     "filters' bandwidth null": (*CONSTANTS, model("bandwidth", overhead=0.0, bandwidth=FILTERS)),
     "link a number": ("links", "opencl:*", 5),
     "link without segments": (
@@ -288,17 +282,6 @@ def test_what_is_no_file_of_ones_own_gives_one_warning(case, profile_file, warni
     (text,) = warnings_of()
     assert named in text
     assert profile.current().name == "conservative"
-
-
-def test_a_profile_of_the_whole_machine_is_believed(data, profile_file, warnings_of):
-    """One that an administrator, root or not, put where only he may write."""
-    write(profile_file, data)
-    if os.geteuid() == 0:
-        os.chown(profile_file, 12345, -1)
-    profile_file.chmod(0o644)
-    profile_file.parent.chmod(0o755)
-    assert profile.current().name == "mine"
-    assert not warnings_of()
 
 
 # -- What makes a machine ------------------------------------------------------------------------

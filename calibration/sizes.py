@@ -131,9 +131,8 @@ _KMEANS, _KMEANS_ON_DEVICES = (1, 3, 9), (4, 40, 292)
 _ORDERS = {"matvec": ("C", "F"), "matmul": ("CC", "CF", "FC", "FF")}
 _FEW = 4  # sizes of calls that several devices share, and the smallest: only large ones are
 _ROOM = 0.5  # of a device's memory, for the operands of one call
-# Seconds of one call above which larger ones are extrapolated, in full and with --quick; for
-# transforms times that.
-LONGEST, _QUICK_LONGEST, _FFT = 0.02, 0.01, 4.0
+# Seconds of one call above which larger ones are extrapolated: in full, with --quick, of transforms.
+LONGEST, _QUICK_LONGEST, _LONGEST_FFT = 0.02, 0.005, 0.08
 
 
 class Budget(NamedTuple):
@@ -326,7 +325,7 @@ def _images(
             knots=knots,
             between=held_out,
             checks=len(held_out),
-            longest=(_QUICK_LONGEST if quick else LONGEST) * (1.0 if filters else _FFT),
+            longest=_LONGEST_FFT if not filters else _QUICK_LONGEST if quick else LONGEST,
             block=block,
         )
 

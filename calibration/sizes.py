@@ -131,7 +131,7 @@ _KMEANS, _KMEANS_ON_DEVICES = (1, 3, 9), (4, 40, 292)
 _ORDERS = {"matvec": ("C", "F"), "matmul": ("CC", "CF", "FC", "FF")}
 _FEW = 4  # sizes of calls that several devices share, and the smallest: only large ones are
 _ROOM = 0.5  # of a device's memory, for the operands of one call
-# Seconds of one call above which larger ones are extrapolated: in full, with --quick, of transforms.
+# Seconds of a call above which larger ones are extrapolated: in full, with --quick, of transforms.
 LONGEST, _QUICK_LONGEST, _LONGEST_FFT = 0.02, 0.005, 0.08
 
 

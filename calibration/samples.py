@@ -94,6 +94,7 @@ def _parts(case: Case, dims: Dims, bench: Bench, point: float) -> tuple[float, f
     many would become subnormal, which is slow.
     """
     call, (few, many, most) = _prepared(case, dims, bench), case.steps
+    most = min(most, few + round(8 * dims[0] ** (1 / 3)))
     if few == many:
         return _NO_SETUP, measure(partial(call, few), budget=point, least=2)
     less = once(partial(call, few))
@@ -205,7 +206,7 @@ class Bench:
         A CUDA device measures by its own clock, without the host's share; but convolutions, with
         it.
         """
-        if self.queue is None or case.options is not None:
+        if case.options is not None or self.queue is None:
             return measure(self.waiting(case, problem), budget=budget, least=2, most=30)
         run, devices = case.row.run, self.devices
         runs = self.arguments(case, problem, TURNS)

@@ -159,16 +159,18 @@ class Queue:
     def _copy_for(self, seconds: float) -> None:
         """Keep the device busy for at least this time."""
         if not self._rate:
-            size = min(_COPIED, self._nbytes)
-            for _ in range(3):
-                begin = self.device.event()
-                self.device.copy_from_peer(self._target, self.device, self._source, size)
-                rate = size / self.device.elapsed(begin, self.device.event())
-                self._rate = max(self._rate, rate)
+            self._rate = max(self._copied() for _ in range(3))
         needed = int(seconds * self._rate)
         for start in range(0, needed, self._nbytes):
             size = min(self._nbytes, needed - start)
             self.device.copy_from_peer(self._target, self.device, self._source, size)
+
+    def _copied(self) -> float:
+        """Bytes per second of a copy."""
+        size = min(_COPIED, self._nbytes)
+        begin = self.device.event()
+        self.device.copy_from_peer(self._target, self.device, self._source, size)
+        return size / self.device.elapsed(begin, self.device.event())
 
     def quickly(self, call: Callable[[int], None]) -> float:
         """Seconds of device time, with as few calls as its length allows."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import errno
 import logging
 import os
 import time
@@ -14,9 +13,9 @@ from typing import Any
 from hetero import devices as backends
 from hetero import paths, profile, registry
 from hetero.calibration import fit, operands, overheads, repeat, sizes
-from hetero.calibration.derived import derived
-from hetero.calibration.repeat import Measured, leave_out
-from hetero.calibration.sizes import FULL, QUICK, Case, Place, WorkItem
+from hetero.calibration.repeat import leaving_out
+from hetero.calibration.samples import Samples
+from hetero.calibration.sizes import FULL, QUICK, Case, Place
 from hetero.devices.base import Device
 from hetero.errors import DeviceNotAvailable, ProfileError, one_of
 from hetero.host import loops
@@ -27,8 +26,7 @@ from hetero.registry import Arguments
 from hetero.registry.models import ModelKey
 from hetero.times import readable
 
-_NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
-_COMPILING = 3.0  # planned seconds; measured ones correct them
+Show = Callable[[float, str], object]
 _EARLY = 0.02  # of the whole, before which the time left is not shown
 
 log = logging.getLogger("hetero")
@@ -51,8 +49,8 @@ def calibrate(
     Parameters
     ----------
     quick : bool
-        Coarser grids and less exact: 14 seconds on two cores instead of 17, compiling the CPU's
-        loops apart.
+        Coarser grids and less exact: under 10 seconds on two cores instead of 17, compiling the
+        CPU's loops apart.
     path : path-like, optional
         Where to store the profile. Default: ``HETERO_PROFILE``, or the user's cache directory.
     devices : list of str, optional
@@ -100,19 +98,15 @@ def calibrate(
     'measured'
     """
     only = (only,) if isinstance(only, str) else tuple(only or ())
-    if path is not None:  # this fails before anything is measured
-        profile.place(path)
     with _alone():
-        if path is None:  # the default path depends on the devices
-            profile.place()
+        profile.place(path)  # this fails before anything is measured
         base = None
         if only:
             base = profile.held() if path is None else _holding(path)
             if base is None:
                 log.warning("all else is conservative until 'hetero calibrate' measures it")
-        measured = profile.parse(
-            profile.encode(_measure(quick, devices, progress, only, base.data if base else {}))
-        )
+        content = _measure(quick, devices, progress, only, base)
+        measured = profile.parse(profile.encode(content))
     try:
         measured.save(path)
     finally:
@@ -122,21 +116,19 @@ def calibrate(
 
 def _holding(path: str | os.PathLike[str]) -> profile.Profile | None:
     """The profile in a file, if there is one and it is of this machine."""
-    try:
+    with contextlib.suppress(OSError, ProfileError):
         stored = profile.read(path)
-    except (OSError, ProfileError):
-        return None
-    return stored if profile.obstacle(stored.data["fingerprint"]) is None else None
+        if profile.obstacle(stored.data["fingerprint"]) is None:
+            return stored
+    return None
 
 
 def measure_machine(
-    quick: bool,
-    devices: list[str] | None,
-    progress: Callable[[float, str], None] | None,
+    quick: bool, devices: list[str] | None, progress: Callable[[float, str], None] | None
 ) -> dict[str, Any]:
     """The content of a profile of this machine, which is not stored."""
     with _alone():
-        return _measure(quick, devices, progress, (), {})
+        return _measure(quick, devices, progress, (), None)
 
 
 @contextlib.contextmanager
@@ -153,110 +145,119 @@ def _alone() -> Iterator[None]:
             try:
                 stack.enter_context(paths.locked(lock, waiting))
             except OSError as error:
-                if error.errno not in _NOT_WRITABLE:
-                    raise
                 log.info("calibrating without a lock against others: %s", error)
         yield
 
 
-class Schedule:
-    """Steps with their planned seconds; what those done took tells what the others will take.
+class _Schedule:
+    """How far it is, by the number of steps, and the seconds of each stage so far."""
 
-    ``show(fraction, text)`` is called when a step begins; ``stages`` are seconds of steps that
-    belong together, which the log has, too.
-    """
-
-    def __init__(self, show: Callable[[float, str], object] | None, planned: float) -> None:
-        self._show, self._planned = show or (lambda fraction, text: None), planned
-        self._start, self._done, self._now = time.perf_counter(), 0.0, 0.0
-        self._stage, self._since = "", self._start
+    def __init__(self, show: Show | None, steps: int) -> None:
+        self._show, self._steps = show or (lambda fraction, text: None), steps
+        self._start = self._since = time.perf_counter()
+        self._stage, self._done = "", 0
         self.stages: dict[str, float] = {}
 
-    def stage(self, name: str) -> None:
-        """End the current stage, and begin one."""
+    def begin(self, stage: str, text: str = "", steps: int = 1) -> None:
+        """End the current step, and begin one, which is shown as ``text``."""
         now = time.perf_counter()
-        if self._stage:
-            took = self.stages.get(self._stage, 0.0) + now - self._since
-            self.stages[self._stage] = round(took, 3)
-        if name != self._stage and self._stage:
-            log.info("calibration, %s: %s", self._stage, readable(self.stages[self._stage]))
-        self._stage, self._since = name, now
-
-    def begin(self, seconds: float, text: str) -> None:
-        """End the current step, and begin one."""
-        self._done, self._now = self._done + self._now, seconds
-        fraction = min(self._done / max(self._planned, self._done, 1e-9), 0.99)
+        if stage != self._stage:
+            if self._stage:
+                self.stages[self._stage] = round(now - self._since, 3)
+                log.info("calibration, %s: %s", self._stage, readable(now - self._since))
+            self._stage, self._since = stage, now
+        if not self._done:  # what is compiled is compiled once
+            self._start = now
+        fraction, self._done = min(self._done / self._steps, 0.99), self._done + steps
         if fraction > _EARLY:
-            left = (time.perf_counter() - self._start) * (1.0 - fraction) / fraction
-            text = f"{text}, {readable(left)} left"
-        self._show(fraction, text)
-
-    def done(self) -> None:
-        """End the last step."""
-        self.stage("")
-        self._show(1.0, "done")
+            left = (now - self._start) * (1.0 - fraction) / fraction
+            text = f"{text or stage}, {readable(left)} left"
+        self._show(fraction, text or stage)
 
 
 def _measure(
     quick: bool,
     devices: list[str] | None,
-    progress: Callable[[float, str], None] | None,
+    progress: Show | None,
     only: tuple[str, ...],
-    base: dict[str, Any],
+    base: profile.Profile | None,
 ) -> dict[str, Any]:
     """The content of a profile of this machine: what is measured, all or what ``only`` names, and
-    what stays of ``base``, a content."""
+    what stays of ``base``."""
+    conservative = profile.shipped("conservative")
     if profile.held() is None:  # else a line would say so, and ask for what is under way
-        profile.set_current(profile.shipped("conservative"))
+        profile.set_current(conservative)
     before, budget = repeat.reading(), QUICK if quick else FULL
-    for name, info in inventory.devices().items():
-        if name in devices if devices is not None else not info.get("is_host_cpu"):
-            inventory.believed(name)  # removes broken devices from the list below
-    infos = inventory.devices()
-    places = places_of(chosen_devices(devices, infos), infos)
-    worklist = all_cases(places, quick)
+    places = _places(devices)
+    cases = _cases(places, quick)
     if only:
-        worklist = selected(worklist, only)
-        places = [p for p in places if any(item.place is p for item in worklist)]
-    planned = sum(item.case.seconds for item in worklist) * (1.0 + repeat.AGAIN)
-    schedule = Schedule(progress, planned + _COMPILING + overheads.planned(places))
-    schedule.begin(_COMPILING, "compiling")
-    compile_first(worklist, schedule)
-    schedule.stage("links and overheads")
-    costs = overheads.at_places(places, worklist, budget, only, base, schedule.begin)
+        cases = selected(cases, only)
+        places = [place for place in places if any(case.place is place for case in cases)]
+    schedule = _Schedule(progress, len(cases) + len(places) + 1)
+    compile_first(cases, schedule.begin)
+    stays = (base or conservative).data
+    links, host, shares = overheads.measured(places, cases, budget, only, stays, schedule.begin)
     try:
-        measured, counts = repeat.measure(worklist, budget.point, costs.shares, schedule)
+        measured, counts = repeat.measure(cases, budget.point, shares, schedule.begin)
     finally:
         operands.forget_numbers()
-    schedule.stage("fitting")
-    content = _content(quick, bool(only), base, costs, measured)
-    content["load"] = load = repeat.load(before, repeat.reading(), *counts)
+    schedule.begin("fitting")
+    models = {ModelKey.parse(key): model for key, model in stays["models"].items() if only}
+    models |= fitted(measured, links)
+    with leaving_out("derived models"):
+        models |= fit.derived(models)
+    load = repeat.load(before, repeat.reading(), *counts)
     repeat.warn_if_loaded(load)
-    schedule.done()
-    content["stages"] = schedule.stages
-    return content
+    schedule.begin("done")
+    if progress is not None:
+        progress(1.0, "done")
+    return {
+        "schema_version": profile.SCHEMA_VERSION,
+        "name": "measured",
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "quick": quick and bool(not only or stays.get("quick", True)),
+        "units": profile.UNITS,
+        "fingerprint": inventory.fingerprint(),
+        "devices": {
+            name: {key: value for key, value in info.items() if key != "set_aside"}
+            for name, info in inventory.devices().items()
+        },
+        "links": links,
+        "host": host,
+        "models": {str(key): model for key, model in models.items()},
+        "load": load,
+        "stages": schedule.stages,
+    }
+
+
+def fitted(measured: list[tuple[Case, Samples]], links: dict[str, Any]) -> dict[ModelKey, Any]:
+    """The models of samples; by ``links``, link models of a profile, those of several devices leave
+    out what is moved."""
+    constants = profile.Profile({"name": "", "devices": {}, "links": links})
+    models: dict[ModelKey, Any] = {}
+    for case, samples in measured:
+        with leaving_out(case):
+            models[case.key] = fit.model(case, samples, constants)
+    return models
 
 
 # -- What is measured ------------------------------------------------------------------------------
 
 
-def chosen_devices(devices: list[str] | None, infos: dict[str, dict[str, Any]]) -> list[str]:
-    """The names of the devices to measure: the CPU and those requested, or all in use."""
+def _places(devices: list[str] | None) -> list[Place]:
+    """The CPU, each device that is requested, or all in use, and all equal devices together."""
+    for name, info in inventory.devices().items():
+        if name in devices if devices is not None else not info.get("is_host_cpu"):
+            inventory.believed(name)  # removes broken devices from the list below
+    infos = inventory.devices()
+    names = [CPU, *(name for name in devices or () if name != CPU)]
     if devices is None:
-        return [
-            name
-            for name, info in infos.items()
-            if not (info.get("is_host_cpu") or info.get("same_as") or info.get("set_aside"))
-        ]
-    for name in devices:
+        left_out = ("is_host_cpu", "same_as", "set_aside")
+        names = [name for name, info in infos.items() if not any(map(info.get, left_out))]
+    for name in names:
         if name not in infos:
             reason = f": it is broken, {why}" if (why := inventory.broken().get(name)) else ""
             raise DeviceNotAvailable(one_of("device", infos, name) + reason)
-    return [CPU, *(name for name in devices if name != CPU)]
-
-
-def places_of(names: list[str], infos: dict[str, dict[str, Any]]) -> list[Place]:
-    """The CPU, each device, and all equal devices together."""
     places = [
         Place(name, infos[name], () if name == CPU else (backends.get(name),)) for name in names
     ]
@@ -267,22 +268,18 @@ def places_of(names: list[str], infos: dict[str, dict[str, Any]]) -> list[Place]
     return places
 
 
-def all_cases(places: list[Place], quick: bool) -> list[WorkItem]:
-    """The work list, in order; a quick one has only the links of several devices, by which calls in
-    ranges are priced."""
-    items: list[WorkItem] = []
+def _cases(places: list[Place], quick: bool) -> list[Case]:
+    """All cases, in order; a quick list has none of several devices, of which the links alone are
+    measured, by which calls in ranges are priced."""
+    found: list[Case] = []
     for operation in registry.operations():
         for place in (p for p in places if len(p.devices) < 2 or not quick):
-            try:
-                found = [*sizes.cases(operation.name, place, quick)]
-            except Exception as error:
-                leave_out(operation.name, place.name, error)
-            else:
-                items += [WorkItem(place, case) for case in found]
-    return items
+            with leaving_out(f"{operation.name} on {place.name}"):
+                found += sizes.cases(operation.name, place, quick)
+    return found
 
 
-def selected(worklist: list[WorkItem], only: Iterable[str]) -> list[WorkItem]:
+def selected(cases: list[Case], only: Iterable[str]) -> list[Case]:
     """The cases that have one of these names.
 
     Raises
@@ -290,26 +287,27 @@ def selected(worklist: list[WorkItem], only: Iterable[str]) -> list[WorkItem]:
     ValueError
         If a name stands for nothing that can be measured; the message lists those that do.
     """
-    known = set().union(*(item.names for item in worklist))
+    known = set().union(*(case.names for case in cases))
     functions = {o.name: o.function for o in registry.operations()}
     for name in sorted(set(only) - known):
         raise ValueError(one_of("only", sorted({functions.get(n, n) for n in known}), name))
-    return [item for item in worklist if item.names & set(only)]
+    return [case for case in cases if case.names & set(only)]
 
 
 # -- Compiling -------------------------------------------------------------------------------------
 
 
-def compile_first(worklist: list[WorkItem], schedule: Schedule) -> None:
+def compile_first(cases: list[Case], begin: Callable[[str, str, int], object]) -> None:
     """Compile on all cores what cases need: the CPU's loops, and of a GPU the kernels of products
     and of convolutions, which are most. Solves compile theirs at once when they are measured."""
-    if any(not item.place.devices for item in worklist):
-        schedule.stage("compiling loops")
-        loops.ensure(loops.every(), lambda fraction, text: schedule.begin(0.0, text))
-    for device in dict.fromkeys(d for p, _ in worklist for d in p.devices if len(p.devices) == 1):
-        schedule.stage(f"compiling kernels of {device.name}")
-        wanted = kernels_of(device, [c for p, c in worklist if p.devices == (device,)])
-        device.compile_ahead(wanted)
+    if any(not case.place.devices for case in cases):
+        begin("compiling loops", "compiling", 0)
+        loops.ensure(loops.every(), lambda fraction, text: begin("compiling loops", text, 0))
+    alone = [case for case in cases if len(case.place.devices) == 1]
+    for device in dict.fromkeys(case.place.devices[0] for case in alone):
+        begin(f"compiling kernels of {device.name}", "compiling", 0)
+        own = [case for case in alone if case.place.devices[0] is device]
+        device.compile_ahead(kernels_of(device, own))
 
 
 class _Recorder:
@@ -337,67 +335,10 @@ def kernels_of(device: Device, cases: Iterable[Case]) -> Iterable[tuple[str, Any
     recorder = _Recorder(device)
     with device.active():
         for case in (case for case in cases if case.steps is None):
-            between = [*case.between.values()][: case.checks]
-            for dims in (*case.knots.values(), *between):
+            for dims in (*case.knots.values(), *[*case.between.values()][: case.checks]):
                 with contextlib.suppress(Exception):  # reported when the case is measured
                     problem = case.problem(*dims)
                     options = case.options(problem) if case.options is not None else None
-                    inputs = (0,) * (case.inputs or len(problem.inputs))
-                    case.implementation.run((recorder,), problem, Arguments(inputs, 0, options))
+                    inputs = (0,) * (len(problem.inputs) if options is None else 1)
+                    case.row.run((recorder,), problem, Arguments(inputs, 0, options))
     return recorder.wanted
-
-
-# -- The profile -----------------------------------------------------------------------------------
-
-
-def fitted(measured: list[Measured], links: dict[str, Any]) -> dict[ModelKey, dict[str, Any]]:
-    """The models of samples; by ``links``, link models of a profile, those of several devices leave
-    out what is moved."""
-    constants = profile.Profile({"name": "", "devices": {}, "links": links})
-    models: dict[ModelKey, dict[str, Any]] = {}
-    for one in measured:
-        try:
-            models[one.key] = fit.model(*one, constants)
-        except Exception as error:
-            leave_out(one.case, one.place.name, error)
-    return models
-
-
-def _content(
-    quick: bool,
-    merged: bool,
-    base: dict[str, Any],
-    costs: overheads.Overheads,
-    measured: list[Measured],
-) -> dict[str, Any]:
-    """The content of a profile: what was measured, and where it is ``merged`` what stays of the one
-    before."""
-    conservative = profile.shipped("conservative").data
-    stays: dict[str, Any] = {"models": {}, "links": {}, "host": {}}
-    if merged:
-        stays = base or conservative
-    links = {**stays["links"], **costs.links}
-    made = {ModelKey.parse(key): model for key, model in stays["models"].items()}
-    made |= fitted(measured, links)
-    try:
-        made |= derived(made)
-    except Exception as error:
-        leave_out("derived models", "all", error)
-    return {
-        "schema_version": profile.SCHEMA_VERSION,
-        "name": "measured",
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "quick": quick and bool(stays.get("quick", True)),
-        "units": profile.UNITS,
-        "fingerprint": inventory.fingerprint(),
-        "devices": {
-            name: {key: value for key, value in info.items() if key != "set_aside"}
-            for name, info in inventory.devices().items()
-        },
-        "links": links,
-        "host": {
-            "pack": costs.pack or stays["host"].get("pack") or conservative["host"]["pack"],
-            "dispatch": {**stays["host"].get("dispatch", {}), **costs.dispatch},
-        },
-        "models": {str(key): model for key, model in made.items()},
-    }

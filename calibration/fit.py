@@ -1,31 +1,39 @@
-"""From samples to constants: the models of `hetero.registry.models`, each with its residuals.
+"""From samples to constants: the models of `hetero.registry.models`, each with its residuals; and
+models that follow from others.
 
 Every fit minimises relative errors, since a microsecond matters at ten and not at ten thousand.
 """
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import inf, prod
+from math import inf
 from typing import Any
 
 import numpy as np
 
+from hetero.calibration.operands import FIRST
 from hetero.calibration.samples import Samples
-from hetero.calibration.sizes import Case, Dims, Place, grid
+from hetero.calibration.sizes import Case, Dims, grid
+from hetero.ops.kmeans.methods import seeding_iterations
+from hetero.ops.kmeans.operands import DENSE, SEEDED
 from hetero.pricing import pricing
 from hetero.profile import Profile
-from hetero.registry.models import Work, bind, bind_link
+from hetero.registry.models import ModelKey, Work, bind, bind_link
 
 Model = dict[str, Any]
 _LEAST_POINTS, _MOST = 3, 8  # of a segment of a link; segments
 _PENALTY = 4e-4  # mean squared relative error that one more segment must save
 _LEAST_REST = 0.05  # of a set-up, that is left at least when moves are subtracted
+_LEAST_SEEDED = 0.02  # of a fit's time: its set-up, where the distances seem to take all
 # Times as long as more work takes, and as much less work allows: caches, threads and lengths that
 # suit an algorithm bend true curves by less.
 _MORE, _LESS = 1.5, 3.0
+_MATVEC = (("blas", "C"), ("tiled", "C aligned"))
+_LONGER = (4096, 8192, 16384, 32768)  # rows of dense matrices that would take long to fill
 
 
 def residuals(predicted: Sequence[float], measured: Sequence[float]) -> dict[str, float]:
@@ -39,13 +47,29 @@ def residuals(predicted: Sequence[float], measured: Sequence[float]) -> dict[str
     }
 
 
+def model(case: Case, samples: Samples, constants: Profile) -> Model:
+    """The model of one case; ``constants`` has the links, by which those of several devices leave
+    out what is moved."""
+    if case.steps is not None:
+        still = unmoved(case, samples, constants)
+        found = still or samples
+        made = solve(case.axes, found.setup, found.seconds)
+        return made if still is None else {**made, "moves_apart": True}
+    if not case.estimated:
+        return table(case.axes, samples.seconds, samples.held_out, case.block)
+
+    def estimate(dims: Dims) -> float:
+        return case.row.work(case.problem(*dims), case.place.info).estimate
+
+    return by_estimate(case.axes, samples.seconds, samples.held_out, samples.host, estimate)
+
+
 # -- Tables ----------------------------------------------------------------------------------------
 
 
 def monotone(
     axes: Sequence[Sequence[float]],
     seconds: Sequence[float],
-    powers: Sequence[int],
     more: float = _MORE,
     less: float = _LESS,
 ) -> list[float]:
@@ -57,19 +81,17 @@ def monotone(
     Parameters
     ----------
     axes : sequence of sequence of float
-        Knots of each dimension, increasing.
+        Knots of each dimension, increasing; the work is in proportion to each.
     seconds : sequence of float
         Of each knot, the last dimension fastest; infinite where it is not known.
-    powers : sequence of int
-        Of each dimension in the work: 2 of a dense matrix's rows.
     """
     table = np.reshape(np.asarray(seconds), [len(axis) for axis in axes])
     if min(table.min(), *map(min, axes)) <= 0.0:
         raise ValueError("a grid's knots and seconds must be positive")
     by_less = by_more = table
-    for number, (axis, power) in enumerate(zip(axes, powers, strict=True)):
+    for number, axis in enumerate(axes):
         along = [-1 if n == number else 1 for n in range(len(axes))]
-        work = np.reshape(np.asarray(axis, float) ** power, along)
+        work = np.reshape(np.asarray(axis, float), along)
         by_less = np.minimum.accumulate(by_less / work, number) * work
         by_more = np.flip(np.minimum.accumulate(np.flip(by_more, number), number), number)
     bound = np.minimum(less * by_less, more * by_more)
@@ -89,26 +111,48 @@ def table(
     ``block`` makes it one over the points of an image and of a filter.
     """
     knots = grid(axes)
-    known = monotone(axes, [seconds.get(d, inf) for d in knots], [1] * len(axes))
-    seconds = {dims: value for dims, value in zip(knots, known, strict=True) if dims in seconds}
-    overhead = 0.95 * min(seconds.values())
-    rate = max(prod(d) / (v - overhead if v > 2.0 * overhead else v) for d, v in seconds.items())
-    whole = dict(seconds)
-    for dims in (dims for dims in knots if dims not in whole):
-        larger = [v for other, v in seconds.items() if np.all(np.array(other) >= dims)]
+    known = monotone(axes, [seconds.get(dims, inf) for dims in knots])
+    whole = {dims: value for dims, value in zip(knots, known, strict=True) if dims in seconds}
+    overhead = 0.95 * min(whole.values())
+    measured = dict(whole)
+    for dims in (dims for dims in knots if dims not in measured):
+        larger = [v for other, v in measured.items() if np.all(np.array(other) >= dims)]
         # What larger knots were measured does not occur in problems; the others were too slow.
         guesses = [
-            max(overhead + (whole[one] - overhead) * dims[i] / one[i], overhead + prod(dims) / rate)
-            for i, one in _smaller(dims, axes)
+            overhead + (whole[one] - overhead) * dims[i] / one[i] for i, one in _smaller(dims, axes)
         ]
         # A filter of one tap only moves memory: 25 times as many taps take 2 to 5 times as long.
         whole[dims] = min(larger) if larger else (max if block is None else min)(guesses)
-    constants = {"overhead": overhead, "axes": [list(axis) for axis in axes]}
+    constants: dict[str, Any] = {"overhead": overhead, "axes": [list(axis) for axis in axes]}
     constants["seconds"] = [_short(whole[dims]) for dims in knots]
-    model = _with_residuals({"form": "table", "constants": constants}, held_out)
+    made = _with_residuals({"form": "table", "constants": constants}, held_out)
     if block is not None:  # from here on it takes four extents
         constants["block"] = block
-    return model
+    return made
+
+
+def by_estimate(
+    axes: Sequence[Sequence[int]],
+    seconds: dict[Dims, float],
+    held_out: dict[Dims, float],
+    overhead: float,
+    estimate: Callable[[Dims], float],
+) -> Model:
+    """A "table" of ratios of measured seconds to an implementation's own estimate.
+
+    ``seconds`` and ``held_out`` are as in `table`, but of the device alone; ``overhead`` is the
+    host's share; ``estimate`` gives the seconds that the implementation expects of the device. A
+    knot too slow to measure gets the ratio of its largest smaller neighbour.
+    """
+    ratios: dict[Dims, float] = {}
+    for dims in grid(axes):
+        if dims in seconds:
+            ratios[dims] = seconds[dims] / estimate(dims)
+        else:
+            ratios[dims] = max(ratios[one] for _, one in _smaller(dims, axes))
+    constants: dict[str, Any] = {"overhead": overhead, "axes": [list(axis) for axis in axes]}
+    constants["ratios"] = [float(f"{ratio:.4g}") for ratio in ratios.values()]
+    return _with_residuals({"form": "table", "constants": constants}, held_out, estimate)
 
 
 def _short(seconds: float) -> float:
@@ -126,44 +170,18 @@ def _smaller(dims: Dims, axes: Sequence[Sequence[int]]) -> list[tuple[int, Dims]
 
 
 def _with_residuals(
-    model: Model, held_out: dict[Dims, float], estimate: Callable[[Dims], float] | None = None
+    made: Model, held_out: dict[Dims, float], estimate: Callable[[Dims], float] | None = None
 ) -> Model:
     """The model, with its errors at shapes that are no knots; of estimates their own share."""
     if held_out:
-        cost = bind(model)
+        cost = bind(made)
         predicted = []
         for dims in held_out:
             own = estimate(dims) if estimate else 0.0
             overhead, compute = cost(Work(dims, 0.0, 0.0, estimate=own))
             predicted.append(compute if estimate else overhead + compute)
-        model["residuals"] = residuals(predicted, list(held_out.values()))
-    return model
-
-
-def by_estimate(
-    axes: Sequence[Sequence[int]],
-    seconds: dict[Dims, float],
-    held_out: dict[Dims, float],
-    overhead: float,
-    estimate: Callable[[Dims], float],
-) -> Model:
-    """A "table" of ratios of measured seconds to an implementation's own estimate.
-
-    ``seconds`` and ``held_out`` are as in `table`, but of the device alone; ``overhead`` is the
-    host's share; ``estimate`` gives the seconds that the implementation expects of the device.
-    """
-    ratios = _all_ratios(axes, {dims: value / estimate(dims) for dims, value in seconds.items()})
-    constants = {"overhead": overhead, "axes": [list(axis) for axis in axes]}
-    constants["ratios"] = [float(f"{ratios[dims]:.4g}") for dims in grid(axes)]
-    return _with_residuals({"form": "table", "constants": constants}, held_out, estimate)
-
-
-def _all_ratios(axes: Sequence[Sequence[int]], measured: dict[Dims, float]) -> dict[Dims, float]:
-    """Ratios of all knots; one too slow to measure gets that of its largest smaller neighbour."""
-    ratios: dict[Dims, float] = {}
-    for dims in grid(axes):
-        ratios[dims] = measured.get(dims) or max(ratios[one] for _, one in _smaller(dims, axes))
-    return ratios
+        made["residuals"] = residuals(predicted, list(held_out.values()))
+    return made
 
 
 # -- Solves ----------------------------------------------------------------------------------------
@@ -172,28 +190,27 @@ def _all_ratios(axes: Sequence[Sequence[int]], measured: dict[Dims, float]) -> d
 def solve(
     axes: Sequence[Sequence[int]], setup: dict[Dims, float], step: dict[Dims, float]
 ) -> Model:
-    """A "solve" model; sizes of the first axis that were not measured are left out."""
-    axes = [sorted({dims[0] for dims in step}), *axes[1:]]
+    """A "solve" model."""
     constants = {
         part: {"axes": [list(axis) for axis in axes], "seconds": [_short(v[d]) for d in grid(axes)]}
         for part, v in (("setup", setup), ("step", step))
     }
-    model = {"form": "solve", "constants": constants}
-    bind(model)
-    return model
+    made = {"form": "solve", "constants": constants}
+    bind(made)
+    return made
 
 
-def unmoved(case: Case, place: Place, samples: Samples, constants: Profile) -> Samples | None:
+def unmoved(case: Case, samples: Samples, constants: Profile) -> Samples | None:
     """Samples of several devices without the moves of operands, which their links predict better.
 
     The sum of both stays as measured. None where the samples contain no moves, and where the links
     are not known.
     """
-    if len(place.devices) < 2 or case.steps is None:
+    if len(case.place.devices) < 2 or case.steps is None:
         return None
 
     def rest(dims: Dims, seconds: float) -> float:
-        moved = pricing.to_all(case.problem(*dims), place.info, constants)
+        moved = pricing.to_all(case.problem(*dims), case.place.info, constants)
         whole = sum(sum(part.values()) for part in moved)
         return max(seconds - whole, _LEAST_REST * seconds)
 
@@ -205,25 +222,53 @@ def unmoved(case: Case, place: Place, samples: Samples, constants: Profile) -> S
     return replace(samples, **{part: left})
 
 
-# -- Of a case -------------------------------------------------------------------------------------
+def derived(models: dict[ModelKey, Model]) -> dict[ModelKey, Model]:
+    """What follows from these models: dense matrices too large to measure, and k-means++."""
+    found = {}
+    for key, one in models.items():
+        if (key.operation, key.layout) == ("cg", "dense"):
+            kind, several, members = key.place.partition("*")  # such as "cuda*2"
+            other = key._replace(operation="matvec", place=f"{kind}:0" if several else kind)
+            keys = (other._replace(method=m, layout=at) for m, at in _MATVEC)
+            matvec = next((models[k] for k in keys if k in models), None)
+            if matvec is not None:
+                found[key] = _longer(one, matvec, int(members or 1))
+        first = models.get(key._replace(layout=FIRST))
+        if (key.operation, key.layout) == ("kmeans", DENSE) and first is not None:
+            found[key._replace(layout=SEEDED)] = _seeded(one, first)
+    return found
 
 
-def model(case: Case, place: Place, samples: Samples, constants: Profile) -> Model:
-    """The model of one case; ``constants`` has the links, by which those of several devices leave
-    out what is moved."""
-    if case.steps is not None:
-        still = unmoved(case, place, samples, constants)
-        found = still or samples
-        made = solve(case.axes, found.setup, found.seconds)
-        return made if still is None else {**made, "moves_apart": True}
-    seconds, held_out = samples.seconds, samples.held_out
-    if case.estimated:
+def _longer(made: Model, matvec: Model, members: int) -> Model:
+    """The model with matrices that fit no cache and would take long to fill: longer by a
+    matrix-vector product of each device's share of rows."""
+    made, cost = copy.deepcopy(made), bind(matvec)
+    for part in ("setup", "step"):
+        (sizes,), seconds = (made["constants"][part][name] for name in ("axes", "seconds"))
+        longer = [sizes[-1], *(n for n in _LONGER if n > sizes[-1])]
+        products = [sum(cost(Work((n // members, n), 0.0, 0.0))) for n in longer]
+        base = seconds[-1]
+        seconds += [_short(base + max(one - products[0], 0.0)) for one in products[1:]]
+        sizes += longer[1:]
+    return made
 
-        def estimate(dims: Dims) -> float:
-            return case.implementation.work(case.problem(*dims), place.info).estimate
 
-        return by_estimate(case.axes, seconds, held_out, samples.host, estimate)
-    return table(case.axes, seconds, held_out, case.block)
+def _seeded(made: Model, first: Model) -> Model:
+    """Iterations as of fits from given centroids, and the set-up that is left of ``first``, fits
+    from k-means++ with one iteration.
+
+    With the rows on a GPU nearly all of it is k round trips for k seeds, of which the distances
+    tell nothing.
+    """
+    made, cost = copy.deepcopy(made), bind(made)
+    part = first["constants"]["step"]
+    setup = []
+    for dims, whole in zip(grid(part["axes"]), part["seconds"], strict=True):
+        # Seeds, an iteration, and the labels.
+        _, priced = cost(Work(dims, 0.0, 0.0, repeat=2 + seeding_iterations(dims[-1])))
+        setup.append(_short(max(whole - priced, _LEAST_SEEDED * whole)))
+    made["constants"]["setup"] = {"axes": part["axes"], "seconds": setup}
+    return made
 
 
 # -- Links -----------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import numpy as np
 
 from hetero.calibration import fit
 from hetero.calibration.measure import measure, once, undisturbed
-from hetero.calibration.sizes import Place
+from hetero.calibration.sizes import Budget, Place
 from hetero.devices import at_once, peers
 from hetero.devices.base import Device
 from hetero.host import pages
@@ -35,7 +35,6 @@ Times = dict[Way, dict[int, float]]  # direction and kind of host memory -> byte
 _LONG = 1 << 26  # bytes up to which sizes double; staged copies that are longer have no other way
 SIZES = tuple(2**power for power in (*range(10, 27), 28))  # bytes of one device's copies
 _PASSES = 2  # over all sizes, so that a burst of other load meets one once
-SECONDS = 1.0  # of measuring copies at once, about
 _SIZES = tuple(at_once.LEAST << step for step in (0, 1, 2, 4))  # bytes of these, to 64 MiB
 _SAMPLES = 8  # of a size
 CHECKED = 1 << 24  # bytes of a copy that tells whether a device is as another one
@@ -104,14 +103,14 @@ class Copies:
 # -- One device ------------------------------------------------------------------------------------
 
 
-def links(device: Device, largest: int, budget: float) -> dict[str, Any]:
-    """Link models of a device: each direction, each kind of host memory; of ``largest`` bytes at
-    most, ``budget`` seconds for each size."""
-    largest = min(largest, int(device.describe()["memory_bytes"]) // 4)
+def links(device: Device, budget: Budget) -> dict[str, Any]:
+    """Link models of a device: each direction, each kind of host memory."""
+    largest = min(budget.largest_copy, int(device.describe()["memory_bytes"]) // 4)
     sizes = [n for n in SIZES if n <= largest]
     models: dict[str, Any] = {"upload": {}, "download": {}}
-    for (direction, memory), seconds in alone(device, sizes, budget).items():
-        models[direction][memory] = fit.segments([*seconds], [*seconds.values()])
+    with device.active():
+        for (direction, memory), seconds in alone(device, sizes, 3 * budget.point).items():
+            models[direction][memory] = fit.segments([*seconds], [*seconds.values()])
     return models
 
 

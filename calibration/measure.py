@@ -66,9 +66,13 @@ def measure(
     samples = [first] if first > budget else []
     if first > _VERY_LONG * budget:
         least = min(least, 2)
-    while len(samples) < least or (
-        len(samples) < most and time.perf_counter() <= end and not _is_sure(samples)
-    ):
+
+    def is_enough() -> bool:
+        half = sorted(samples)[: (len(samples) + 1) // 2]
+        sure = len(samples) >= _ENOUGH and half[-1] <= _ALIKE * half[0]
+        return len(samples) >= most or time.perf_counter() > end or sure
+
+    while len(samples) < least or not is_enough():
         rest()
         took = once(call, number)
         if not samples and took < _SHORTEST and number == 1:
@@ -78,22 +82,13 @@ def measure(
     return undisturbed(samples)
 
 
-def _is_sure(samples: Sequence[float]) -> bool:
-    """Whether there are enough samples, and the faster half of them are alike."""
-    half = sorted(samples)[: (len(samples) + 1) // 2]
-    return len(samples) >= _ENOUGH and half[-1] <= _ALIKE * half[0]
-
-
-def in_turn(
-    calls: Sequence[Callable[[], object]], *, budget: float, first: Sequence[float] = ()
-) -> list[float]:
-    """Seconds of several calls, made in turn until ``budget`` is up for all, at least twice each;
-    ``first`` are those of a round that was made already.
+def in_turn(calls: Sequence[Callable[[], object]], *, budget: float) -> list[float]:
+    """Seconds of several calls, made in turn until ``budget`` is up for all, at least twice each.
 
     Differences between them count, and a slow spell that met only one would spoil these.
     """
-    rounds = [list(first)] if first else []
-    end = time.perf_counter() - sum(first) + budget
+    rounds: list[list[float]] = []
+    end = time.perf_counter() + budget
     while len(rounds) < 2 or time.perf_counter() <= end:
         rounds.append([once(call) for call in calls])
     return [undisturbed(samples) for samples in zip(*rounds, strict=True)]
@@ -141,17 +136,13 @@ class Queue:
         """Median seconds of device time of ``call(i)``, over ``count`` calls back to back."""
         call(0)
         self.device.synchronize()
-        return self._seconds(call, count, repeats)
+        return self._seconds(call, count, repeats, _HOST_SECONDS)
 
     def _seconds(
-        self,
-        call: Callable[[int], None],
-        count: int,
-        repeats: int,
-        host_seconds: float = _HOST_SECONDS,
+        self, call: Callable[[int], None], count: int, repeats: int, launch: float
     ) -> float:
-        """As `seconds`, without a warm-up; launching a call takes ``host_seconds`` at most."""
-        device, hidden = self.device, max(count * host_seconds, _LEAST_HIDDEN)
+        """As `seconds`, without a warm-up; the host launches a call in ``launch`` seconds."""
+        device, hidden = self.device, max(count * launch, _LEAST_HIDDEN)
         samples: list[float] = []
         late: list[float] = []  # other load on the host only adds to these
         while len(samples) < repeats and len(samples) + len(late) < 2 * repeats:
@@ -186,7 +177,7 @@ class Queue:
         begin = self.device.event()
         call(0)  # warm-up: its code may have to be loaded
         if self.device.elapsed(begin, self.device.event()) > _ONCE:
-            seconds = self._seconds(call, 1, 1)
+            seconds = self._seconds(call, 1, 1, _HOST_SECONDS)
             if seconds > _ONCE:
                 return seconds
         alone, launch = self._alone(call)

@@ -28,19 +28,21 @@ from hetero.registry.problem import Problem
 
 FIRST = "first"  # the layout of fits from k-means++ that end after an iteration
 _PERIOD = 1_000_003  # random numbers that are repeated: making them would take longer than a call
-_numbers: dict[str, np.ndarray] = {}
+_numbers: dict[tuple[str, int], np.ndarray] = {}
 
 
-def numbers(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Random numbers between -0.5 and 0.5, to read only: the same memory each time.
+def numbers(shape: tuple[int, ...], dtype: str, number: int = 0) -> np.ndarray:
+    """Random numbers between -0.5 and 0.5, to read only: for each operand of a call, by its number,
+    the same memory each time.
 
     Fresh pages would take longer to fill than most calls take. `forget_numbers` frees it.
     """
-    count = math.prod(shape)
-    if dtype not in _numbers or _numbers[dtype].size < count:
-        drawn = (np.random.default_rng(0).random(_PERIOD) - 0.5).astype(dtype)
-        _numbers[dtype] = np.resize(drawn, max(count, _PERIOD))
-    return _numbers[dtype][:count].reshape(shape)
+    count, known = math.prod(shape), _numbers.get((dtype, number))
+    if known is None or known.size < count:
+        drawn = (np.random.default_rng(number).random(_PERIOD) - 0.5).astype(dtype)
+        size = max(count, _PERIOD if known is None else 2 * known.size)  # or each one fills it anew
+        known = _numbers[dtype, number] = np.resize(drawn, size)
+    return known[:count].reshape(shape)
 
 
 def forget_numbers() -> None:

@@ -9,18 +9,17 @@ import contextlib
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from hetero import registry
 from hetero.arrays import spec
 from hetero.calibration import fit, links
-from hetero.calibration.candidates import awaited
 from hetero.calibration.measure import measure, once, undisturbed
-from hetero.calibration.repeat import leave_out
+from hetero.calibration.repeat import Shares, leaving_out
 from hetero.calibration.samples import Bench
-from hetero.calibration.sizes import Budget, Case, Place, WorkItem
+from hetero.calibration.sizes import Budget, Case, Place
 from hetero.calling import planner
 from hetero.devices.base import Device
 from hetero.ops import matvec
@@ -28,25 +27,54 @@ from hetero.ops.products.calls import host_call
 from hetero.pricing.plan import CPU
 
 log = logging.getLogger("hetero")
+_STAGE = "links and overheads"
 _SMALLEST = 16
 _HOST_ROUNDS, _HOST_CALLS = 40, 8
 _DISPATCH_ROUNDS = 3
-_PACKED = tuple(4**power for power in range(5, 14))  # bytes of copies within the host's memory
-_PACK, _AROUND = 0.3, 3.0  # planned seconds
+_PACKED = tuple(4**power for power in range(5, 13))  # bytes of copies within the host's memory
 
 
-class Overheads(NamedTuple):
-    """What calls cost other than computing.
+def measured(
+    places: list[Place],
+    cases: list[Case],
+    budget: Budget,
+    only: tuple[str, ...],
+    base: dict[str, Any],
+    begin: Callable[[str, str], object],
+) -> tuple[dict[str, Any], dict[str, Any], Shares]:
+    """The links and the "host" of a profile, those of ``base``, a profile's content, with what is
+    measured; and the shares of the host in calls on devices.
 
-    ``pack`` is the model of copies within the host's memory, None where it was not asked for;
-    ``links`` and ``dispatch`` are by place; ``shares``: place, operation and method -> the host's
-    share of a call.
+    Without ``only`` all is measured. With it, links are of devices that it names, or their kinds,
+    and of those that the base does not know.
     """
-
-    pack: dict[str, Any] | None
-    links: dict[str, dict[str, Any]]
-    dispatch: dict[str, dict[str, float]]
-    shares: dict[tuple[str, str, str], float]
+    found: dict[str, Any] = {**base["links"]} if only else {}
+    host: dict[str, Any] = {**base["host"]}
+    around: dict[str, Any] = {**host.get("dispatch", {})} if only else {}
+    shares: Shares = {}
+    if not only or CPU in only:
+        begin(_STAGE, "copies in host memory")
+        host["pack"] = pack(budget)
+    for place in sorted(places, key=lambda place: len(place.devices)):
+        asked = not only or place.name not in found or {place.name, place.info["kind"]} & {*only}
+        with leaving_out(f"links on {place.name}"):
+            if len(place.devices) == 1:
+                begin(_STAGE, f"links of {place.name}")
+                if asked or place.name not in around:
+                    found[place.name] = links.links(place.devices[0], budget)
+                    around[place.name] = dispatch(place.devices[0], budget)
+                if (own := around[place.name].get("device")) is not None:
+                    mine = [case for case in cases if case.place is place]
+                    shares |= host_shares(place, mine, own)
+            elif place.devices and asked:
+                begin(_STAGE, f"links of {place.name} at once")
+                first = found.get(place.devices[0].name, {})
+                for device in links.of_others(place.devices, first, links.CHECKED):
+                    log.warning("copies of %s are slower, so its links are measured", device.name)
+                    found[device.name] = links.links(device, budget)
+                found[place.name] = links.together(place, first, budget.largest_copy)
+                around[place.name] = {}
+    return found, {**host, "dispatch": around}, shares
 
 
 def pack(budget: Budget) -> dict[str, Any]:
@@ -56,7 +84,7 @@ def pack(budget: Budget) -> dict[str, Any]:
     seconds = []
     for size in sizes:
         view = source[: size // 4 : 2]  # size / 8 elements of 8 bytes, with stride 2
-        seconds.append(measure(lambda v=view: np.ascontiguousarray(v), budget=budget.point))
+        seconds.append(measure(partial(np.ascontiguousarray, view), budget=budget.point))
     return fit.segments(sizes, seconds)
 
 
@@ -75,7 +103,7 @@ def dispatch(device: Device, budget: Budget) -> dict[str, float]:
         spec(arrays[0].shape, "float32", on=device.name), spec((_SMALLEST,), "float32")
     )
     of_host = host_call(planner.plan(matvec.problem(*arrays), device.name, row.method), np.matvec)
-    case = Case(row, "float32", "*", [], matvec.problem)
+    case = Case(Place(device.name, {}, (device,)), row, "float32", "*", [], matvec.problem)
     vector = arrays[-1]
 
     with device.active():
@@ -88,14 +116,9 @@ def dispatch(device: Device, budget: Budget) -> dict[str, float]:
     outside = {"from host": partial(of_host, *arrays)}
     if device.is_cuda:
         there = [device.new_array(a.shape, a.dtype)[0] for a in arrays]
-
-        def call(name: str, method: str | None) -> None:
-            registry.operation("matvec").call(*there, device=name, method=method)
-            with device.active():
-                device.synchronize()
-
-        outside["there"] = partial(call, device.name, row.method)
-        outside["fallback"] = partial(call, CPU, None)
+        call = partial(registry.operation("matvec").call, *there)
+        outside["there"] = _awaited(partial(call, device=device.name, method=row.method), device)
+        outside["fallback"] = _awaited(partial(call, device=CPU), device)
     took: dict[str, float] = {}
     for _ in range(_DISPATCH_ROUNDS):  # interleaved, so that a slow spell of the host hits all
         for calls, where in ((inside, device.active()), (outside, contextlib.nullcontext())):
@@ -112,23 +135,34 @@ def dispatch(device: Device, budget: Budget) -> dict[str, float]:
     return around
 
 
-def host_shares(place: Place, cases: list[Case], dispatch: float) -> dict[tuple[str, str], float]:
+def _awaited(call: Callable[[], object], device: Device) -> Callable[[], None]:
+    """A call that returns when the device has done what it asked for."""
+
+    def run() -> None:
+        call()
+        with device.active():
+            device.synchronize()
+
+    return run
+
+
+def host_shares(place: Place, cases: list[Case], dispatch: float) -> Shares:
     """What the host adds to each call on a CUDA device in addition to ``dispatch`` seconds.
 
-    Operation and method -> seconds: of calls by the public function on arrays of the device, as a
-    program makes them, less the device's own time. They are measured in turn, so that noise
+    Place, operation and method -> seconds: of calls by the public function on arrays of the device,
+    as a program makes them, less the device's own time. They are measured in turn, so that noise
     hits all alike, and are one figure for all layouts and dtypes: of each alone it
     would be too uncertain to choose by.
     """
     (device,) = place.devices
-    samples: dict[tuple[str, str], list[float]] = {}
+    samples: dict[tuple[str, str, str], list[float]] = {}
     calls: dict[tuple[str, str, str], tuple[Callable[[], object], float]] = {}
     with device.active():
         bench = Bench(place.devices)
         for case in cases:
-            row = case.implementation
+            row = case.row
             key = (row.operation, row.method, case.dtype)
-            if case.steps is not None or case.by_host or key in calls:
+            if case.steps is not None or case.options is not None or key in calls:
                 continue
             problem = case.problem(*(_SMALLEST for _ in case.axes))
             if row.obstacle(problem, place.info) is not None:
@@ -136,76 +170,11 @@ def host_shares(place: Place, cases: list[Case], dispatch: float) -> dict[tuple[
             arrays = [device.new_array(a.shape, a.dtype)[0] for a in problem.inputs]
             function = registry.operation(row.operation).call
             call = partial(function, *arrays, device=device.name, method=row.method)
-            calls[key] = awaited(call, (device,)), bench.seconds(case, problem, 0)
+            calls[key] = _awaited(call, device), bench.seconds(case, problem, 0)
 
     for _ in range(_HOST_ROUNDS):
         for (operation, method, _), (call, alone) in calls.items():
             call()  # not counted: another one ran before
-            differences = samples.setdefault((operation, method), [])
+            differences = samples.setdefault((place.name, operation, method), [])
             differences.extend(once(call) - alone for _ in range(_HOST_CALLS))
     return {key: max(undisturbed(found) - dispatch, 0.0) for key, found in samples.items()}
-
-
-def planned(places: list[Place]) -> float:
-    """Seconds that measuring overheads takes, about."""
-    each = {0: 0.0, 1: _AROUND}
-    return _PACK + sum(each.get(len(place.devices), links.SECONDS) for place in places)
-
-
-def at_places(
-    places: list[Place],
-    worklist: list[WorkItem],
-    budget: Budget,
-    only: tuple[str, ...],
-    base: dict[str, Any],
-    begin: Callable[[float, str], object],
-) -> Overheads:
-    """Measure the overheads of each place; links that ``base`` has, the content of a profile, are
-    measured where ``only`` names their device or kind."""
-    made = Overheads(None, {}, {}, {})
-    if not base or CPU in only:
-        begin(_PACK, "copies in host memory")
-        made = made._replace(pack=pack(budget))
-    for place in sorted(places, key=lambda place: len(place.devices)):
-        known = {**base.get("links", {}), **made.links}
-        asked = place.name not in known or bool({place.name, place.kind} & set(only))
-        try:
-            if len(place.devices) == 1:
-                begin(_AROUND, f"links of {place.name}")
-                _around(place, worklist, budget, asked, base, made)
-            elif place.devices and asked:
-                begin(links.SECONDS, f"links of {place.name} at once")
-                first = known.get(place.devices[0].name, {})
-                for device in links.of_others(place.devices, first, links.CHECKED):
-                    log.warning("copies of %s are slower, so its links are measured", device.name)
-                    with device.active():
-                        own = links.links(device, budget.largest_copy, 3 * budget.point)
-                    made.links[device.name] = own
-                found = links.together(place, first, budget.largest_copy)
-                made.links[place.name], made.dispatch[place.name] = found, {}
-        except Exception as error:
-            leave_out("links", place.name, error)
-    return made
-
-
-def _around(
-    place: Place,
-    worklist: list[WorkItem],
-    budget: Budget,
-    asked: bool,
-    base: dict[str, Any],
-    made: Overheads,
-) -> None:
-    """Add the overheads of calls on a device; its links are measured where they are asked for."""
-    (device,), known = place.devices, base.get("host", {}).get("dispatch", {})
-    if asked or place.name not in known:
-        with device.active():
-            found = links.links(device, budget.largest_copy, 3 * budget.point)
-        around = dispatch(device, budget)
-    else:
-        found, around = base["links"][place.name], known[place.name]
-    if "device" in around:
-        cases = [item.case for item in worklist if item.place is place]
-        for key, share in host_shares(place, cases, around["device"]).items():
-            made.shares[place.name, *key] = share
-    made.links[place.name], made.dispatch[place.name] = found, around

@@ -1,4 +1,4 @@
-"""Samples of one case at one place: seconds of a table's knots, or of a solve's set-up and step."""
+"""Samples of one case: seconds of a table's knots, or of a solve's set-up and step."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from hetero.arrays import Operand
 from hetero.calibration.measure import Queue, in_turn, measure, once
+from hetero.calibration.operands import numbers
 from hetero.calibration.sizes import LONGEST, Case, Dims, grid
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
@@ -20,12 +21,10 @@ from hetero.ops.linear_systems.solve import Solve
 from hetero.registry import BLAS, Arguments
 from hetero.registry.problem import Problem
 
-# -- Tables --
 TURNS = 16  # places that operands rotate among, against caches
 _ROOM = 1 << 30  # bytes for all of them
 # Seconds of a call on the CPU, and on a device: shorter ones may be all overhead, and give no rate.
 _TELLS = 1e-4, 1e-3
-# -- Solves --
 _LONG = 0.03  # seconds of a solve: of longer ones the first call counts, too
 _VERY_LONG = 20.0  # points that few and more steps take together, which are then timed once
 _STANDS_OUT = 2.5  # ratio of the solve of more steps to the one of few
@@ -37,107 +36,96 @@ _LEAST_STEP = 0.1  # of a solve's time per step: a lower bound of its steps' tim
 class Samples:
     """The measurements of a case: seconds by dimensions."""
 
-    # Of knots, but those that would have taken too long or were not reached in time; of a solve of
-    # one step.
-    seconds: dict[Dims, float] = field(default_factory=dict)
+    seconds: dict[Dims, float] = field(default_factory=dict)  # of knots; of one step of a solve
     held_out: dict[Dims, float] = field(default_factory=dict)  # of shapes that are no knots
     setup: dict[Dims, float] = field(default_factory=dict)  # of a solve without its steps
     host: float = 0.0  # the host's share of each call, where it is known
 
 
 def take(case: Case, bench: Bench, point: float, host: float = 0.0) -> Samples:
-    """Measure a case: ``point`` seconds for each sample; ``host`` is the host's share of a call."""
+    """Measure a case: ``point`` seconds for each sample; ``host`` is the host's share of a call.
+
+    Knots of a table that would take too long are left out.
+    """
+    found = Samples(host=host)
     if case.steps is not None:
-        _prepared(case, case.smallest, bench)(1)  # compiles
-        found = {dims: parts(case, dims, bench, point) for dims in grid(case.axes)}
-        setup, step = ({dims: two[i] for dims, two in found.items()} for i in (0, 1))
-        return Samples(step, setup=setup)
+        _prepared(case, tuple(axis[0] for axis in case.axes), bench)(1)  # compiles
+        for dims in grid(case.axes):
+            found.setup[dims], found.seconds[dims] = sample(case, dims, bench, point, host)
+        return found
     tells = _TELLS[bool(bench.devices)]
-    seconds: dict[Dims, float] = {}
-    held_out: dict[Dims, float] = {}
     best = most = 0.0  # volume per second, and seconds, of all calls
 
     def is_longer(dims: Dims, than: float) -> bool:
         """Whether a call is predicted to take longer; not where all were too short for a rate."""
         return most > tells and prod(dims) / best > than
 
-    for dims, sizes in case.knots.items():  # from small to large
-        if seconds and is_longer(dims, case.longest):
-            continue
-        seconds[dims] = taken = timed(case, sizes, bench, point, host)
-        best, most = max(best, prod(dims) / taken), max(most, taken)
-    for dims, sizes in case.between.items():
-        if len(held_out) >= case.checks:
-            break
-        if not is_longer(dims, case.longest / (1 if case.by_host else 4)):
-            held_out[dims] = timed(case, sizes, bench, point, host)
-    return Samples(seconds, held_out, host=host)
+    for dims in case.knots:  # from small to large
+        if not is_longer(dims, case.longest):
+            _, taken = sample(case, dims, bench, point, host)
+            found.seconds[dims] = taken
+            best, most = max(best, prod(dims) / taken), max(most, taken)
+    for dims in case.between:
+        longest = case.longest / (4 if case.options is None else 1)
+        if len(found.held_out) < case.checks and not is_longer(dims, longest):
+            _, found.held_out[dims] = sample(case, dims, bench, point, host)
+    return found
 
 
-def timed(case: Case, sizes: Dims, bench: Bench, point: float, host: float) -> float:
-    """Seconds of one call; the host's share is in it, but for what estimates a device's time."""
-    problem = case.problem(*sizes)
-    if case.by_host:
-        return measure(bench.waiting(case, problem), budget=point, least=2, most=30)
-    return bench.seconds(case, problem, point) + (0.0 if case.estimated else host)
+def sample(case: Case, dims: Dims, bench: Bench, point: float, host: float) -> tuple[float, float]:
+    """Seconds of a solve's set-up and of one of its steps; of tables 0 and those of a call.
+
+    The host's share is in a call, but for what estimates a device's time.
+    """
+    if case.steps is not None:
+        return _parts(case, dims, bench, point)
+    problem = case.problem(*(case.knots.get(dims) or case.between[dims]))
+    return 0.0, bench.seconds(case, problem, point) + (0.0 if case.estimated else host)
 
 
 # -- Solves ----------------------------------------------------------------------------------------
 
 
-def parts(case: Case, dims: Dims, bench: Bench, point: float) -> tuple[float, float]:
+def _parts(case: Case, dims: Dims, bench: Bench, point: float) -> tuple[float, float]:
     """Seconds of set-up and of one step, of solves of few and of more steps.
 
     Where the steps take less than the set-up, more of them are timed, as long as that does not take
     too long: otherwise noise of the set-up would count as steps. In float32 the residual of too
-    many would become subnormal, which is slow. Times that tell no step, since more steps took less
-    time, are taken once more.
+    many would become subnormal, which is slow.
     """
-    call, (few, many) = _prepared(case, dims, bench), case.steps
+    call, (few, many, most) = _prepared(case, dims, bench), case.steps
+    most = min(most, few + round(8 * dims[0] ** (1 / 3)))
     if few == many:
         return _NO_SETUP, measure(partial(call, few), budget=point, least=2)
     less = once(partial(call, few))
     if less <= _LONG:  # caches, pages
         less = once(partial(call, few))
-    most = max(many, case.most_steps)
-    if few > 2:
-        most = few + min(512, round(8 * dims[0] ** (1 / 3)))
     took = once(partial(call, many))
     while many < most and took <= min(_STANDS_OUT * less, LONGEST / 2.0):
         many = min(few + 2 * (many - few), most)
         took = once(partial(call, many))
-
-    def is_sane() -> bool:
-        return _LEAST_STEP * took / many < (took - less) / (many - few) <= took / many
-
-    first: tuple[float, ...] = (less, took)
-    for _ in range(2):
-        if first and less + took > _VERY_LONG * point and is_sane():
-            break
-        less, took = in_turn([partial(call, n) for n in (few, many)], budget=point, first=first)
-        first = ()
-        if is_sane():
-            break
+    least = _LEAST_STEP * took / many
+    if less + took <= _VERY_LONG * point or (took - less) / (many - few) <= least:
+        less, took = in_turn([partial(call, n) for n in (few, many)], budget=point)
     step = min(max((took - less) / (many - few), _LEAST_STEP * took / many), took / many)
     return max(less - few * step, _NO_SETUP), step
 
 
 def _prepared(case: Case, dims: Dims, bench: Bench) -> Callable[[int], None]:
     """A function that solves with a number of steps, its operands where the method takes them."""
-    problem, run = case.problem(*dims), case.implementation.run
+    problem, run, device = case.problem(*dims), case.row.run, bench.device
     arguments = case.arguments(*dims, devices=bench.devices)
-    device = bench.device
     (b,), x, solve = arguments
     # Several devices begin from zero themselves, and results get memory that was used before.
     by_themselves = len(bench.devices) > 1 and isinstance(solve, Solve)
-    owners = []
-    if device is not None and not case.implementation.from_host:
+    owner = None
+    if device is not None and not case.row.from_host:
         x, owner = device.allocate(b.nbytes)
-        owners = [owner]
-        arguments = arguments._replace(inputs=(bench.like(b),), output=x)
+        there = bench.buffer(b.dtype, 0, b.nbytes)
+        arguments = arguments._replace(inputs=(there,), output=x)
 
     def call(count: int) -> None:
-        if owners:  # the closure keeps the buffers alive
+        if owner is not None:  # the closure keeps the buffer alive
             device.fill(x, b.nbytes)
             start = x
         else:  # a new array each time, as in a call
@@ -167,8 +155,7 @@ class Bench:
         self.devices = devices
         self.device = devices[0] if len(devices) == 1 else None
         self._queue: Queue | None = None
-        self._pools: dict[tuple[str, int], tuple[Any, int, Any]] = {}
-        self._block = np.random.default_rng(0).random(1 << 20) - 0.5
+        self._buffers: dict[tuple[str, int], tuple[Any, int, Workspace]] = {}
 
     @property
     def queue(self) -> Queue | None:
@@ -177,96 +164,83 @@ class Bench:
             self._queue = Queue(self.device)
         return self._queue
 
-    def _pool(self, dtype: np.dtype, number: int, nbytes: int) -> Any:
-        """Memory for an operand, of the largest size so far, filled with random numbers."""
-        key = (dtype.name, number)
-        _, before, _ = self._pools.get(key, (None, 0, None))
+    def buffer(self, dtype: np.dtype, number: int, nbytes: int) -> Any:
+        """Memory on the device for an operand, of the largest size so far, with random numbers: one
+        block from the host, repeated there."""
+        key = dtype.name, number
+        _, before, _ = self._buffers.get(key, (None, 0, None))
         if before < nbytes:
-            self._pools.pop(key, None)
+            self._buffers.pop(key, None)
             nbytes = max(nbytes, min(2 * before, _ROOM))  # or each larger shape fills it anew
-            if self.device is None:
-                block, owner = self._block.astype(dtype), None
-                values: Any = np.resize(block, -(-nbytes // dtype.itemsize))
-            else:
-                owner = Workspace(self.device, "calibration")
-                values = self._filled(owner, dtype, nbytes)
-            self._pools[key] = values, nbytes, owner
-        return self._pools[key][0]
-
-    def _filled(self, owner: Workspace, dtype: np.dtype, nbytes: int) -> Any:
-        """A buffer of random numbers: one block from the host, repeated on the device."""
-        buffer = owner.allocate(nbytes)
-        block = self._block.astype(dtype)[: -(-nbytes // dtype.itemsize)]
-        self.device.upload(block, buffer)
-        done = block.nbytes
-        while done < nbytes:
-            size = min(done, nbytes - done)
-            self.device.copy(buffer, buffer, size, done)
-            done += size
-        return buffer
-
-    def _places(self, operand: Operand, number: int) -> tuple[Any, int, int]:
-        """Memory for an operand, the bytes of one turn, and the number of distinct places."""
-        size = -(-operand.nbytes // 256) * 256
-        places = max(1, min(TURNS, _ROOM // size)) if self.queue is not None else 1
-        return self._pool(operand.dtype, number, size * places), size, places
-
-    def like(self, values: np.ndarray) -> Any:
-        """A buffer on the device with random numbers, as large as this array."""
-        return self._pool(values.dtype, 0, values.nbytes)
+            owner = Workspace(self.device, "calibration")
+            buffer = owner.allocate(nbytes)
+            block = numbers((min(1 << 20, -(-nbytes // dtype.itemsize)),), dtype.name)
+            self.device.upload(block, buffer)
+            done = block.nbytes
+            while done < nbytes:
+                size = min(done, nbytes - done)
+                self.device.copy(buffer, buffer, size, done)
+                done += size
+            self._buffers[key] = buffer, nbytes, owner
+        return self._buffers[key][0]
 
     def arguments(self, case: Case, problem: Problem, turns: int = 1) -> list[Arguments]:
-        """The arguments of some runs of the problem, whose operands lie at different places against
-        caches; on the CPU `waiting` makes the output."""
-        options = case.options(problem) if case.options is not None else None
-        operands = [*problem.inputs[: case.inputs]]
-        where = [self._places(operand, number) for number, operand in enumerate(operands)]
-        if self.device is None:
-            inputs = tuple(
-                np.ndarray(operand.shape, operand.dtype, pool, 0, operand.strides)
-                for operand, (pool, *_) in zip(operands, where, strict=True)
-            )
-            return [Arguments(inputs, None, options)] * turns
-        where.append(self._places(problem.output, len(problem.inputs)))
-        runs = []
-        for turn in range(turns):
-            *inputs, output = (  # a buffer need not be an address
-                pool + size * (turn % places) if places > 1 else pool
-                for pool, size, places in where
-            )
-            runs.append(Arguments(tuple(inputs), output, options))
-        return runs
+        """The arguments of some runs of the problem on the device, whose operands lie at different
+        places against caches."""
+        options, operands = _options(case, problem)
+
+        def places(operand: Operand, number: int) -> list[Any]:
+            size = -(-operand.nbytes // 256) * 256
+            count = max(1, min(TURNS, _ROOM // size)) if turns > 1 else 1
+            pool = self.buffer(operand.dtype, number, size * count)
+            # A buffer need not be an address.
+            return [pool + size * (turn % count) if count > 1 else pool for turn in range(turns)]
+
+        inputs = zip(*[places(operand, i) for i, operand in enumerate(operands)], strict=True)
+        outputs = places(problem.output, len(problem.inputs))
+        return [Arguments(*both, options) for both in zip(inputs, outputs, strict=True)]
 
     def seconds(self, case: Case, problem: Problem, budget: float) -> float:
         """Seconds of one call, until its result is there.
 
-        A CUDA device measures by its own clock, without the host's share.
+        A CUDA device measures by its own clock, without the host's share; but convolutions, with
+        it.
         """
-        if self.queue is None:
-            return measure(self.waiting(case, problem), budget=budget, most=30)
-        run, devices = case.implementation.run, self.devices
+        if case.options is not None or self.queue is None:
+            return measure(self.waiting(case, problem), budget=budget, least=2, most=30)
+        run, devices = case.row.run, self.devices
         runs = self.arguments(case, problem, TURNS)
         return self.queue.quickly(lambda turn: run(devices, problem, runs[turn % TURNS]))
 
     def waiting(self, case: Case, problem: Problem) -> Callable[[], None]:
         """A function that computes the problem once and returns when it is done."""
-        run, devices, device = case.implementation.run, self.devices, self.device
-        (arguments,) = self.arguments(case, problem)
+        run, devices, device = case.row.run, self.devices, self.device
         if device is None:
-            inputs, _, options = arguments
+            options, operands = _options(case, problem)
+            inputs = tuple(
+                np.ndarray(o.shape, o.dtype, numbers(o.shape, o.dtype.name, i), 0, o.strides)
+                for i, o in enumerate(operands)
+            )
             result = problem.output
             # As calls make it: a product's is NumPy's own.
-            is_numpys = case.implementation.method == BLAS
-            empty = np.empty if is_numpys else pages.maker(result.nbytes)
+            empty = np.empty if case.row.method == BLAS else pages.maker(result.nbytes)
 
             def call_here() -> None:
                 out = empty(result.shape, result.dtype)
                 run(devices, problem, Arguments(inputs, out, options))
 
             return call_here
+        (arguments,) = self.arguments(case, problem)
 
         def call() -> None:
             run(devices, problem, arguments)
             device.synchronize()
 
         return call
+
+
+def _options(case: Case, problem: Problem) -> tuple[Any, tuple[Operand, ...]]:
+    """The options of a run, and the operands: the filter of an image is in the options."""
+    if case.options is None:
+        return None, problem.inputs
+    return case.options(problem), problem.inputs[:1]

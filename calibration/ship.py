@@ -16,15 +16,7 @@ from hetero import profile
 
 
 def shipped(data: dict[str, Any], name: str) -> bytes:
-    """The bytes of the profile to ship.
-
-    Parameters
-    ----------
-    data : dict
-        The content of a measured one.
-    name : str
-        What it is to be called.
-    """
+    """The bytes of the profile to ship, from the content of a measured one and its new name."""
     kept = {part: data[part] for part in ("load",) if part in data}  # with the number of samples
     return profile.encode({**_without_samples(data), **kept, "name": name})
 

@@ -27,6 +27,7 @@ from hetero.ops.convolve2d.window import DIRECT, FFT, SEPARABLE
 from hetero.ops.multigrid import grids
 from hetero.ops.poisson.methods import BY_NAME
 from hetero.registry import Implementation
+from hetero.registry.models import ModelKey
 from hetero.registry.problem import DEVICE_DTYPES
 
 Dims = tuple[int, ...]
@@ -34,19 +35,19 @@ Dims = tuple[int, ...]
 # Operation, what of it -> kind of place -> sizes along each dimension; --quick leaves out those in
 # parentheses. OpenCL's are small, since its device may be a slow one.
 _IMAGES = {
-    "cpu": "4 16 64 (128) 256 (512) 1024 4096",
+    "cpu": "4 16 64 128 256 512 1024 (2048)",
     "cuda": "16 256 1024 (4096) 8192",
     "opencl": "4 16 64 256",
 }
 _UNKNOWNS = {
-    "cpu": "(1024) (4096) 16384 (65536) (262144) 1048576",
+    "cpu": "(1024) (4096) 16384 (65536) 262144 (1048576)",
     "cuda": "(1024) (4096) (16384) 65536 (262144) (1048576) 4194304 (16777216)",
     "opencl": "(1024) (4096) (16384) 65536",
 }
 SIZES: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
     # rows, columns
     ("matvec", "first"): {
-        "cpu": ("4 16 128 (256) (512) 1024 (2048) 8192",) * 2,
+        "cpu": ("4 16 128 (512) 1024 (2048) 4096 (8192)",) * 2,
         "cuda": ("4 (64) 256 (512) (1024) 2048 (4096) 16384",) * 2,
         "opencl": ("4 64 (256) (512) 1024",) * 2,
     },
@@ -56,7 +57,7 @@ SIZES: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
     },
     # rows, columns, sum
     ("matmul", "first"): {
-        "cpu": ("4 32 (128) 256 (1024) 2048",) * 3,
+        "cpu": ("4 32 128 (256) 512 2048",) * 3,
         "cuda": ("4 64 (256) 1024 (2048) (4096) 8192",) * 3,
         "opencl": ("4 64 (256) 512",) * 3,
     },
@@ -71,28 +72,28 @@ SIZES: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
     },
     # side of the image, of the filter
     ("convolve2d", DIRECT): {
-        "cpu": (_IMAGES["cpu"], "1 (2) (3) 5 (11) 31 (63) 129"),
+        "cpu": (_IMAGES["cpu"], "1 (2) 3 5 11 31 (63) 129"),
         "cuda": (_IMAGES["cuda"], "1 3 (7) 15 63"),
         "opencl": (_IMAGES["opencl"], "1 3 (7) 15 63"),
     },
     ("convolve2d", SEPARABLE): {
-        "cpu": (_IMAGES["cpu"], "3 (7) 15 (31) 63"),
+        "cpu": (_IMAGES["cpu"], "3 7 15 (31) 63"),
         "cuda": (_IMAGES["cuda"], "3 15 63"),
         "opencl": (_IMAGES["opencl"], "3 15 63"),
     },
     ("convolve2d", FFT): {
-        "cpu": ("4 16 (32) 64 (128) 256 (512) (768) 1024 (2048) 4096",),
+        "cpu": ("4 16 (32) 64 (128) 256 512 (768) 1024 (2048)",),
         "cuda": (_IMAGES["cuda"],),
         "opencl": (_IMAGES["opencl"],),
     },
     # unknowns; of sparse matrices also entries in a row
     ("cg", "dense"): {
-        "cpu": ("16 256 512 (1024) 2048",),
+        "cpu": ("16 256 (512) 1024 (2048)",),
         "cuda": ("16 256 (512) 1024 (2048) 4096",),
         "opencl": ("16 256 512",),
     },
     ("cg", "csr"): {
-        "cpu": ("256 (1024) 4096 (16384) (65536) 262144", "5 27"),
+        "cpu": ("256 (1024) 4096 (16384) 65536 (262144)", "5 27"),
         "cuda": ("256 (1024) (4096) 16384 (65536) (262144) 1048576", "5 27"),
         "opencl": ("256 (1024) (4096) 16384", "5 27"),
     },
@@ -109,35 +110,29 @@ SIZES: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
     ("poisson", "others"): {kind: (f"256 {sizes}",) for kind, sizes in _UNKNOWNS.items()},
     # rows, columns, clusters
     ("kmeans", "dense"): {
-        "cpu": ("256 2048 16384", "2 (16) 128", "2 (16) 128"),
-        "many cores": ("256 2048 16384 65536", "2 (16) 128", "2 (16) 128"),
+        "cpu": ("256 4096 (16384)", "2 (16) 128", "2 (16) 128"),
         "cuda": ("1024 16384 131072", "2 (16) 128", "2 (16) 128"),
         "opencl": ("256 4096", "2 (16) 128", "2 (16) 128"),
     },
     ("kmeans", "first"): {
-        "cpu": ("256 (2048) 16384", "2 128", "2 (16) 64"),
-        "many cores": ("256 (2048) (16384) 65536", "2 128", "2 (16) 64"),
+        "cpu": ("256 4096 (16384)", "2 128", "2 (16) 64"),
         "cuda": ("1024 (16384) 131072", "2 128", "2 (16) 64"),
         "opencl": ("256 4096", "2 128", "2 (16) 64"),
     },
 }
 # Shapes that are no knots, by which fits are checked: an image's side and its filter's; of
 # products as many between the knots as here, in full and with --quick.
-_IMAGES_BETWEEN = ((100, 4), (300, 13), (700, 6), (1500, 3), (2900, 20))
+_IMAGES_BETWEEN = ((100, 4), (300, 13), (700, 6), (1500, 3), (1900, 20))
 _FFT_BETWEEN = ((300, 13), (2900, 20))  # on devices: a new size takes long to prepare
 _BETWEEN = 12, 6
-_MANY_CORES = 8  # are not busy with few rows
-# Few steps of a solve and more of them; k-means on devices hides a few behind its set-up.
-_ITERATIONS, _CYCLES, _DENSE, _ONE = (4, 12), (1, 4), (2, 18), (1, 1)
-_KMEANS, _KMEANS_ON_DEVICES = (1, 3), (4, 40)
-_KMEANS_MOST = 9  # steps where three take hardly longer than one
+# Steps of a solve: few; more of them; how many at most, where the set-up hides them.
+_ITERATIONS, _CYCLES, _DENSE, _ONE = (4, 12, 516), (1, 4, 4), (2, 18, 18), (1, 1, 1)
+_KMEANS, _KMEANS_ON_DEVICES = (1, 3, 9), (4, 40, 516)
 _ORDERS = {"matvec": ("C", "F"), "matmul": ("CC", "CF", "FC", "FF")}
-_FEW = 5  # sizes of calls that several devices share: only large ones are
+_FEW = 4  # sizes of calls that several devices share, and the smallest: only large ones are
 _ROOM = 0.5  # of a device's memory, for the operands of one call
-# Seconds: for one shape, or for a solve's case, at most in proportion to others; of one call above
-# which larger ones are extrapolated.
-_POINT, _IMAGE, _IMAGE_ON_DEVICE, _SOLVES = 0.006, 0.012, 0.05, 0.4
-LONGEST, _LONGEST_FFT = 0.02, 0.08
+# Seconds of a call above which larger ones are extrapolated: in full, with --quick, of transforms.
+LONGEST, _QUICK_LONGEST, _LONGEST_FFT = 0.02, 0.005, 0.08
 
 
 class Budget(NamedTuple):
@@ -148,7 +143,7 @@ class Budget(NamedTuple):
     largest_copy: int  # bytes
 
 
-QUICK, FULL = Budget(True, 0.003, 2**26), Budget(False, 0.005, 2**28)
+QUICK, FULL = Budget(True, 0.002, 2**26), Budget(False, 0.005, 2**28)
 
 
 class Place(NamedTuple):
@@ -159,68 +154,52 @@ class Place(NamedTuple):
     devices: tuple[Device, ...] = ()  # none for the CPU
 
     @property
-    def kind(self) -> str:
-        return self.info["kind"]
-
-    @property
     def operands_on(self) -> str:
         """Where operands lie: on the host, or on a device that computes alone."""
         return self.devices[0].name if len(self.devices) == 1 else HOST
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """What one model is fitted to: a table of seconds, or a solve where there are ``steps``."""
 
-    implementation: Implementation
+    place: Place
+    row: Implementation
     dtype: str  # as in the model's key, like the layout
     layout: str
     axes: list[list[int]]  # knots of each dimension
     problem: Any  # ``problem(*dims)``
-    # ``arguments(*dims, devices=devices)`` makes those of a solve on the host; the operands of a
-    # table are random numbers, and ``options(problem)`` go with them.
+    # ``arguments(*dims, devices=devices)`` makes those of a solve on the host. The operands of a
+    # table are random numbers; of an image ``options(problem)`` have the filter, and what it takes
+    # is timed by the host's clock, the launches included.
     arguments: Any = None
     options: Any = None
-    inputs: int | None = None  # how many operands a run gets, where others are in the options
-    steps: tuple[int, int] | None = None  # few and more of them
-    most_steps: int = 0
+    steps: tuple[int, int, int] | None = None  # few, more of them, the most
     # Of a table: what the model knows a problem by -> the arguments of ``problem``, of its knots
-    # and of shapes between them.
+    # and of shapes between them; the checks are as many of these as are not too long.
     knots: dict[Dims, Dims] = field(default_factory=dict)
     between: dict[Dims, Dims] = field(default_factory=dict)
-    checks: int = 0  # of shapes between: others are in their place where some take too long
+    checks: int = 0
     longest: float = LONGEST
     block: int | None = None  # of columns, in a table over the points of image and filter
-    by_host: bool = False  # timed by the host's clock, the launches included
     estimated: bool = False  # the method estimates its time, and how far off it is gets fitted
-    seconds: float = _SOLVES
 
     def __str__(self) -> str:
-        row = self.implementation
         layout = "" if self.layout == "*" else f"{self.layout} "
-        return f"{row.operation} {row.method} {layout}{self.dtype}"
+        return f"{self.row.operation} {self.row.method} {layout}{self.dtype} on {self.place.name}"
 
     @property
-    def smallest(self) -> Dims:
-        return tuple(axis[0] for axis in self.axes)
-
-    @property
-    def largest(self) -> Dims:
-        return tuple(axis[-1] for axis in self.axes)
-
-
-class WorkItem(NamedTuple):
-    """A case at one place."""
-
-    place: Place
-    case: Case
+    def key(self) -> ModelKey:
+        """The key of its model."""
+        row = self.row
+        return ModelKey(self.place.name, row.operation, row.method, self.dtype, self.layout)
 
     @property
     def names(self) -> set[str]:
         """The names that stand for it."""
-        row, place = self.case.implementation, self.place
+        row, place = self.row, self.place
         function = registry.operation(row.operation).function
-        return {row.operation, function, row.method, place.name, place.kind}
+        return {row.operation, function, row.method, place.name, row.kind}
 
 
 def grid(axes: Iterable[Iterable[int]]) -> list[Dims]:
@@ -230,24 +209,26 @@ def grid(axes: Iterable[Iterable[int]]) -> list[Dims]:
 
 def axes_of(operation: str, what: str, place: Place, quick: bool) -> list[list[int]]:
     """The sizes of the table along each dimension."""
-    by_kind, kind = SIZES[operation, what], place.kind
-    if kind == "cpu" and place.info.get("cores", 1) >= _MANY_CORES and "many cores" in by_kind:
-        kind = "many cores"
+    by_kind = SIZES[operation, what]
     return [
         [int(size.strip("()")) for size in text.split() if not (quick and size[0] == "(")]
-        for text in by_kind.get(kind, by_kind["cuda"])
+        for text in by_kind.get(place.info["kind"], by_kind["cuda"])
     ]
 
 
 def cases(operation: str, place: Place, quick: bool) -> Iterator[Case]:
     """Every case of an operation at a place."""
     make = {"matvec": _products, "matmul": _products, "convolve2d": _images}
-    rows = [row for row in registry.lookup(operation) if row.kind == place.kind]
+    rows = [row for row in registry.lookup(operation) if row.kind == place.info["kind"]]
     for case in make.get(operation, _solves)(operation, rows, place, quick):
-        several, shared = len(place.devices) > 1, case.implementation.shared
-        if several and (shared is None or not shared(case.problem(*case.largest))):
-            continue
-        yield _few(_with_room(case, place), several)
+        if len(place.devices) > 1:
+            sizes, *others = case.axes
+            largest = case.problem(*(axis[-1] for axis in case.axes))
+            if case.row.shared is None or not case.row.shared(largest):
+                continue
+            if len(sizes) > _FEW:
+                case = replace(case, axes=[[sizes[0], *sizes[-_FEW:]], *others])
+        yield case
 
 
 def _products(
@@ -261,9 +242,8 @@ def _products(
     layouts = [*itertools.product((0, 1) if place.devices else (0,), orders)]
     rows = [row for row in rows if row.price is None]  # others are priced by these
     for row, dtype, (less, order) in itertools.product(rows, DEVICE_DTYPES, layouts):
-        given = operation, place.operands_on, dtype, order
-        problem, layout, what = functools.partial(operands.product, *given), order, "first"
-        estimated = False
+        problem = functools.partial(operands.product, operation, place.operands_on, dtype, order)
+        layout, what, estimated = order, "first", False
         if place.devices:
             layout = f"{order} {'odd' if less else 'aligned'}"
             estimated = row.work(problem(*(512,) * number), place.info).estimate > 0.0
@@ -275,32 +255,39 @@ def _products(
         if row.obstacle(problem(*(axis[-1] for axis in axes)), place.info) is not None:
             continue
         checks = _BETWEEN[quick] // (2 if "others" in what else 1)
-        knots, between = grid(axes), _random_shapes(axes, 20 * checks, 4, less)
+        knots = [dims for dims in sorted(grid(axes), key=prod) if _fits(problem(*dims), place)]
         yield Case(
+            place,
             row,
             dtype,
             layout,
             axes,
             problem,
-            knots={dims: dims for dims in sorted(knots, key=prod)},
-            between={dims: dims for dims in between},
+            knots={dims: dims for dims in knots},
+            between={dims: dims for dims in _random_shapes(axes, 20 * checks, 4, less)},
             checks=checks,
+            longest=_QUICK_LONGEST if quick else LONGEST,
             estimated=estimated,
-            seconds=_POINT * (len(knots) + checks),
         )
+
+
+def _fits(problem: Any, place: Place) -> bool:
+    """Whether the operands leave room in a device's memory."""
+    nbytes = sum(o.nbytes for o in (*problem.inputs, problem.output))
+    return not place.devices or nbytes <= _ROOM * place.info.get("memory_bytes", nbytes / _ROOM)
 
 
 def _random_shapes(axes: list[list[int]], count: int, multiple: int, less: int) -> list[Dims]:
     """Random shapes between the knots, the same ones each time."""
-    draw, found = random.Random(1), []
-    for _ in range(count):
-        dims = tuple(
+    draw = random.Random(1)
+    found = [
+        tuple(
             round(a[0] * (a[-1] / a[0]) ** draw.random()) // multiple * multiple - less
             for a in axes
         )
-        if min(dims) > 1:
-            found.append(dims)
-    return found
+        for _ in range(count)
+    ]
+    return [dims for dims in found if min(dims) > 1]
 
 
 def _images(
@@ -328,20 +315,18 @@ def _images(
             for chosen in (sizes, [size for size in between if size[0] <= images[-1]])
         )
         yield Case(
+            place,
             row,
             dtype,
             "*",
             [sorted(set(extents)) for extents in zip(*knots, strict=True)],
             problem,
             options=lambda made: options(made.inputs[1].shape, made.dtype),
-            inputs=1,
             knots=knots,
             between=held_out,
             checks=len(held_out),
-            longest=LONGEST if filters else _LONGEST_FFT,
+            longest=_LONGEST_FFT if not filters else _QUICK_LONGEST if quick else LONGEST,
             block=block,
-            by_host=True,
-            seconds=(_IMAGE if on_cpu else _IMAGE_ON_DEVICE) * len({**knots, **held_out}),
         )
 
 
@@ -387,34 +372,6 @@ def _solves(
         elif layout.endswith("multigrid"):
             steps = _CYCLES
         problem, arguments = operands.of_solve(operation, layout, dtype, steps == _ONE)
-        most = _KMEANS_MOST if (operation, place.kind, layout) == ("kmeans", "cpu", "dense") else 0
         axes = axes_of(operation, what, place, quick)
-        case = Case(row, dtype, layout, axes, problem, arguments, steps=steps, most_steps=most)
-        if row.obstacle(problem(*case.smallest), place.info) is None:
-            yield case
-
-
-def _with_room(case: Case, place: Place) -> Case:
-    """The case without the sizes of which operands fill a device's memory."""
-    memory = place.info.get("memory_bytes")
-    if not place.devices or memory is None:
-        return case
-
-    def fits(dims: Dims) -> bool:
-        problem = case.problem(*dims)
-        return sum(o.nbytes for o in (*problem.inputs, problem.output)) <= _ROOM * memory
-
-    if case.steps is None:
-        return replace(case, knots={key: dims for key, dims in case.knots.items() if fits(dims)})
-    axes = case.axes
-    while any(len(axis) > 1 for axis in axes) and not fits(tuple(axis[-1] for axis in axes)):
-        axes = [axis[:-1] if len(axis) > 1 else axis for axis in axes]
-    return replace(case, axes=axes)
-
-
-def _few(case: Case, several: bool) -> Case:
-    """The case with fewer sizes where it is for several devices."""
-    sizes, *others = case.axes
-    if not several or len(sizes) <= _FEW:
-        return case
-    return replace(case, axes=[[sizes[0], sizes[-_FEW], *sizes[2 - _FEW :]], *others])
+        if row.obstacle(problem(*(axis[0] for axis in axes)), place.info) is None:
+            yield Case(place, row, dtype, layout, axes, problem, arguments, steps=steps)

@@ -22,13 +22,7 @@ and a model is ``{"form", "constants", "residuals"}`` (`hetero.registry.models`)
 "samples", but in profiles that come with hetero; one of several devices may have "moves_apart":
 true, if what is moved to them and back is not in it. A device written as "cuda:*" stands for every
 device of that kind, a layout "*" for every layout, "C" for "C aligned" and "C odd", "* odd" for
-everything odd.
-
-=============  =================================================================================
-`constants`    constants, ready to be asked; the bytes of a file, and their checksum
-`inventory`    this machine, and which profiles are of it: where they are kept, checked, read; the
-               current one
-=============  =================================================================================
+everything odd. `constants` answers; `inventory` is this machine, and the file of its profile.
 """
 
 from hetero.profile.constants import PAGEABLE as PAGEABLE

@@ -1,4 +1,4 @@
-"""Calibrating beside other processes, and where nothing can be stored."""
+"""`hetero.calibrate`: beside other processes, for a part of a machine, where nothing is stored."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ import errno
 import importlib
 import itertools
 import json
-import logging
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
 
 import hetero
-from hetero import cli, paths, profile
+from hetero import cli, paths, profile, registry
+from hetero.calibration import links as links_of_devices
+from hetero.calibration import overheads, repeat, samples
+from hetero.calibration.samples import Samples
 from hetero.cli import values
 from hetero.evaluation import report
 from hetero.profile import inventory
+from hetero.profile.constants import is_trusted
 
 # The package's attribute of this name is the function.
 calibrate = importlib.import_module("hetero.calibration.calibrate")
@@ -49,15 +52,17 @@ def test_one_at_a_time(content, profile_file, tmp_path, monkeypatch, warnings_of
     assert len(spans) == 4
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
     assert len(warnings_of()) == 3, "who waits says so, once"
-    assert all("waiting" in text for text in warnings_of())
 
 
-def test_an_interrupt_lets_the_next_one_measure(content, profile_file, monkeypatch):
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), PermissionError(errno.EACCES, "planted")])
+def test_what_ends_measuring_stores_nothing_and_lets_the_next_one(
+    error, content, profile_file, monkeypatch
+):
     def interrupted(*_):
-        raise KeyboardInterrupt
+        raise error
 
     monkeypatch.setattr(calibrate, "_measure", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(type(error)):
         hetero.calibrate(True)
     assert not profile_file.exists()
     monkeypatch.setattr(calibrate, "_measure", lambda *_: content)
@@ -83,53 +88,35 @@ def test_what_was_measured_is_used_even_if_storing_fails(content, profile_file, 
     assert profile.current().name == "mine"
 
 
-@pytest.mark.parametrize("reason", [errno.EROFS, errno.EACCES, errno.EPERM])
-def test_a_cache_directory_that_is_read_only(reason, content, tmp_path, monkeypatch, caplog):
-    """It is there, so that nothing needs to be made; but the lock cannot be."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(calibrate, "_measure", lambda *_: content)
-    real = os.open
-
-    def read_only(path, flags, *arguments, **options):
-        if flags & os.O_CREAT and str(path).startswith(str(tmp_path / "hetero")):
-            raise OSError(reason, os.strerror(reason), str(path))
-        return real(path, flags, *arguments, **options)
-
-    monkeypatch.setattr(os, "open", read_only)
-    with caplog.at_level(logging.INFO, "hetero"):
-        assert hetero.calibrate(True, tmp_path / "p.json").name == "mine"
-    assert "without a lock" in caplog.text
-    assert os.strerror(reason) in caplog.text
-
-
-def test_an_error_of_measuring_is_not_one_of_the_lock(tmp_path, monkeypatch):
-    def fail(*_):
-        measured.append(1)
-        raise PermissionError(errno.EACCES, "planted")
-
-    measured = []
-    monkeypatch.setattr(calibrate, "_measure", fail)
-    with pytest.raises(PermissionError, match="planted"):
-        hetero.calibrate(True, tmp_path / "p.json")
-    assert measured == [1]
-
-
 # -- Beside other load -----------------------------------------------------------------------------
 
+NAN = float("nan")
 
-def loaded(content, left, **changes):
-    """The content of a profile of this machine, of whose samples so many are doubtful."""
-    content = {**copy.deepcopy(content), "fingerprint": inventory.fingerprint(), **changes}
-    content["devices"] = {"cpu": dict(inventory.devices()["cpu"])}
-    content["load"] = {
-        "seconds": 10.0,
-        "cores": 2,
-        "others": 3.9,
-        "samples": 100,
-        "again": 50,
-        "left": left,
-    }
-    return content
+
+@pytest.mark.parametrize(
+    ("others", "left", "loaded", "trusted"),
+    [
+        (0.5, 3, False, True),
+        (2.5, 3, True, True),
+        (9.0, 3, True, False),
+        (0.0, 41, True, False),
+        (NAN, 3, False, True),
+    ],
+)
+def test_by_how_much_other_load_takes_and_how_many_samples_it_spoiled(
+    others, left, loaded, trusted, monkeypatch, warnings_of
+):
+    """Ten seconds on 16 cores, of which the calibration itself kept two busy."""
+    monkeypatch.setattr(repeat.os, "cpu_count", lambda: 16)
+    after = 15.0, 100.0 + (2.0 + others) * 10.0, 23.0
+    found = repeat.load((5.0, 100.0, 3.0), after, 400, 3, left)
+    repeat.warn_if_loaded(found)
+    assert (bool(warnings_of()), is_trusted(found)) == (loaded, trusted)
+    if others == others:
+        assert found["others"] == pytest.approx(others)
+        assert f"kept {others:.1f} of 16 cores busy" in repeat.described(found)
+    else:
+        assert "cores" not in repeat.described(found)
 
 
 @pytest.fixture
@@ -137,7 +124,10 @@ def calibrated(content, profile_file, monkeypatch):
     """Calibrates: a function of how many samples in a hundred stay doubtful."""
 
     def run(left, **changes):
-        found = loaded(content, left, **changes)
+        load = {"seconds": 10.0, "cores": 2, "others": 3.9}
+        load |= {"samples": 100, "again": 50, "left": left}
+        devices = {"cpu": dict(inventory.devices()["cpu"])}
+        found = {**content, "devices": devices, "load": load, **changes}
         monkeypatch.setattr(calibrate, "_measure", lambda *_: found)
         return hetero.calibrate(True)
 
@@ -160,9 +150,7 @@ def test_the_command_says_what_became_of_it(calibrated, profile_file, capsys, mo
     assert end.endswith(f"{profile_file}; HETERO_PROFILE={profile_file} has programs use it")
     rough = "rough fits, marked !: 2 of 3"
     assert last == f"{rough}; 'hetero calibrate' without --quick is more exact"
-    assert cli.main(["calibrate"]) == values.DONE
-    assert capsys.readouterr().out.endswith(f"\n{rough}\n")
-    assert cli.main(["calibrate", "--quick", "--json"]) == values.DONE
+    assert cli.main(["calibrate", "--json"]) == values.DONE
     assert json.loads(capsys.readouterr().out)["trusted"]
 
 
@@ -174,7 +162,106 @@ def test_info_and_plans_say_whether_other_load_spoiled_the_calibration(calibrate
     told = "disturbed by other load: run 'hetero calibrate' again when nothing else runs"
     assert (told in capsys.readouterr().out) == (left == 60)
     A = np.ones((9, 9))
-    plans = [hetero.plan("matmul", A, A), hetero.plan("convolve2d", 1j * A, A)]
-    for plan in plans:
+    for plan in (hetero.plan("matmul", A, A), hetero.plan("convolve2d", 1j * A, A)):
         header = str(plan).splitlines()[0]
         assert header.endswith(", disturbed by other load)") == (left == 60), header
+
+
+# -- A part of a machine ---------------------------------------------------------------------------
+
+ONE = {"below": None, "bytes_per_second": 1e9, "seconds_per_byte": 0.0, "seconds": 1e-6}
+PACK = {"form": "segments", "constants": [ONE]}
+LINKS = {way: {"pageable": PACK, "pinned": PACK} for way in ("upload", "download")}
+
+
+@pytest.fixture
+def measured(monkeypatch, hasty, profile_file, cuda):
+    """What was measured, by place, operation and method; each time it takes 10 us more."""
+    taken, calls, links = [], [], []
+
+    def take(case, *_):
+        taken.append(tuple(case.key)[:3])
+        return Samples(dict.fromkeys(case.knots, 1e-5 * len(calls)))
+
+    def links_of(device, *_):
+        links.append(device.name)
+        return LINKS
+
+    two = {name: registry._operations[name] for name in ("matvec", "matmul")}
+    monkeypatch.setattr(registry, "_operations", two)
+    monkeypatch.setattr(samples, "take", take)
+    monkeypatch.setattr(links_of_devices, "links", links_of)
+    monkeypatch.setattr(overheads, "dispatch", lambda *_: {"host": 1e-5 * len(calls)})
+    monkeypatch.setattr(overheads, "pack", lambda budget: PACK)
+    monkeypatch.setattr(calibrate, "compile_first", lambda *_: None)
+
+    def run(*only, **options):
+        taken.clear()
+        links.clear()
+        calls.append(1)
+        devices = ["cpu", "cuda:0"]
+        found = hetero.calibrate(True, devices=devices, only=only or None, **options)
+        return found.data, set(taken), list(links)
+
+    inventory.changed()
+    yield run
+    inventory.changed()
+
+
+def test_just_what_is_named_is_measured_and_merged(measured, profile_file):
+    before, everything, links = measured()
+    before = copy.deepcopy(before)
+    assert links == ["cuda:0"]
+    assert {place for place, *_ in everything} == {"cpu", "cuda:0"}
+    after, again, links = measured("matmul")
+    assert again == {row for row in everything if row[1] == "matmul"}
+    assert links == []
+    assert after["models"].keys() == before["models"].keys()
+    for key, model in profile.read(profile_file).data["models"].items():
+        new = "|matmul|" in key
+        assert model["constants"]["seconds"][0] == pytest.approx(2e-5 if new else 1e-5), key
+        assert new or model == before["models"][key]
+    assert (after["links"], after["host"]) == (before["links"], before["host"])
+    assert profile.current().data["models"] == after["models"]
+    for name in ("cuda:0", "cuda"):
+        after, again, links = measured(name)
+        assert again == {row for row in everything if row[0] == "cuda:0"}
+        assert links == ["cuda:0"]
+    assert after["host"]["dispatch"]["cuda:0"]["host"] == 4e-5
+    assert measured("blas")[1] == {row for row in everything if row[2] == "blas"}
+    both = measured("matmul", "cuda:0")[1]
+    assert both == {row for row in everything if row[1] == "matmul" or row[0] == "cuda:0"}
+
+
+def test_without_a_profile_that_holds_the_rest_is_conservative(
+    measured, profile_file, monkeypatch, tmp_path, warnings_of
+):
+    """And with the file that a path names, it is merged into that one."""
+    known = profile.shipped("conservative").data["models"]
+    now = inventory.fingerprint()
+    changed = {**now, "blas": {**now["blas"], "blas_threads": 99}}
+    for other in (now, changed):
+        monkeypatch.setattr(inventory, "fingerprint", partial(dict, other))
+        found, *_ = measured("matmul")
+        assert "all else is conservative" in warnings_of()[-1]
+        assert "matvec" not in {key.split("|")[1] for key in found["models"].keys() - known.keys()}
+        assert found["models"]["cpu|poisson|dst|float64|*"] == known["cpu|poisson|dst|float64|*"]
+        assert found["fingerprint"] == inventory.fingerprint()
+    path = tmp_path / "other.json"
+    measured(path=path)
+    found, *_ = measured("matmul", path=path)
+    assert {key.split("|")[1] for key in found["models"]} == {"matvec", "matmul"}
+    assert profile.read(path).data["models"] == found["models"]
+
+
+@pytest.mark.parametrize("name", ["matrices", "", "cuda:7", "fft"])
+def test_an_unknown_name_is_an_error_that_lists_the_valid_ones(
+    name, measured, profile_file, capsys
+):
+    with pytest.raises(ValueError, match="only must be one of") as error:
+        measured("matmul", name)
+    for text in (name, "matmul", "matvec", "tiled", "blas", "cpu", "cuda:0", "cuda"):
+        assert repr(text) in str(error.value)
+    assert not profile_file.exists()
+    assert cli.main(["calibrate", "--quick", "--device", "cpu", "--only", name]) == values.USAGE
+    assert "'matmul'" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import errno
 import json
 import os
 import pickle
@@ -11,7 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
-import time
+from importlib import resources
 
 import numpy as np
 import processes
@@ -19,7 +18,8 @@ import pytest
 
 import hetero
 import hetero.ops
-from hetero import paths, profile, tables
+from hetero import paths, profile
+from hetero.calibration import ship
 from hetero.calling import planner
 from hetero.errors import ProfileError
 from hetero.profile import inventory
@@ -55,11 +55,8 @@ def use_it(opencl):
 def test_round_trip(data, profile_file):
     written = profile.Profile(data).save()
     assert written == profile_file == profile.default_path()
-    found = profile.read(written)
-    assert {k: v for k, v in found.data.items() if k != "sha256"} == {
-        k: v for k, v in data.items() if k != "sha256"
-    }
-    assert found.name == "mine"
+    found = profile.read(written).data
+    assert found == {**data, "sha256": found["sha256"]}
     assert profile.current().name == "mine"
 
 
@@ -81,7 +78,7 @@ def test_only_the_user_may_read(data, tmp_path, monkeypatch):
 
 
 WRITER = """
-import json, sys
+import sys
 from hetero import profile
 path, number = sys.argv[1], int(sys.argv[2])
 data = profile.shipped("conservative").data
@@ -95,91 +92,41 @@ for turn in range(40):
 
 def test_writers_in_several_processes(tmp_path):
     path = tmp_path / "profile.json"
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(path), str(number)], stderr=subprocess.PIPE
-        )
-        for number in (1, 2, 3)
-    ]
+    command = [sys.executable, "-c", WRITER, str(path)]
+    writers = [subprocess.Popen([*command, n], stderr=subprocess.PIPE) for n in "123"]
     while any(w.poll() is None for w in writers):
         if path.exists():
             profile.read(path)  # raises where half a file shows
     for writer in writers:
         assert writer.wait() == 0, writer.stderr.read().decode()
         writer.stderr.close()
-    assert {f.name for f in tmp_path.iterdir()} == {"profile.json", "profile.json.lock"}
+    assert {f.name for f in tmp_path.iterdir()} == {"profile.json"}
 
 
-def test_the_lock_is_not_opened_through_a_link(data, tmp_path):
-    victim = tmp_path / "victim"
-    victim.write_text("precious")
-    target = tmp_path / "shared" / "p.json"
-    target.parent.mkdir()
-    (target.parent / "p.json.lock").symlink_to(victim)
-    with pytest.raises(OSError, match=r"p\.json\.lock"):
-        profile.Profile(data).save(target)
-    assert victim.read_text() == "precious"
-    assert not target.exists()
-
-
-def test_a_lock_that_is_no_file(data, tmp_path):
-    os.mkfifo(tmp_path / "p.json.lock")
-    with pytest.raises(OSError, match="regular file"):
-        profile.Profile(data).save(tmp_path / "p.json")
-
-
-def test_without_locks_only_old_temporary_files_are_swept(data, tmp_path, monkeypatch):
+def test_only_old_temporary_files_are_swept(data, tmp_path):
     """A young one may be another process's, which is writing it."""
-
-    def no_locks(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(paths.fcntl, "flock", no_locks)
-    for name, age in (("young", 60), ("old", 7200)):
+    for name, age in (("young", 60), ("old", 2 * paths.ABANDONED)):
         file = tmp_path / f"p.json.{name}.hetero-tmp"
         file.write_text("half a profile")
-        os.utime(file, (time.time() - age,) * 2)
+        os.utime(file, (file.stat().st_mtime - age,) * 2)
     profile.Profile(data).save(tmp_path / "p.json")
-    assert set(os.listdir(tmp_path)) == {"p.json", "p.json.lock", "p.json.young.hetero-tmp"}
+    assert set(os.listdir(tmp_path)) == {"p.json", "p.json.young.hetero-tmp"}
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_a_profile_that_is_a_link_stays_one(data, there, tmp_path, monkeypatch):
-    """As in a folder of settings under version control, say."""
-    real = tmp_path / "elsewhere" / "real.json"
-    if there:
-        write(real, data)
-    (tmp_path / "p.json").symlink_to("elsewhere/real.json")
-    assert profile.Profile({**data, "name": "new"}).save(tmp_path / "p.json") == real
-    assert (tmp_path / "p.json").is_symlink()
-    assert profile.read(real).name == "new"
-    assert set(os.listdir(tmp_path)) == {"p.json", "elsewhere"}
-    assert set(os.listdir(real.parent)) == {"real.json", "real.json.lock"}
-
-
-def test_another_users_link_is_not_followed(data, tmp_path):
-    if os.geteuid() != 0:
-        pytest.skip("only root can give a link away")
+def test_a_link_is_not_followed(data, tmp_path):
+    """It may be another user's, in a shared folder."""
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "p.json").symlink_to("victim")
-    os.chown(tmp_path / "p.json", 12345, -1, follow_symlinks=False)
     profile.Profile(data).save(tmp_path / "p.json")
     assert (tmp_path / "victim").read_text() == "precious"
-
-
-@pytest.mark.parametrize("place", ["/proc/nowhere/p.json", "/dev/null/p.json", "/"])
-def test_where_nothing_can_be_stored(place):
-    with pytest.raises(OSError, match=r"."):
-        profile.place(place)
+    assert profile.read(tmp_path / "p.json").name == "mine"
 
 
 def test_a_used_profile_can_be_pickled_and_copied(data):
     found = profile.Profile(data)
     planner.price(hetero.ops.matmul.problem(A, A.T), found, inventory.devices())
-    found.pack(100)
     for again in (pickle.loads(pickle.dumps(found)), copy.copy(found), copy.deepcopy(found)):
         assert again.data == found.data
-        assert again.name == "mine"
         assert again.pack(100) == found.pack(100)
 
 
@@ -200,28 +147,6 @@ def test_a_line_of_the_log_has_the_name_where_nobody_set_up_logging(setup, tmp_p
     code = f"{setup}\nimport numpy as np, hetero\nhetero.plan('matmul', np.eye(3), np.eye(3))"
     done = processes.python("-c", code, HETERO_PROFILE=str(tmp_path / "typo.json"))
     assert done.stderr.startswith("HETERO_PROFILE" if setup else "hetero: HETERO_PROFILE")
-
-
-def test_a_folder_that_may_not_be_looked_into(tmp_path, monkeypatch, warnings_of):
-    closed = str(tmp_path / "closed")
-    monkeypatch.setenv("HETERO_PROFILE", f"{closed}/profile.json")
-
-    def refusing(look):
-        def refused(path, *arguments, **options):
-            if str(path).startswith(closed):
-                raise PermissionError(errno.EACCES, "Permission denied", str(path))
-            return look(path, *arguments, **options)
-
-        return refused
-
-    for name in ("stat", "lstat", "open"):
-        monkeypatch.setattr(os, name, refusing(getattr(os, name)))
-    profile.set_current(None)
-    tables.forget()
-    assert hetero.matmul(np.eye(3), np.eye(3)).trace() == 3
-    assert hetero.plan("matmul", np.eye(3), np.eye(3)).chosen.method == "blas"
-    (text,) = warnings_of()
-    assert "Permission denied" in text
 
 
 @pytest.mark.parametrize("place", ["/dev/null/x", "/proc/nowhere"])
@@ -254,21 +179,14 @@ def spoiled(data, *path_and_value):
 DAMAGE = {
     "truncated": (lambda d: profile.encode(d)[:-40], "JSON"),
     "a list": (lambda d: b"[1, 2]", "object"),
+    "nested": (lambda d: b'{"schema_version": 3, "name": %s}' % (b"[" * 9**5), "nested"),
     "bit flipped": (flipped, "sha256"),
     "no checksum": (lambda d: json.dumps(d).encode(), "sha256"),
-    "no schema": (
-        lambda d: {k: v for k, v in d.items() if k != "schema_version"},
-        "schema_version",
-    ),
     "newer schema": (lambda d: {**d, "schema_version": 99}, "schema_version"),
     "no links": (lambda d: {k: v for k, v in d.items() if k != "links"}, "'links'"),
-    "time a number": (lambda d: {**d, "created": 5}, "created"),
-    "other CPU": (lambda d: spoiled(d, "fingerprint", "cpu", "name", "Z80"), "cpu name"),
 }
 CONSTANTS = ("models", CPU_MODEL)
-WAVES = {"overhead": 1e-6, "axes": [[16, 256]] * 3, "ratios": [1.0] * 8}
 SURFACE = {"overhead": 0.0, "axes": [[1, 99], [1, 99], [1, 99]], "seconds": [1.0] * 8}
-
 FILTERS = {"kind": "filter", "unit": 1e9, "a": None, "b": 1.0, "c": 1.0, "least": 1.0}
 
 
@@ -276,28 +194,14 @@ def model(form, **constants):
     return {"form": form, "constants": constants}
 
 
-def segments(**changes):
-    one = {"below": None, "bytes_per_second": 1e9, "seconds_per_byte": 0.0, "seconds": 1e-6}
-    return {"form": "segments", "constants": [{**one, **changes}]}
-
-
 # name -> (where in the content, with what value)
 DEEP = {
     "model a number": (*CONSTANTS, 3),
     "unknown form": (*CONSTANTS, model("tea leaves")),
-    "constants a list": (*CONSTANTS, "constants", []),
     "overhead negative": (*CONSTANTS, "constants", "overhead", -1.0),
-    "rate negative": (*CONSTANTS, "constants", "flops_per_second", -5.0),
-    "table without knots": (*CONSTANTS, model("table", **{**SURFACE, "axes": [[], [], []]})),
-    "table without ratios": (*CONSTANTS, model("table", overhead=0.0, axes=WAVES["axes"])),
+    "table without seconds": (*CONSTANTS, model("table", overhead=0.0, axes=SURFACE["axes"])),
     "table that turns back": (*CONSTANTS, model("table", **{**SURFACE, "axes": [[9, 1]] * 3})),
-    "table of no time": (*CONSTANTS, model("table", **{**SURFACE, "seconds": [0.0] * 8})),
-    "model of no operation": ("models", "nonsense", model("roofline")),
     "devices of numbers": ("devices", {"cpu": 5}),
-    "device the same as a list": ("devices", {"opencl:0": {"kind": "opencl", "same_as": ["x"]}}),
-    "memory in words": ("devices", {"cpu": {"kind": "cpu", "memory_bytes": "much"}}),
-    "errors without a mean": (*CONSTANTS, "residuals", {"p95": 0.1}),
-    "errors in words": (*CONSTANTS, "residuals", {"mean": 0.1, "p95": "small"}),
     "filters' bandwidth null": (*CONSTANTS, model("bandwidth", overhead=0.0, bandwidth=FILTERS)),
     "link a number": ("links", "opencl:*", 5),
     "link without segments": (
@@ -308,29 +212,6 @@ DEEP = {
     "dispatch of text": ("host", "dispatch", {"opencl:0": {"host": "x"}}),
     "no pack": ("host", {}),
 }
-
-
-def test_models_of_an_operation_that_is_unknown_here_are_kept(data, profile_file, warnings_of):
-    """Another version's, say; the rest is used."""
-    unknown = "cpu|sorting|bitonic|float32|*"
-    write(profile_file, spoiled(data, "models", unknown, model("table", **SURFACE)))
-    assert profile.current().name == data["name"]
-    assert warnings_of() == []
-    hetero.matmul(np.eye(3), np.eye(3))
-    assert unknown in profile.read(profile.current().save()).data["models"]
-    assert profile.current().dtypes()["sorting"] == {"float32"}
-
-
-def test_a_model_of_other_dimensions_prices_nothing(data, profile_file):
-    """It is right by its own form; that the operation has others shows when it is asked."""
-    two = {"overhead": 0.0, "axes": [[1, 99]] * 2, "seconds": [1.0] * 4}
-    write(profile_file, spoiled(data, *CONSTANTS, model("table", **two)))
-    operand = hetero.spec((9, 9), "float32")
-    assert hetero.plan("matmul", operand, operand, device="cpu").chosen.seconds is None
-
-
-# Those of another machine can be read all the same.
-UNREADABLE = list(DAMAGE)[: list(DAMAGE).index("other CPU")]
 
 
 @pytest.mark.parametrize("case", [*DAMAGE, *DEEP])
@@ -344,14 +225,21 @@ def test_damage_gives_one_warning(case, data, profile_file, warnings_of, opencl)
     assert named in text
     assert "\n" not in text
     assert profile.current().name == "conservative"
-    if case in UNREADABLE or case in DEEP:
-        with pytest.raises(ProfileError):
-            profile.named(str(profile_file))
+    with pytest.raises(ProfileError):
+        profile.named(str(profile_file))
 
 
-# name -> (makes it at a path, what the warning must name)
-def _fifo(path):
-    os.mkfifo(path)
+def test_models_of_an_operation_that_is_unknown_here_are_kept(data, profile_file, warnings_of):
+    """Another version's, say; the rest is used. Those of other dimensions price nothing."""
+    unknown = "cpu|sorting|bitonic|float32|*"
+    content = spoiled(data, "models", unknown, model("table", **SURFACE))
+    two = {"overhead": 0.0, "axes": [[1, 99]] * 2, "seconds": [1.0] * 4}
+    write(profile_file, spoiled(content, *CONSTANTS, model("table", **two)))
+    assert profile.current().name == "mine"
+    assert warnings_of() == []
+    assert profile.current().dtypes()["sorting"] == {"float32"}
+    operand = hetero.spec((9, 9), "float32")
+    assert hetero.plan("matmul", operand, operand, device="cpu").chosen.seconds is None
 
 
 def _large(path):
@@ -371,8 +259,8 @@ def _theirs(path):
 
 
 NO_FILES = {
-    "FIFO": (_fifo, "regular file"),
-    "directory": (lambda path: path.mkdir(), "regular file"),
+    "FIFO": (os.mkfifo, "regular file"),
+    "directory": (os.mkdir, "regular file"),
     "device": (lambda path: path.symlink_to("/dev/zero"), "regular file"),
     "200 MB": (_large, "at most"),
     "anybody may write it": (_anybodys, "anybody"),
@@ -396,33 +284,66 @@ def test_what_is_no_file_of_ones_own_gives_one_warning(case, profile_file, warni
     assert profile.current().name == "conservative"
 
 
-def test_a_profile_of_the_whole_machine_is_believed(data, profile_file, warnings_of):
-    """One that an administrator, root or not, put where only he may write."""
-    write(profile_file, data)
-    if os.geteuid() == 0:
-        os.chown(profile_file, 12345, -1)
-    profile_file.chmod(0o644)
-    profile_file.parent.chmod(0o755)
-    assert profile.current().name == "mine"
-    assert not warnings_of()
+# -- What makes a machine ------------------------------------------------------------------------
+
+# Where in a fingerprint, with what value, and what the warning says; None where it still holds.
+CHANGES = {
+    "CPU": (("cpu", "name", "Z80"), "cpu name was 'Z80', is "),
+    "cores": (("cpu", "cores", 99), "cpu cores was 99, is "),
+    "loops' threads": (("cpu", "loops", 99), "cpu loops was 99, is "),
+    "BLAS": (("blas", "blas", "mkl"), "blas was 'mkl', is "),
+    "BLAS's threads": (("blas", "blas_threads", 99), "blas_threads was 99, is "),
+    "hetero": (("hetero", "0.0"), "hetero was '0.0', is "),
+    "card": (("devices", "cuda:0", "name", "GeForce 256"), "cuda:0 was 'GeForce 256', is "),
+    "no card": (("devices", {}), "cuda:0 is new"),
+    "BLAS's version": (("blas", "blas_version", "0.1"), None),
+    "driver": (
+        ("devices", "cuda:0", "driver", "12.8"),
+        "the driver of cuda:0 was '12', is '0'",
+    ),
+    "driver's update": (("devices", "cuda:0", "driver", "0.9"), None),
+    "slot": (("devices", "cuda:0", "pci_bus_id", "0000:99:00.0"), None),
+    "a card more": (("devices", "cuda:7", {"name": "Z"}), None),
+}
 
 
-def test_nesting_of_any_depth_gives_one_warning(profile_file, warnings_of, data):
-    """What can be read can still be nested too deeply for what comes after reading."""
-    for depth in (*range(sys.getrecursionlimit() - 300, sys.getrecursionlimit() + 10), 100000):
-        nested = b"[" * depth + b"]" * depth
-        with pytest.raises(ProfileError):
-            profile.parse(b'{"schema_version": 3, "sha256": "", "name": %s}' % nested)
-    write(profile_file, b'{"schema_version": 3, "name": %s}' % nested)
-    assert profile.current().name == "conservative"
-    assert len(warnings_of()) == 1
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_profile_holds_for_its_cpu_threads_and_cards(
+    change, data, profile_file, cuda, warnings_of
+):
+    where, why = CHANGES[change]
+    now = {"devices": inventory.devices(), "fingerprint": inventory.fingerprint()}
+    write(profile_file, spoiled({**data, **now}, "fingerprint", *where))
+    (found,) = hetero.machine()["profiles"].values()
+    if why is None:
+        assert profile.current().name == "mine"
+        assert not warnings_of()
+        assert found.startswith("fits: ")
+    else:
+        assert profile.current().name == "conservative"
+        (text,) = warnings_of()
+        assert why in text
+        assert why in found
+        assert "'hetero calibrate'" in text
 
 
-def test_shipped_profiles():
-    for name in ("conservative", "tesla-t10"):
-        assert profile.named(name).name == name
-    with pytest.raises(ProfileError, match=r"'conservative', .*'tesla-t10'.*, got 'nonsense'"):
-        profile.named("nonsense")
+def test_each_machine_has_its_own_file(data, tmp_path, monkeypatch):
+    """In one cache directory: nodes of a cluster, batch jobs with other numbers of threads."""
+    monkeypatch.delenv("HETERO_PROFILE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    now, saved = inventory.fingerprint, {}
+    other = now() | {"blas": {"blas_threads": 1}}
+    for name, fingerprint in (("first", now), ("second", lambda: other)):
+        monkeypatch.setattr(inventory, "fingerprint", fingerprint)
+        content = {**data, "name": name, "fingerprint": fingerprint()}
+        saved[name] = profile.Profile(content).save()
+        profile.set_current(None)
+        assert profile.current().name == name
+    assert saved["first"] != saved["second"]
+    monkeypatch.setattr(inventory, "fingerprint", now)
+    profile.set_current(None)
+    assert profile.current().name == "first"
+    assert hetero.machine()["profile"]["file"] == str(saved["first"])
 
 
 # -- Looking up ----------------------------------------------------------------------------------
@@ -432,23 +353,45 @@ def test_which_model_answers(data):
     def roof(seconds):
         return model("roofline", overhead=seconds, flops_per_second=1e9, bytes_per_second=1e9)
 
-    names = ["gpu:0|matvec|tiled|float32|C odd", "gpu:0|matvec|tiled|float32|C"]
-    names += ["gpu:0|matvec|tiled|float32|* odd", "gpu:0|matvec|tiled|float32|*"]
+    names = [f"gpu:0|matvec|tiled|float32|{layout}" for layout in ("C odd", "C", "* odd", "*")]
     names += ["gpu:*|matvec|tiled|float32|C odd", "gpu:*|matvec|tiled|float32|*"]
+    work = hetero.registry.lookup("matvec")[0].work(hetero.ops.matvec.problem(A, A[0]), {})
     for first in range(len(names)):
         models = {name: roof(float(i)) for i, name in enumerate(names) if i >= first}
         found = profile.Profile({**data, "models": models})
         cost = found.cost("gpu:0", "gpu", "matvec", "tiled", "float32", "C odd")
-        work = hetero.ops.matvec.problem(A, A[0])
-        implementation = hetero.registry.lookup("matvec")[0]
-        assert cost(implementation.work(work, {}))[0] == float(first)
+        assert cost(work)[0] == float(first)
     assert profile.Profile({**data, "models": {}}).cost("a", "b", "c", "d", "e", "f") is None
 
 
-def test_a_folder_with_a_profiles_name_hides_it_not(tmp_path, monkeypatch):
+# -- Profiles that come with hetero ----------------------------------------------------------------
+
+SHIPPED = sorted(
+    file.name.removesuffix(".json")
+    for file in resources.files("hetero.profile.data").iterdir()
+    if file.name.endswith(".json")
+)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_what_comes_with_hetero_has_no_samples(name, tmp_path, monkeypatch):
+    found = profile.named(name)
+    assert found.name == name
+    assert len((resources.files("hetero.profile.data") / f"{name}.json").read_bytes()) <= 400_000
+    links = [
+        m for d in found.data["links"].values() for kinds in d.values() for m in kinds.values()
+    ]
+    for one in (*found.data["models"].values(), *links, found.data["host"]["pack"]):
+        assert "samples" not in one
+    raw = copy.deepcopy(found.data)
+    for one in raw["models"].values():
+        one["samples"] = {"seconds": [1.0]}
+    assert profile.parse(ship.shipped(raw, "mine")).data["models"] == found.data["models"]
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "h200").mkdir()
-    assert profile.named("h200").name == "h200"
-    (tmp_path / "mine").mkdir()
-    with pytest.raises(ProfileError, match="regular file"):
-        profile.named("mine")
+    (tmp_path / name).mkdir()  # a folder by that name
+    assert profile.named(name).name == name
+
+
+def test_a_name_that_is_no_profile_is_an_error_that_lists_them():
+    with pytest.raises(ProfileError, match=r"'conservative', .*'tesla-t10'.*, got 'nonsense'"):
+        profile.named("nonsense")

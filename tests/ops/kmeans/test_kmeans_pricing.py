@@ -10,7 +10,7 @@ import pytest
 import hetero
 from hetero import profile
 from hetero.calibration import fit, sizes
-from hetero.calibration.derived import derived
+from hetero.calibration.fit import derived
 from hetero.calibration.operands import FIRST
 from hetero.calibration.samples import Samples
 from hetero.calibration.sizes import Place, grid
@@ -127,7 +127,7 @@ def test_what_several_devices_are_sent_is_no_part_of_a_whole_fit():
     moved = math.prod(dims[:2]) * 8 / 1e9  # a half of X to each, by one bus
     for case, part in ((first, "seconds"), (whole, "setup")):
         taken = Samples({dims: 1.0}, setup={dims: 1.0})
-        left = fit.unmoved(case, place, taken, constants)
+        left = fit.unmoved(case, taken, constants)
         assert getattr(left, part)[dims] == pytest.approx(1.0 - moved, rel=1e-3)
         other = "setup" if part == "seconds" else "seconds"
         assert getattr(left, other)[dims] == 1.0

@@ -7,7 +7,7 @@ undisturbed half of its repeats: the faster one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from statistics import median
 
 from hetero.devices.base import Device
@@ -82,6 +82,18 @@ def _is_sure(samples: Sequence[float]) -> bool:
     """Whether there are enough samples, and the faster half of them are alike."""
     half = sorted(samples)[: (len(samples) + 1) // 2]
     return len(samples) >= _ENOUGH and half[-1] <= _ALIKE * half[0]
+
+
+def awaited(call: Callable[[], object], devices: Collection[Device]) -> Callable[[], object]:
+    """A call that returns when these devices have done what it asked of them."""
+
+    def run() -> None:
+        call()
+        for device in devices:
+            with device.active():
+                device.synchronize()
+
+    return run if devices else call
 
 
 def in_turn(

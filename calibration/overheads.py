@@ -16,8 +16,7 @@ import numpy as np
 from hetero import registry
 from hetero.arrays import spec
 from hetero.calibration import fit, links
-from hetero.calibration.candidates import awaited
-from hetero.calibration.measure import measure, once, undisturbed
+from hetero.calibration.measure import awaited, measure, once, undisturbed
 from hetero.calibration.repeat import leave_out
 from hetero.calibration.samples import Bench
 from hetero.calibration.sizes import Budget, Case, Place, WorkItem

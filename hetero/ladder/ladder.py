@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.calibration.candidates import leaving_out
+from hetero.evaluation.comparing import leaving_out
 from hetero.evaluation.report import by, markdown, prefixed, rounded
 from hetero.host import loops as compiled
 from hetero.imports import load

@@ -15,12 +15,12 @@ from hetero.calibration import measure as timing
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
+from hetero.evaluation import problems
 from hetero.imports import load
 from hetero.kernels import Launch
 from hetero.kernels.common.ladder import HELD_BYTES, Block, Step, Steps
 from hetero.kernels.common.peak import peaks
 from hetero.ladder.families import Arrays, Dims, Family, obstacle
-from hetero.ops import benchmark
 from hetero.pricing.plan import CPU
 from hetero.times import readable
 
@@ -40,7 +40,7 @@ def place_of(device: str | None) -> Device | None:
     """The device that is named, or the first GPU, or the first one at all; None of the CPU."""
     if device == CPU:
         return None
-    device = device or benchmark.cuda_device() or next(iter(devices.proven()), None)
+    device = device or problems.cuda_device() or next(iter(devices.proven()), None)
     if device is None:
         why = "; ".join(devices.missing())
         raise DeviceNotAvailable(

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any
 
-from hetero.calibration.candidates import leaving_out
 from hetero.errors import one_of
+from hetero.evaluation.comparing import leaving_out
 from hetero.evaluation.report import by, markdown, rounded
 from hetero.kernels.common.ladder import Block
 from hetero.ladder import families, running

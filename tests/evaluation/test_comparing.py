@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from hetero.calibration import candidates
 from hetero.calibration.measure import wait_until_idle
+from hetero.evaluation import comparing
 
 
 class Host:
@@ -47,7 +47,7 @@ def test_what_ran_before_counts_for_nobody(monkeypatch):
         "device": host.call("device", 1.5e-4),
     }
     failed = {}
-    found = candidates.timed(calls, budget=0.05, failed=failed, spinning=frozenset({"product"}))
+    found = comparing.timed(calls, failed=failed)
     assert found == pytest.approx({"product": 2e-4, "loop": 1e-4, "device": 1.5e-4})
     assert not failed
     assert host.until < host.now

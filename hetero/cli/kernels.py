@@ -80,7 +80,7 @@ def _ladder_options() -> Options:
     yield from _common("such as cuda:0, or cpu")
     text = (
         "extents of squares; of images and grids likewise, of k-means rows (default: three, small "
-        "ones without a GPU; with --plot those between them that double)"
+        "ones without a GPU)"
     )
     yield "--sizes", text, _SIZES
     text = "with --device cpu: time loops that have several threads on each of these numbers"
@@ -140,7 +140,6 @@ def ladder(arguments: argparse.Namespace) -> int:
     from hetero.ladder import ladder
 
     own = {"threads": arguments.threads, "limit": arguments.limit}
-    own["curve"] = arguments.plot is not None
     found = _measured(arguments, ladder, arguments.operation, **own, **_sizes(arguments))
     show(arguments, found, lambda: ladder.text(found))
     return values.plot(arguments, found, ladder)

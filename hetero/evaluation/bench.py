@@ -12,7 +12,7 @@ import numpy as np
 
 from hetero import devices
 from hetero.arrays import HOST
-from hetero.calibration.measure import awaited, measure
+from hetero.calibration.measure import measure
 from hetero.devices.base import Device
 from hetero.errors import DeviceNotAvailable, one_of
 from hetero.evaluation import problems
@@ -146,10 +146,6 @@ def speeds(device: Device, nbytes: int) -> dict[str, float]:
             "download, pinned": lambda: device.download(there, pinned),
             "both at once, pinned": both,
         }
-        if device.name == problems.cuda_device() and (cupy := problems.library("cupy")):
-            array = cupy.asarray(ordinary)
-            ways["CuPy asarray"] = awaited(lambda: cupy.asarray(ordinary), [device])
-            ways["CuPy asnumpy"] = lambda: cupy.asnumpy(array)
         found = {}
         for name, copy in ways.items():
             moved = nbytes * (2 if name.startswith("both") else 1)
@@ -162,5 +158,5 @@ def text(found: Mapping[str, Any]) -> str:
     kinds = [name for name in found["copies"][0] if name != "bytes"]
     sizes = [f"{row['bytes'] >> 10} KiB" for row in found["copies"]]
     cells = [[kind, *(f"{row[kind] / 1e9:.1f}" for row in found["copies"])] for kind in kinds]
-    head = f"copies between the host and {found['device']}, in GB/s"
-    return "\n".join([head, "", *markdown(("", *sizes), cells)])
+    head = f"copies between the host and {found['device']}, in GB/s\n"
+    return "\n".join([head, *markdown(("", *sizes), cells)])

@@ -59,9 +59,8 @@ def gpu(devices: Mapping[str, Mapping[str, Any]], device: str | None) -> str:
             return name
     if others and device is not None:
         raise DeviceNotAvailable(one_of("--device", others, device))
-    takes = f"--device takes {', '.join(others)}; " if others else ""
-    machines = "--profile h100, h200 or tesla-t10 predicts for a machine with one"
-    raise DeviceNotAvailable(f"no GPU is here; {takes}{machines}")
+    here = f"no GPU is here; --device takes {', '.join(others) or 'none'}"
+    raise DeviceNotAvailable(f"{here}; --profile h100, h200 or tesla-t10 predicts for one")
 
 
 def plan(

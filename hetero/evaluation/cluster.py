@@ -19,7 +19,6 @@ from hetero.pricing.plan import CPU
 from hetero.profile import Profile
 from hetero.times import readable
 
-_LARGEST_FILE = 1 << 20  # bytes
 _LEAST = {"nodes": 1, "gpus_per_node": 1}  # whole numbers, and others
 _LEAST |= {"host_seconds": 0.0, "bytes_per_second": 1.0, "seconds": 0.0}
 PICTURE = (8.0, 5.0)  # inches
@@ -78,7 +77,7 @@ class Cluster:
 def read(path: str) -> Cluster:
     """The cluster of a JSON file; ValueError that names what is wrong, and the valid keys."""
     try:
-        data = dict(json.loads(paths.read_file(path, _LARGEST_FILE)))
+        data = dict(json.loads(paths.read_file(path, 1 << 20)))
         links = {key: Link(**data.pop(key)) for key in ("gpu_link", "node_link") if key in data}
         return Cluster(**data, **links)
     except (ValueError, TypeError, OSError, RecursionError) as error:
@@ -98,10 +97,8 @@ class Solve(NamedTuple):
     info: dict[str, Any]
 
     def step(self, rows: int) -> tuple[float, float] | None:
-        """Seconds of launching and of computing an iteration on rows that one device has alone.
-
-        None without constants. Launching is what the least work takes.
-        """
+        """Seconds of launching (what the least work takes) and of computing an iteration on rows
+        that one device has alone; None without constants."""
         problem = replace(self.call, dims=(rows, *self.call.dims[1:])).problem()
         work = self.row.work(problem, self.info)._replace(repeat=1)
         key = problem.operation, self.row.method, problem.dtype, problem.layout
@@ -121,9 +118,8 @@ class Solve(NamedTuple):
 
 
 def forecast(solve: Solve, cluster: Cluster, parts: int) -> dict[str, Any]:
-    """An iteration of a solve on a number of devices: parts; rows (of the one that has most);
-    seconds = compute + launch + halo + sums; efficiency = T(1) / (parts T(parts)); binds (the
-    longest term)."""
+    """An iteration on a number of devices: parts; rows (of the one that has most); seconds =
+    compute + launch + halo + sums; efficiency = T(1) / (parts T(parts)); binds (the longest)."""
     what, rows, halo, sums = solve.iteration, -(-solve.call.dims[0] // parts), 0.0, 0.0
     launch, compute = solve.step(rows)
     if parts > 1:
@@ -132,9 +128,8 @@ def forecast(solve: Solve, cluster: Cluster, parts: int) -> dict[str, Any]:
         halo, sums = min(2, parts - 1) * halo / what.every, what.sums * sums
     terms = dict(zip(TERMS, (compute, launch, halo, sums), strict=True))
     seconds, one = sum(terms.values()), sum(solve.step(solve.call.dims[0]))
-    made = {"parts": parts, "rows": rows, "seconds": seconds, **terms}
-    binds = max(terms, key=terms.__getitem__)
-    return made | {"efficiency": one / seconds / parts, "binds": binds}
+    told = {"efficiency": one / seconds / parts, "binds": max(terms, key=terms.__getitem__)}
+    return {"parts": parts, "rows": rows, "seconds": seconds, **terms, **told}
 
 
 def solves(call: calls.Call, cluster: Cluster, method: str | None = None) -> list[Solve]:
@@ -147,15 +142,15 @@ def solves(call: calls.Call, cluster: Cluster, method: str | None = None) -> lis
         raise ValueError(f"--method must be one of {', '.join(exchanged)}, got {method!r}")
     constants, devices = calls.known(cluster.profile)
     name = next((n for n, i in devices.items() if i["kind"] != CPU), None)
-    methods, kind = [method] if method else [*exchanged], devices[name]["kind"] if name else None
+    methods, kind = [method] if method else exchanged, devices[name]["kind"] if name else None
     found = [
         Solve(call, row, exchanged[row.method], constants, name, devices[name])
         for row in registry.lookup(call.operation.name)
         if row.kind == kind and row.method in methods
     ]
-    if not (known := [solve for solve in found if solve.step(call.dims[0]) is not None]):
-        raise ValueError(f"the profile {constants.name!r} has no constants of {call} on a GPU")
-    return known
+    if known := [solve for solve in found if solve.step(call.dims[0]) is not None]:
+        return known
+    raise ValueError(f"the profile {constants.name!r} has no constants of {call} on a GPU")
 
 
 def scaling(call: calls.Call, cluster: Cluster, method: str | None = None) -> dict[str, Any]:
@@ -173,18 +168,17 @@ def scaling(call: calls.Call, cluster: Cluster, method: str | None = None) -> di
     counts = sorted({2**k for k in range(most(solve).bit_length())} | {most(solve)})
     known = {"call": str(call), "method": solve.row.method, "iterations": steps(solve)}
     known |= {"device": f"{solve.device} of {solve.constants.name}", "devices": total}
-    known["fits_from"] = solve.fits_from()
-    return known | {"rows": [forecast(solve, cluster, n) for n in counts]}
+    rows = [forecast(solve, cluster, n) for n in counts]
+    return known | {"fits_from": solve.fits_from(), "rows": rows}
 
 
 def text(scaled: Mapping[str, Any]) -> str:
     """What `scaling` gives."""
-    last, fits = scaled["rows"][-1], scaled["fits_from"]
+    last, fits, steps = scaled["rows"][-1], scaled["fits_from"], scaled["iterations"]
+    took = f"iterations of {readable(last['seconds'])}: {readable(steps * last['seconds'])}"
     lines = [
-        f"{scaled['call']} by {scaled['method']}: {scaled['devices']:,} GPUs, constants of "
-        f"{scaled['device']}",
-        f"   {last['binds']} binds; about {scaled['iterations']:,} iterations of "
-        f"{readable(last['seconds'])}: {readable(scaled['iterations'] * last['seconds'])}",
+        "{call} by {method}: {devices:,} GPUs, constants of {device}".format_map(scaled),
+        f"   {last['binds']} binds; about {steps:,} {took}",
         f"   room for the vectors: {'on no number' if fits is None else f'from {fits:,}'} GPUs on",
     ]
     cells = [

@@ -1,11 +1,9 @@
 """Calls of one thing compared: hetero's own, by each candidate of the plan, and other libraries'.
 
-What ran before a call decides what it takes: threads that sleep must be woken, caches are cold, and
-BLAS's idle threads, which spin for 0.1 s after a product, hold the cores that loops and copies
-want. A candidate that is timed right after another one pays for that one, and which pays most
-depends on what they are. So a turn begins when BLAS's threads sleep, with calls that do not count;
-then some calls in a row do. Turns go round, so that a slower spell of the machine hits all alike.
-What fails is left out.
+What ran before a call decides what it takes: caches are cold, threads must be woken, and BLAS's
+idle threads, which spin for 0.1 s after a product, hold the cores that others want. So a turn
+begins when BLAS's threads sleep, with calls that do not count; then some calls in a row do. Turns
+go round, so that a slower spell of the machine hits all alike. What fails is left out.
 """
 
 from __future__ import annotations
@@ -170,13 +168,7 @@ def compared(
     return row, plan, results.get(OWN)
 
 
-def _row(
-    case: str,
-    plan: Plan,
-    seconds: dict[str, float],
-    peers: list[str],
-    failed: dict[str, str],
-) -> dict[str, Any]:
+def _row(case: str, plan: Plan, seconds: Any, peers: Any, failed: Any) -> dict[str, Any]:
     problem, chosen = plan.problem, plan.chosen
     flops = registry.lookup(problem.operation)[0].work(problem, inventory.devices()[CPU]).flops
     nbytes = sum(o.nbytes for o in (*problem.inputs, problem.output))

@@ -21,7 +21,6 @@ from hetero.profile import PAGEABLE, PINNED, STAGED
 from hetero.times import readable
 
 PICTURE = (8.0, 5.0)  # inches
-_LOOKED_AT = (8, 16384), (1 << 10, 1 << 24)  # extents of a call, and bytes, at least
 
 
 def transfer(
@@ -42,21 +41,18 @@ def transfer(
 
     Raises
     ------
-    DeviceNotAvailable
-        If there is no such device, or none was named and there is none.
-    ValueError
-        If bytes are not given, and there is no `Call` to take them from, or no such profile.
+    DeviceNotAvailable, ValueError
+        If there is no such device or profile, or bytes and a `Call` are both missing.
     """
-    call = work if isinstance(work, Call) else None
-    if call is None and None in (up, down):
+    if (call := work if isinstance(work, Call) else None) is None and None in (up, down):
         missing = "UP and DOWN" if up is None else "DOWN"
         raise ValueError(f"{missing} must be given in bytes, unless --work names an operation")
-    constants, devices = calls.known(named)
-    name = calls.gpu(devices, device)
-    extent, over = (max(up, down, 1), "bytes") if call is None else (call.extent, call.leading)
-    least, most = _LOOKED_AT[call is None]
+    name = calls.gpu((known := calls.known(named))[1], device)
+    extent, over, least, most = max(up or 0, down or 0, 1), "bytes", 1 << 10, 1 << 24
+    if call is not None:
+        extent, over, least, most = call.extent, call.leading, 8, 16384
     sizes = extents(min(least, extent), max(most, 4 * extent))
-    machine = OtherMachine(constants, devices)
+    constants, machine = known[0], OtherMachine(*known)
 
     def parts(size: int) -> list[list[int]]:
         """Bytes of each copy up, and down."""
@@ -65,7 +61,7 @@ def transfer(
         problem = call.of_size(size).problem()
         return [[o.nbytes for o in problem.inputs], [problem.output.nbytes]]
 
-    own = list(map(sum, parts(extent)))
+    own = [sum(each) for each in parts(extent)]
     total = own[0] if up is None else up, own[1] if down is None else down
     ratios = [given / max(n, 1) for n, given in zip(own, total, strict=True)]
 
@@ -73,8 +69,8 @@ def transfer(
         """Seconds of both directions; what is too small to be staged goes as pageable memory."""
         seconds = []
         for way, ratio, each in zip(("upload", "download"), ratios, parts(size), strict=True):
-            link = constants.curve(name, way, memory)  # or KeyError
-            link = constants.link(name, way) if memory == STAGED else link
+            known = constants.curve(name, way, memory)  # or KeyError
+            link = constants.link(name, way) if memory == STAGED else known
             seconds.append(sum(link(round(ratio * n)) for n in each if n))
         return seconds
 
@@ -97,7 +93,8 @@ def transfer(
     def curve(memory: str | None) -> dict[int, float]:
         return {n: known for n in sizes if (known := seconds(memory, n)) is not None}
 
-    pays, curves = dict[str, Any](), {CPU: curve(None)} if work else {}
+    curves, cpu = {CPU: curve(None)} if work else {}, partial(seconds, None)
+    pays: dict[str, Any] = {}
     done = alone(CPU, extent), alone(name, extent)
     here, there = (seconds for seconds, _ in done)
     for memory in (PAGEABLE, STAGED, PINNED):
@@ -106,27 +103,25 @@ def transfer(
             one = pays[memory] = {"upload": upload, "download": download}
             curves[f"{name}, {memory}"] = curve(memory)
             if here is not None and there is not None:
-                one["gain"] = here / (upload + there + download)
-                gained = here - there - download
+                one["gain"], gained = here / (upload + there + download), here - there - download
                 one["calls"] = int(upload / gained) + 1 if gained > 0.0 else None
             if call is not None and here is not None:
-                compared = partial(seconds, None), partial(seconds, memory), sizes
-                one["break_even"] = break_even(*compared)._asdict()
+                one["break_even"] = break_even(cpu, partial(seconds, memory), sizes)._asdict()
     what = str(call or "the given work") if work else f"copies to and from {name}"
-    known = {"device": name, "profile": constants.name, "up": total[0], "down": total[1]}
-    return known | {"what": what, "done": done, "pays": pays, "over": over, "curves": curves}
+    told = {"device": name, "profile": constants.name, "up": total[0], "down": total[1]}
+    return told | {"what": what, "done": done, "pays": pays, "over": over, "curves": curves}
 
 
 def text(found: Mapping[str, Any]) -> str:
-    """Whether it pays by copies of ordinary memory, in one sentence; then copies and the work."""
+    """Whether it pays by copies of ordinary memory, in one sentence; copies and the work."""
     device, kinds, ((cpu, by), (there, by_device)) = found["device"], found["pays"], found["done"]
     one = kinds[memory := STAGED if STAGED in kinds else PAGEABLE]
     both, gain, at = one["upload"] + one["download"], one.get("gain"), one.get("break_even")
     copies, pays = f"copies of {readable(both)} ({memory} memory)", ""
     if at is not None:
-        every = " at every size looked at," * (at["extent"] == at["smallest"])
-        pays = f" moving pays{every} from {found['over']} = {at['extent']} on;"
-        pays = pays if at["extent"] else f" moving pays at no size up to {at['largest']};"
+        every = "at every size looked at, " * (at["extent"] == at["smallest"])
+        size = f"{every}from {found['over']} = {at['extent']} on"
+        pays = f" moving pays {size if at['extent'] else 'at no size looked at'};"
     if gain is not None:
         word, fast = "Yes" if gain > 1.0 else "No", f"{gain:.3g} times as fast as {CPU}"
         answer = f"{word}:{pays} {device} is {fast} with {copies}."
@@ -135,8 +130,8 @@ def text(found: Mapping[str, Any]) -> str:
     else:
         left = readable(max(cpu - both, 0.0))
         answer = f"Yes, if the work takes {device} less than {left}; {copies}."
-    lines = [answer, "", f"{found['up']:,} bytes up and {found['down']:,} down, {device} "]
-    lines[-1] += f"(profile: {found['profile']})"
+    moved = "{up:,} bytes up and {down:,} down, {device} (profile: {profile})".format_map(found)
+    lines = [answer, "", moved]
     for where, seconds, method in ((CPU, cpu, by), (f"{device} alone", there, by_device)):
         if seconds is not None:
             lines.append(f"{found['what']} on {where}: {readable(seconds)} by {method or 'itself'}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from hetero.errors import one_of
 from hetero.evaluation.comparing import leaving_out
-from hetero.evaluation.report import by, markdown, rounded
+from hetero.evaluation.report import by, draw_curves, markdown, rounded
 from hetero.kernels.common.ladder import Block
 from hetero.ladder import families, running
 from hetero.ladder.running import Clock, OnDevice
@@ -172,30 +172,27 @@ def _threads(one: dict[str, Any]) -> int:
 
 def draw(found: dict[str, Any], picture: Any) -> None:
     """Draw the last size on a figure of matplotlib's: a map of x and y for each number of results
-    of a thread, the rung's own block framed; where y is 1, the mean time over all threads."""
+    of a thread; where y is 1, the mean time over all threads."""
     size = found["sizes"][-1]
     timed = [one for one in size["blocks"] if "seconds" in one]
-    picture.suptitle(f"{found['operation']} {by(size['dims'])} by {found['method']}, time / best")
+    title = f"{found['operation']} {by(size['dims'])} by {found['method']}, time / best"
     best = min(one["seconds"] for one in timed)
     if {one["block"][1] for one in timed} == {1}:
-        axes, totals = picture.subplots(), sorted({_threads(one) for one in timed})
-        means = [fmean(o["seconds"] / best for o in timed if _threads(o) == n) for n in totals]
-        axes.plot(totals, means, "ko-")
-        axes.set_xscale("log", base=2)
-        axes.set(xlabel="threads in all", ylabel="mean of all blocks")
+        totals = sorted({_threads(one) for one in timed})
+        curve = {
+            n: fmean(one["seconds"] / best for one in timed if _threads(one) == n) for n in totals
+        }
+        curves = {"mean of all blocks": curve}
+        draw_curves(picture.subplots(), title, "threads in all", curves, unit="time / best")
         return
+    picture.suptitle(title)
     each = sorted({one["block"][2] for one in timed})
     panes = picture.subplots(1, len(each), squeeze=False, sharey=True)[0]
     for axes, results in zip(panes, each, strict=True):
         here = {tuple(o["block"][:2]): o["seconds"] for o in timed if o["block"][2] == results}
         xs, ys = (sorted({place[axis] for place in here}) for axis in (0, 1))
         values = [[here.get((x, y), float("nan")) / best for x in xs] for y in ys]
-        axes.imshow(values, origin="lower", aspect="auto", cmap="viridis_r", norm="log")
-        for (x, y), seconds in here.items():
-            own = [x, y, results] == size["chosen"]
-            style = {"ha": "center", "va": "center", "size": 7}
-            box = {"facecolor": "white", "linewidth": 2.0 * own, "pad": 1.0}
-            axes.text(xs.index(x), ys.index(y), f"{seconds / best:.3g}", bbox=box, **style)
+        picture.colorbar(axes.imshow(values, origin="lower", aspect="auto", norm="log"), ax=axes)
         axes.set_xticks(range(len(xs)), xs)
         axes.set_yticks(range(len(ys)), ys)
         axes.set(xlabel="threads along x", ylabel="along y", title=f"{results} a thread")

@@ -106,13 +106,15 @@ def test_several_sweeps_in_a_pass_exchange_once():
 
 
 @pytest.mark.parametrize(
-    ("function", "method"), [("solve_cg", "fused"), ("solve_poisson", "jacobi")]
+    ("function", "method", "dims"),
+    [
+        ("solve_cg", "fused", (300, 200, 100)),
+        ("solve_cg", "fused", (64, 64)),
+        ("solve_poisson", "jacobi", (9000, 700)),
+    ],
 )
-@pytest.mark.parametrize("dims", [(64, 64), (2048, 2048), (9000, 700), (300, 200, 100)], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_one_device_costs_what_a_plan_says(function, method, dims, dtype):
-    if (method, len(dims)) == ("jacobi", 3):
-        dims = dims[:2]  # it sweeps over 2-D grids
     one = solve(dims, method=method, function=function, dtype=dtype)
     constants, devices = calls.known("h200")
     machine = OtherMachine(constants, devices)
@@ -162,13 +164,8 @@ def test_json_has_what_the_text_has(run, data):
         assert f"| {row['parts']:,} | {row['rows']:,} |" in out
     poisson = data("explain", "solve_poisson", 2048, 2048, "--cluster", EXAMPLE)
     assert poisson["method"] == "jacobi"
-
-
-def test_few_rows_employ_few_gpus(data):
-    """Each has two rows at least."""
-    for rows, parts in ((9, [1, 2, 4]), (1, [1])):
-        found = data("explain", "solve_cg", rows, 5000, "--cluster", EXAMPLE)["rows"]
-        assert [row["parts"] for row in found] == parts
+    few = data("explain", "solve_cg", 9, 5000, "--cluster", EXAMPLE)["rows"]
+    assert [row["parts"] for row in few] == [1, 2, 4]  # each has two rows at least
 
 
 @pytest.mark.parametrize("function", ["solve_cg", "solve_poisson"])  # which exchanges no sums
@@ -218,16 +215,12 @@ def test_wrong_values_and_missing_ones_are_named(run, tmp_path, wrong, naming):
     refused(run, "explain", "solve_cg", 99, 99, "--cluster", file, naming=naming)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "5", "[" * 100_000, "\0", '{"nodes": 9e999}'])
+@pytest.mark.parametrize("content", ["", "[]", "5", "[" * 100_000, '{"nodes": 9e999}'])
 def test_what_is_no_cluster_is_refused(run, tmp_path, content):
     file = tmp_path / "cluster.json"
     file.write_text(content)
-    refused(run, "explain", "solve_cg", 99, 99, "--cluster", file, naming=("cluster.json",))
-
-
-@pytest.mark.parametrize("file", ["nowhere.json", "/", "/dev/zero", "x" * 5000])
-def test_files_that_cannot_be_read_are_refused(run, file):
-    refused(run, "explain", "solve_cg", 99, 99, "--cluster", file, naming=("--cluster",))
+    for named in (file, "nowhere.json", "/"):
+        refused(run, "explain", "solve_cg", 99, 99, "--cluster", named, naming=(f"{named}",))
 
 
 @pytest.mark.parametrize(
@@ -235,12 +228,8 @@ def test_files_that_cannot_be_read_are_refused(run, file):
     [
         (("matmul", 9, 9, 9), ("solve_cg, solve_poisson", "matmul 9 9 9")),
         (("solve_cg", 9), ("solve_cg, solve_poisson", "solve_cg 9")),
-        (("solve_poisson", 9), ("NY NX",)),
-        (("solve_poisson", 9, 0), ("0",)),
-        (("solve_poisson", 9, 9, "--dtype", "int32"), ("int32",)),
         (("solve_poisson", 9, 9, "--method", "dst"), ("jacobi", "'dst'")),
         (("solve_poisson", 9, 9, "--device", "cuda:0"), ("--device",)),
-        (("solve_poisson", 9, 9, "--again", 5), ("--again",)),
         (("solve_poisson", 9, 9, "--plot", "x.nothing"), ("x.nothing",)),
         (("solve_poisson", 9, 9, "--plot", "/nowhere/x.svg"), ("/nowhere",)),
     ],
@@ -249,7 +238,3 @@ def test_files_that_cannot_be_read_are_refused(run, file):
 def test_other_arguments_that_do_not_fit_are_refused(run, arguments, naming):
     code = FAILED if "/nowhere/x.svg" in arguments else 2
     refused(run, "explain", *arguments, "--cluster", EXAMPLE, naming=naming, code=code)
-
-
-def test_a_picture_is_of_a_cluster(run):
-    refused(run, "explain", "matmul", 9, 9, 9, "--plot", "x.svg", naming=("--cluster",))

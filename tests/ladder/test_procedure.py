@@ -54,26 +54,6 @@ def test_a_kernel_that_fits_nowhere_is_named():
 
 
 @pytest.mark.parametrize(
-    ("registers", "shared", "size", "percent"),
-    [
-        (16, 0, 128, 67),  # k-means, find_nearest_cluster
-        (16, 0, 256, 100),
-        (9, 0, 1024, 67),  # compute_delta
-        (9, 0, 512, 100),
-        (22, 8192, 1024, 67),  # the product in blocks of 32 x 32
-        # It prints 100 % for blocks of 16 x 16, and no registers. 22 cannot be: a warp gets
-        # 22 x 32 in units of 64, and 46 warps have the registers for that, in blocks of 8 warps 40.
-        (22, 2048, 256, 83),
-        (20, 2048, 256, 100),  # 640 registers, which 51 warps have
-    ],
-)
-def test_occupancy_of_a_gtx_480(registers, shared, size, percent):
-    """What a report of the course 18-645 (Spring 2014) read off NVIDIA's occupancy calculator."""
-    card, needs = CARDS["GTX 480"], Resources(registers, shared)
-    assert round(100 * metrics.occupancy(card, needs, Launch(100, 1, size, 1))) == percent
-
-
-@pytest.mark.parametrize(
     ("name", "registers", "size", "blocks"),
     [
         ("GTX 480", 25, 416, 2),  # 32768 / 832 = 39 warps, of which 13 a block; 2 schedulers: 38
@@ -115,14 +95,6 @@ def test_5_19():
         for n in (*SIZES, *range(1536, 16384, 2560)):
             found = CONVOLUTION.chosen("tuned", "float32", T10, (n, n, fs, fs))
             assert found == (x, max(64 // x, 1), 1)
-
-
-def test_today_blocks_fill_the_card():
-    """As many threads as saturate memory run, where the rows are enough."""
-    for n in (4096, 16384):
-        x, y, _ = MATVEC.chosen("tuned", "float32", HOPPER, (n, n))
-        needs = Resources(15, (x * x + x) * 4)
-        assert metrics.active_threads(HOPPER, needs, Launch(n // x, 1, x, y)) >= HOPPER.saturating
 
 
 def test_cards_of_devices():

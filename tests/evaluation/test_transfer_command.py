@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import json
-import sys
 
 import pytest
 
-from hetero import devices, profile, registry
-from hetero.evaluation import calls, report, transfer
+from hetero import devices, registry
+from hetero.evaluation import calls, transfer
 from hetero.evaluation.calls import BreakEven, Call, break_even
 from hetero.profile import inventory
 
@@ -86,25 +84,6 @@ def test_seconds_that_are_given():
     assert slow["calls"] - 1 <= slow["upload"] / left < slow["calls"]
     never = transfer.transfer(0, 1 << 30, (0.1, 0.02), named="h100")["pays"]["pageable"]
     assert never["calls"] is None
-
-
-def line(rate, seconds):
-    """A link's model of one segment."""
-    one = {"below": None, "bytes_per_second": rate, "seconds_per_byte": 0.0, "seconds": seconds}
-    return {"form": "segments", "constants": [one]}
-
-
-def test_what_is_too_small_to_be_staged_goes_as_pageable_memory_does(tmp_path):
-    data = json.loads(json.dumps(profile.shipped("tesla-t10").data))
-    data["links"]["cuda:0"] = {
-        way: {"pageable": line(rate=1e9, seconds=1e-5), "staged": line(rate=1e10, seconds=1e-3)}
-        for way in ("upload", "download")
-    }
-    path = profile.Profile(data).save(tmp_path / "staged.json")
-    found = transfer.transfer(100 * MB, 1000, named=str(path))["pays"]
-    plain, staged = (found[memory] for memory in ("pageable", "staged"))
-    assert staged["upload"] == pytest.approx(0.1 * plain["upload"], rel=0.1)
-    assert staged["download"] == plain["download"]
 
 
 # -- the command ---------------------------------------------------------------------------------
@@ -190,14 +169,3 @@ def test_picture(run, tmp_path, work, kind):
     assert "pageable" in out
     content = path.read_bytes()
     assert content.startswith(b"\x89PNG" if kind == "png" else b"<?xml")
-
-
-def test_without_matplotlib_the_table_still_comes(run, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    path = tmp_path / "curves.png"
-    code, out, err = run(MB, MB, "--profile", "h100", "--plot", path)
-    assert code == FAILED  # the file is not there
-    assert "pageable" in out
-    assert err.strip() == f"hetero: {report.INSTALL}"
-    assert not path.exists()

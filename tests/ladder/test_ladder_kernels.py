@@ -11,9 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import runtimes
-from compiled import compile_cuda, spilling
+from compiled import spilling
 
-from hetero import kernels
 from hetero.errors import MethodNotAvailable
 from hetero.kernels.common.ladder import HELD_BYTES, SHARED_BYTES
 from hetero.kernels.cpu.ladder import LADDERS
@@ -79,15 +78,6 @@ def test_compiles_without_spills(arch):
     assert spilling(launches.values(), arch) == []
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_file_compiles_as_a_whole(dtype):
-    """Its own macros' values, for who reads it and runs nvcc."""
-    for function, of in FAMILIES.items():
-        real = (("REAL", {"float32": "float", "float64": "double"}[dtype]),)
-        launch = kernels.Launch(f"{of.ladder.family}/ladder.cu", "", real, 1, 1, ())
-        assert compile_cuda(launch, "sm_90") == 0, function
-
-
 def test_blocks_are_legal_on_any_card():
     """Whole warps that a block holds, whose tiles fit; and the rung's own is one of them."""
     small = HOPPER._replace(block_threads=256, block_shared=16384)
@@ -99,11 +89,6 @@ def test_blocks_are_legal_on_any_card():
             assert card.warp <= block.x * block.y <= card.block_threads
             assert rung.shared(block, item) <= min(card.block_shared, SHARED_BYTES)
             assert block.each in (rung.each or (rung.block.each,))
-    matvec = FAMILIES["matvec"].ladder
-    assert {b.y for b in matvec.blocks("shared", "float32", HOPPER)} == {1}
-    assert all(b.y <= b.x for b in matvec.blocks("split", "float32", HOPPER))
-    assert {b.each for b in matvec.blocks("spread", "float32", HOPPER)} == {2, 4, 8, 16, 32}
-    assert len(FAMILIES["matmul"].ladder.blocks("tuned", "float32", HOPPER)) > 100
 
 
 def test_what_does_not_fit_is_left_out(device):

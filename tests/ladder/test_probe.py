@@ -50,20 +50,6 @@ def test_each_element_is_read_once_by_neighbours_a_stride_apart(piece, stride):
     np.testing.assert_array_equal(sums, steps.sum(axis=1).reshape(-1))
 
 
-@pytest.mark.parametrize("stride", [0, 1, 33, 64])
-def test_a_warps_threads_read_shared_memory_a_stride_apart(stride):
-    own = runtimes.opencl_device()
-    rounds = 2048 // 32 + 1  # once round, and on
-    launch, reads = access.banks(stride, 2, rounds, own.block_limit)
-    threads = 2 * launch.block
-    assert reads == 32 * rounds * threads
-    lane = np.arange(threads) % 32
-    at = lane[:, None] * stride + 32 * np.arange(rounds)
-    first = np.where(np.arange(rounds) == 0, at, at % 2048)
-    sums = (first[:, :, None] + np.arange(32)).sum(axis=(1, 2))
-    np.testing.assert_allclose(launched(own, launch, None, threads), sums, rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("name", "ratios", "said"),
     [

@@ -22,7 +22,6 @@ COMMANDS = {
     "calibrate --fresh": "an interrupted calibration leaves nothing, the next one begins anew",
     "calibrate --kernels": "kernels are planned by constants of their plan files",
     "ladder --source": "the kernels' sources are in the package's folder kernels",
-    "report --ladder": "hetero ladder prints it",
     "report --compare": "hetero bench compares with other libraries",
     "ladder --why": "Nsight Compute says what limits a kernel",
     "sweep --metrics": "hetero sweep prints how far input parameters describe the times",

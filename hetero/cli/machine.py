@@ -121,14 +121,23 @@ def _report_options() -> Options:
     yield "file", "to write, such as report.html", FILE
     text = "of another machine: tesla-t10, h100, h200, h100x2, h200x2, or a profile's file"
     yield "--profile", f"{text} (default: this)", PROFILE
+    text = "measure this operation's ladder, as hetero ladder does, and show it; may be repeated"
+    yield "--ladder", text, {"action": "append", "default": [], "metavar": "OPERATION"}
 
 
 def report(arguments: argparse.Namespace) -> int:
     """What is known of a machine, as a page for a browser."""
     from hetero.evaluation.page import page
+    from hetero.ladder import families, ladder
 
     check_file("FILE", arguments.file)
-    found = page(arguments.profile)
+    if arguments.ladder and arguments.profile is not None:
+        raise ValueError("--ladder measures this machine, and --profile names another one")
+    for name in arguments.ladder:
+        families.family(name)  # or it says what there is
+    progress = progress_bar()
+    ladders = [ladder.text(ladder.ladder(name, progress=progress)) for name in arguments.ladder]
+    found = page(arguments.profile, ladders)
     Path(arguments.file).write_text(found, "utf-8")
     show(arguments, {"file": arguments.file}, lambda: f"the page is in {arguments.file}")
     return DONE

@@ -53,8 +53,9 @@ $content
 """)
 
 
-def page(named: str | None = None) -> str:
-    """What is known of this machine, or of another one by its profile, which is a name or a file.
+def page(named: str | None = None, ladders: Iterable[str] = ()) -> str:
+    """What is known of this machine, or of another one by its profile, which is a name or a file;
+    and ``ladders``, as `hetero ladder` prints them.
 
     Raises
     ------
@@ -74,6 +75,7 @@ def page(named: str | None = None) -> str:
     sections = {function: _boxes(drawn) for function, drawn in pictures.items()}
     sections["Copies to devices and back"] = _boxes(_links(constants))
     sections["Errors of the models"] = _printed(report.calibration(constants))
+    sections["Ladders of kernels"] = "".join(map(_printed, ladders))
     known = overview.machine() if named is None else overview.Inventory(devices)
     sections["The machine"] = f"<details><summary>all</summary>{_printed(str(known))}</details>"
     own = {n: i.get("name") or n for n, i in devices.items() if not i.get("is_host_cpu")}

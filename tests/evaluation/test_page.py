@@ -10,6 +10,7 @@ import pytest
 import hetero.ops  # noqa: F401  # registers them
 from hetero import cli, profile, registry
 from hetero.evaluation import page, report
+from hetero.ladder import ladder
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +79,18 @@ def test_without_a_gpu_it_opens_with_the_cpus_methods(tmp_path):
 
 
 def test_the_command(tmp_path, capsys, monkeypatch, made):
-    monkeypatch.setattr(page, "page", lambda named: made)
+    monkeypatch.setattr(page, "page", lambda named, ladders: made + "".join(ladders))
+    monkeypatch.setattr(ladder, "ladder", lambda operation, progress: operation)
+    monkeypatch.setattr(ladder, "text", lambda found: f"the ladder of {found}")
     file = tmp_path / "report.html"
     assert cli.main(["report", str(file), "--profile", "tesla-t10", "--json"]) == cli.DONE
     assert json.loads(capsys.readouterr().out) == {"file": str(file)}
     assert file.read_text("utf-8") == made
+    assert cli.main(["report", str(file), "--ladder", "matmul"]) == cli.DONE
+    assert file.read_text("utf-8").endswith("the ladder of matmul")
+    for wrong in (["--profile", "h100"], ["--ladder", "nothing"]):
+        assert cli.main(["report", str(file), "--ladder", "matmul", *wrong]) == cli.USAGE
+    capsys.readouterr()
     for name in ("", "none/x.html"):
         assert cli.main(["report", str(tmp_path / name)]) == cli.FAILED
         assert str(tmp_path) in capsys.readouterr().err

@@ -189,9 +189,8 @@ def _through_cupy(cupy: Any, run: Callable[..., Any], trial: Trial) -> Any:
     """CuPy's call on copies of host arrays, its result copied back."""
     there = (cupy.asarray(x) if isinstance(x, np.ndarray) else x for x in trial.operands)
     result = run(cupy, *there, **trial.options)
-    if isinstance(result, tuple):
-        return (cupy.asnumpy(result[0]), *result[1:])
-    return cupy.asnumpy(result)
+    x, *rest = result if isinstance(result, tuple) else (result,)
+    return (cupy.asnumpy(x), *rest) if rest else cupy.asnumpy(x)
 
 
 def _iterations(result: Any) -> int | None:
@@ -237,8 +236,8 @@ def on_device(
             with leaving_out(name, failed):
                 seconds[name] = queue.quickly(call)
         peers = [name for name in ("CuPy", "torch") if name in seconds]
-        row = _row(case, plan, seconds, peers, failed)
-        return row | {"copy_bandwidth": queue.copy_bandwidth()}
+        bandwidth = {"copy_bandwidth": queue.copy_bandwidth()}
+        return _row(case, plan, seconds, peers, failed) | bandwidth
 
 
 def text(rows: Sequence[Mapping[str, Any]]) -> str:

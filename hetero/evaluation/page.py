@@ -85,8 +85,7 @@ def page(named: str | None = None, ladders: Iterable[str] = ()) -> str:
         answers.append(("From where one would pay", "hetero report --profile h200 h200.html"))
     cells = "".join(f"<tr><td>{escape(q)}</td><td>{escape(a)}</td></tr>" for q, a in answers)
     bars = len(ModelKey._fields) - 1  # the keys of links have fewer
-    residuals = constants.residuals().items()
-    errors = [error["mean"] for key, error in residuals if key.count("|") == bars]
+    errors = [e["mean"] for key, e in constants.residuals().items() if key.count("|") == bars]
     off = f"{median(errors):.0%} in the median of {len(errors)} models" if errors else "not known"
     opening = [
         f"<h2>{title}</h2><table>{cells}</table>",

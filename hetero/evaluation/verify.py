@@ -83,8 +83,7 @@ def verify(
         if progress is not None:
             problem = operation.problem(*trial.operands, **trial.options)
             progress(max(number / total, spent / seconds), str(problem))
-        row = measure_candidates(operation, trial, memory)
-        if row is not None:
+        if (row := measure_candidates(operation, trial, memory)) is not None:
             rows.append(row)
     return rows
 

@@ -16,7 +16,6 @@ from hetero.times import readable
 
 PICTURE = (8.0, 6.5)  # inches
 _SIZE, _SIZE_OTHERS = {"cuda": (4096,)}, (128,)
-_FAR = 1.5  # times the best: what takes longer is timed once
 _SHOWN = 8  # blocks in the table
 _PARAMETERS = ("grid x", "grid y", "block x", "block y")  # White's four (2013, section 3.3)
 
@@ -75,7 +74,7 @@ def sweep(
 
 
 def _swept(ground: OnDevice, method: str, clock: Clock) -> dict[str, Any]:
-    """Each block once, then those again that are not far from the best."""
+    """Each block timed."""
     if (reason := ground.obstacle(method)) is not None:
         raise ValueError(f"{method} cannot be swept at {by(ground.dims)}: {reason}")
     ladder, own, rows = ground.of.ladder, ground.chosen(method), []
@@ -87,17 +86,12 @@ def _swept(ground: OnDevice, method: str, clock: Clock) -> dict[str, Any]:
         failed: dict[Any, str] = {}
         one: dict[str, Any] = {"block": list(block), "grid": _grid(ground, method, block)}
         with leaving_out(block, failed):
-            one["seconds"] = clock.once(ground.prepared(method, block)) / repeats
+            one["seconds"] = clock.seconds(ground.prepared(method, block)) / repeats
+            one["flops_per_second"] = flops / one["seconds"]
         rows.append(one if not failed else {**one, "reason": failed[block]})
     timed = [one for one in rows if "seconds" in one]
     if not timed:
         raise ValueError(f"no block of {method} runs: {rows[0]['reason']}")
-    near = _FAR * min(one["seconds"] for one in timed)
-    for one in timed:
-        block = Block(*one["block"])
-        if one["seconds"] <= near or block == own:
-            one["seconds"] = clock.seconds(ground.prepared(method, block)) / repeats
-        one["flops_per_second"] = flops / one["seconds"]
     best = min(timed, key=lambda one: one["seconds"])
     taken = next((one["seconds"] for one in timed if one["block"] == list(own)), None)
     sizes = {"dims": list(ground.dims), "blocks": rows, "best": best["block"], "chosen": list(own)}

@@ -7,7 +7,7 @@ undisturbed half of its repeats: the faster one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from statistics import median
 
 from hetero.devices.base import Device
@@ -80,6 +80,18 @@ def measure(
             continue
         samples.append(took / number)
     return undisturbed(samples)
+
+
+def awaited(call: Callable[[], object], devices: Collection[Device]) -> Callable[[], object]:
+    """A call that returns when these devices have done what it asked of them."""
+
+    def run() -> None:
+        call()
+        for device in devices:
+            with device.active():
+                device.synchronize()
+
+    return run if devices else call
 
 
 def in_turn(calls: Sequence[Callable[[], object]], *, budget: float) -> list[float]:

@@ -16,7 +16,7 @@ import numpy as np
 from hetero import registry
 from hetero.arrays import spec
 from hetero.calibration import fit, links
-from hetero.calibration.measure import measure, once, undisturbed
+from hetero.calibration.measure import awaited, measure, once, undisturbed
 from hetero.calibration.repeat import Shares, leaving_out
 from hetero.calibration.samples import Bench
 from hetero.calibration.sizes import Budget, Case, Place
@@ -117,8 +117,8 @@ def dispatch(device: Device, budget: Budget) -> dict[str, float]:
     if device.is_cuda:
         there = [device.new_array(a.shape, a.dtype)[0] for a in arrays]
         call = partial(registry.operation("matvec").call, *there)
-        outside["there"] = _awaited(partial(call, device=device.name, method=row.method), device)
-        outside["fallback"] = _awaited(partial(call, device=CPU), device)
+        outside["there"] = awaited(partial(call, device=device.name, method=row.method), [device])
+        outside["fallback"] = awaited(partial(call, device=CPU), [device])
     took: dict[str, float] = {}
     for _ in range(_DISPATCH_ROUNDS):  # interleaved, so that a slow spell of the host hits all
         for calls, where in ((inside, device.active()), (outside, contextlib.nullcontext())):
@@ -133,17 +133,6 @@ def dispatch(device: Device, budget: Budget) -> dict[str, float]:
         around["device"] = max(took["there"] - alone, 0.0)
         around["detour"] = max(took["fallback"] - 2 * download - upload, 0.0)
     return around
-
-
-def _awaited(call: Callable[[], object], device: Device) -> Callable[[], None]:
-    """A call that returns when the device has done what it asked for."""
-
-    def run() -> None:
-        call()
-        with device.active():
-            device.synchronize()
-
-    return run
 
 
 def host_shares(place: Place, cases: list[Case], dispatch: float) -> Shares:
@@ -170,7 +159,7 @@ def host_shares(place: Place, cases: list[Case], dispatch: float) -> Shares:
             arrays = [device.new_array(a.shape, a.dtype)[0] for a in problem.inputs]
             function = registry.operation(row.operation).call
             call = partial(function, *arrays, device=device.name, method=row.method)
-            calls[key] = _awaited(call, device), bench.seconds(case, problem, 0)
+            calls[key] = awaited(call, [device]), bench.seconds(case, problem, 0)
 
     for _ in range(_HOST_ROUNDS):
         for (operation, method, _), (call, alone) in calls.items():

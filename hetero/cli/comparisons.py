@@ -133,7 +133,7 @@ def _verify_options() -> Options:
 
     whole = {"type": values.whole}
     every = ", ".join(o.function for o in values.operations())
-    default = " and ".join(o.function for o in verify.usual())
+    default = " and ".join(verify.USUAL)
     yield "operation", f"{every} (default: {default})", {"nargs": "*"}
     yield "--on", "where the operands lie: host, cuda:0", {"default": "host"}
     yield "--count", "problems for each operation (default: 100)", whole | {"default": 100}
@@ -147,24 +147,20 @@ def verify(arguments: argparse.Namespace) -> int:
     """Measure every candidate of random problems."""
     from hetero import devices as backends
     from hetero import registry
-    from hetero.evaluation import last, report, verify
+    from hetero.evaluation import verify
 
-    named = tuple(registry.operation(name) for name in arguments.operation)
+    operations = tuple(map(registry.operation, arguments.operation or verify.USUAL))
     if arguments.on != "host" and not backends.get(arguments.on).is_cuda:
         raise ValueError(f"--on must be 'host' or a CUDA device, got {arguments.on!r}")
     values.check("--largest", arguments.largest, 8, 2**24)
     values.check("--count", arguments.count, 0, 10**6)
     values.check("--seconds", arguments.seconds, 0, 10**6)
-    operations = named or verify.usual()
     values.compile_first(operations)
     names = "on", "count", "seconds", "seed", "largest"
     given = {name: getattr(arguments, name) for name in names}
     rows = verify.verify(operations, **given, progress=progress_bar())
-    found = {**verify.summary(rows), "worst_choices": report.worst_choices(rows)}
-    if rows:
-        names = ", ".join(operation.function for operation in operations)
-        last.keep(last.VERIFY, f"{names}, on {arguments.on}", found)
-    show(arguments, found, lambda: report.verification(found))
+    found = verify.summary(rows)
+    show(arguments, found, lambda: verify.text(found))
     return DONE if rows else NO_CHOICE
 
 
@@ -224,14 +220,14 @@ def transfer(arguments: argparse.Namespace) -> int:
 def _named(arguments: argparse.Namespace) -> Any:
     """What ``--case`` says: cases of bench that are a single call."""
     from hetero.evaluation.calls import Call
-    from hetero.ops import benchmark
+    from hetero.evaluation.problems import of
 
     if arguments.work is not None:
         raise ValueError("--case and --work both say what is done there: one is enough")
     calls = {
         name: Call(operation, named.sizes[0], named.dtype)
         for operation in values.operations()
-        for name, named in benchmark.of(operation, "CASES", {}).items()
+        for name, named in of(operation).cases.items()
         if len(named.sizes) == 1
     }
     if arguments.case not in calls:
@@ -243,10 +239,9 @@ def _work(arguments: argparse.Namespace) -> Any:
     """What ``--work`` says; ValueError where it makes no sense."""
     from hetero import registry
     from hetero.evaluation.calls import Call
-    from hetero.evaluation.transfer import Given
 
     if arguments.work is None:
-        return None
+        return ()
     first, *rest = arguments.work
     seconds = [_number(word) for word in arguments.work]
     if seconds[0] is not None:
@@ -255,7 +250,7 @@ def _work(arguments: argparse.Namespace) -> Any:
                 "--work must be seconds above 0, on the CPU and perhaps on the device, or an "
                 f"operation with its dimensions, got {' '.join(arguments.work)!r}"
             )
-        return Given(*seconds)
+        return tuple(seconds)
     operation = registry.operation(first)
     dims = [_number(word) for word in rest]
     if not all(size is not None and size.is_integer() for size in dims):

@@ -17,19 +17,19 @@ MOVEMENT = "movement"  # what bench takes as well as operations
 
 
 def _bench_options() -> Options:
-    from hetero.ops import benchmark
+    from hetero.evaluation import problems
 
     operations = values.operations()
     names = ", ".join(o.function for o in operations)
-    text = f"{names}, {MOVEMENT} (copies between host and device, and calls on host operands)"
+    text = f"{names}, {MOVEMENT} (copies between host and device)"
     yield "operation", text, {"metavar": "OPERATION"}
     dtypes: dict[str, list[str]] = {}
     for operation in operations:
-        dtypes.setdefault(benchmark.dtype_of(operation), []).append(operation.function)
+        dtypes.setdefault(problems.of(operation).dtype, []).append(operation.function)
     usual = "; ".join(f"{dtype} of {', '.join(which)}" for dtype, which in dtypes.items())
     yield "--dtype", f"default: {usual}", DTYPES
     device, order = (
-        " and ".join(o.function for o in operations if option in benchmark.of(o, "OPTIONS", ()))
+        " and ".join(o.function for o in operations if option in problems.of(o).options)
         for option in ("device", "order")
     )
     text = (
@@ -39,7 +39,7 @@ def _bench_options() -> Options:
     yield "--device", text
     text = f"the matrix of {order} by rows (C, the default) or by columns (F)"
     yield "--order", text, {"choices": ("C", "F")}
-    cases = ((o.function, benchmark.of(o, "CASES", {})) for o in operations)
+    cases = ((o.function, problems.of(o).cases) for o in operations)
     having = "; ".join(f"{', '.join(known)} of {name}" for name, known in cases if known)
     yield "--cases", f"sizes that others measured: {having}", {"metavar": "NAME"}
 
@@ -47,16 +47,14 @@ def _bench_options() -> Options:
 def bench(arguments: argparse.Namespace) -> int:
     """Time every method, and the libraries that are installed."""
     from hetero import registry
-    from hetero.evaluation import bench, report
-    from hetero.ops import benchmark
+    from hetero.evaluation import bench, comparing, problems
 
     moves = arguments.operation == MOVEMENT
     names = [o.function for o in registry.operations()] + [MOVEMENT]
     if arguments.operation not in (*names, *(o.name for o in registry.operations())):
         raise ValueError(one_of("operation", names, arguments.operation))
     operations = registry.operations() if moves else (registry.operation(arguments.operation),)
-    options = ["device"] if moves else ["cases", *benchmark.of(*operations, "OPTIONS", ())]
-    taken = ["dtype", *options]
+    taken = ["device"] if moves else ["dtype", "cases", *problems.of(*operations).options]
     for option in ("dtype", "device", "order", "cases"):
         if getattr(arguments, option) and option not in taken:
             having = ", ".join(f"--{one}" for one in taken)
@@ -65,16 +63,13 @@ def bench(arguments: argparse.Namespace) -> int:
             )
     given = {"device": arguments.device, "progress": progress_bar()}
     if moves:
-        bench.place(arguments.device)  # or there is nothing to compile for
-    values.compile_first(operations)
-    if moves:
-        found = bench.movement(arguments.dtype, **given)
-        show(arguments, found, lambda: report.movement(found))
+        found = bench.movement(**given)
+        show(arguments, found, lambda: bench.text(found))
         return DONE
+    values.compile_first(operations)
     given |= {"order": arguments.order or "C", "cases": arguments.cases}
     rows = bench.bench(*operations, arguments.dtype, **given)
-    columns = benchmark.of(*operations, "columns")
-    show(arguments, rows, lambda: report.benchmarks(rows, columns))
+    show(arguments, rows, lambda: comparing.text(rows))
     return DONE
 
 
@@ -85,7 +80,7 @@ def _ladder_options() -> Options:
     yield from _common("such as cuda:0, or cpu")
     text = (
         "extents of squares; of images and grids likewise, of k-means rows (default: three, small "
-        "ones without a GPU; with --plot those between them that double)"
+        "ones without a GPU)"
     )
     yield "--sizes", text, _SIZES
     text = "with --device cpu: time loops that have several threads on each of these numbers"
@@ -142,13 +137,10 @@ _SIZES = {"type": _whole, "metavar": "N,N"}
 
 def ladder(arguments: argparse.Namespace) -> int:
     """Each kernel of an operation from the first idea to the best: time, rates, gain."""
-    from hetero.evaluation import last
     from hetero.ladder import ladder
 
     own = {"threads": arguments.threads, "limit": arguments.limit}
-    own["curve"] = arguments.plot is not None
     found = _measured(arguments, ladder, arguments.operation, **own, **_sizes(arguments))
-    last.keep_ladder(found)
     show(arguments, found, lambda: ladder.text(found))
     return values.plot(arguments, found, ladder)
 

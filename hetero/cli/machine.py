@@ -14,7 +14,6 @@ import hetero
 from hetero import paths, terminal
 from hetero.cli import values
 from hetero.cli.values import DONE, FAILED, FILE, FLAG, PROFILE, Options, check_file, show
-from hetero.imports import load
 from hetero.terminal import progress_bar
 
 # -- info ------------------------------------------------------------------------------------------
@@ -122,24 +121,23 @@ def _report_options() -> Options:
     yield "file", "to write, such as report.html", FILE
     text = "of another machine: tesla-t10, h100, h200, h100x2, h200x2, or a profile's file"
     yield "--profile", f"{text} (default: this)", PROFILE
-    text = "first measure this operation's ladder, as hetero ladder does; may be repeated"
+    text = "measure this operation's ladder, as hetero ladder does, and show it; may be repeated"
     yield "--ladder", text, {"action": "append", "default": [], "metavar": "OPERATION"}
 
 
 def report(arguments: argparse.Namespace) -> int:
     """What is known of a machine, as a page for a browser."""
-    from hetero.evaluation import last
     from hetero.evaluation.page import page
+    from hetero.ladder import families, ladder
 
     check_file("FILE", arguments.file)
-    progress = progress_bar()
     if arguments.ladder and arguments.profile is not None:
         raise ValueError("--ladder measures this machine, and --profile names another one")
     for name in arguments.ladder:
-        load("hetero.ladder.families").family(name)  # or it says what there is
-    for name in arguments.ladder:
-        last.keep_ladder(load("hetero.ladder.ladder").ladder(name, progress=progress))
-    found = page(arguments.profile)
+        families.family(name)  # or it says what there is
+    progress = progress_bar()
+    ladders = [ladder.text(ladder.ladder(name, progress=progress)) for name in arguments.ladder]
+    found = page(arguments.profile, ladders)
     Path(arguments.file).write_text(found, "utf-8")
     show(arguments, {"file": arguments.file}, lambda: f"the page is in {arguments.file}")
     return DONE

@@ -1,5 +1,5 @@
 """Calls of operations, drawn at random or given by their dimensions, with operands in memory; the
-machine that they are planned for; and from which size and how many of them on a device pays."""
+machine that they are planned for; and from which size on a device pays."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from hetero import devices as backends
 from hetero import profile
 from hetero.arrays import HOST, Operand, Spec
 from hetero.calling.planner import Machine
-from hetero.errors import MethodNotAvailable, NotPriced, ProfileError
-from hetero.ops import benchmark
-from hetero.ops.benchmark import Trial
-from hetero.pricing.plan import Candidate, Plan
+from hetero.errors import (
+    DeviceNotAvailable,
+    MethodNotAvailable,
+    NotPriced,
+    ProfileError,
+    one_of,
+)
+from hetero.evaluation import problems
+from hetero.evaluation.problems import Trial
+from hetero.pricing.plan import CPU, Candidate, Plan
 from hetero.profile import Profile, inventory
 from hetero.registry import Operation
 from hetero.registry.problem import Problem
 
 Seconds = Callable[[int], float | None]  # of a leading extent; None: not known, or no room
-
-_STEPS = 2  # sizes from one to twice as much
-
-
-# -- Machines --------------------------------------------------------------------------------------
 
 
 def known(named: str | None) -> tuple[Profile, dict[str, dict[str, Any]]]:
@@ -50,6 +51,18 @@ def known(named: str | None) -> tuple[Profile, dict[str, dict[str, Any]]]:
     return constants, constants.machine() or inventory.devices()
 
 
+def gpu(devices: Mapping[str, Mapping[str, Any]], device: str | None) -> str:
+    """The device that is named, or the first GPU; DeviceNotAvailable says what there is."""
+    others = [name for name in devices if name != CPU]
+    for name in others:
+        if name == device or (device is None and not devices[name].get("is_host_cpu")):
+            return name
+    if others and device is not None:
+        raise DeviceNotAvailable(one_of("--device", others, device))
+    here = f"no GPU is here; --device takes {', '.join(others) or 'none'}"
+    raise DeviceNotAvailable(f"{here}; --profile h100, h200 or tesla-t10 predicts for one")
+
+
 def plan(
     operation: Operation,
     problem: Problem,
@@ -67,10 +80,7 @@ def plan(
 
 def draw(operation: Operation, random: random.Random, on: str, largest: int) -> Trial:
     """A random call of an operation, with dimensions up to ``largest``."""
-    return benchmark.of(operation, "draw")(random, on, largest)
-
-
-# -- Operands --------------------------------------------------------------------------------------
+    return problems.of(operation).draw(random, on, largest)
 
 
 class Arrays:
@@ -91,9 +101,6 @@ class Arrays:
         return host if operand.location == HOST else backends.get(self._on).array_of(host)
 
 
-# -- Calls given by their dimensions ---------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Call:
     """A call of an operation, by its dimensions; ``options`` are the operation's own."""
@@ -110,24 +117,20 @@ class Call:
         """Its problem, with its operands on a device or the host."""
         return self.operation.from_dims(self.dims, self.dtype, on, **self.options)
 
-    def chosen(self, machine: Machine, on: str, device: str | None = None) -> Candidate | None:
-        """How a machine does it, on one device where it is named; None where it cannot."""
+    def chosen(self, machine: Machine, on: str, device: str) -> Candidate | None:
+        """How a machine does it on one device; None where it cannot."""
         try:
             problem = self.problem(on)
             found = plan(self.operation, problem, machine, device, options=self.options).chosen
         except (NotPriced, MethodNotAvailable):
             return None
-        return found if device is None or set(found.device.split("+")) == {device} else None
-
-    def moved(self, up: float = 1.0, down: float = 1.0) -> tuple[list[int], list[int]]:
-        """Bytes of each of its operands, and of its result, times a factor: a copy each."""
-        problem = self.problem()
-        return [round(up * o.nbytes) for o in problem.inputs], [round(down * problem.output.nbytes)]
+        return found if set(found.device.split("+")) == {device} else None
 
     @property
     def growing(self) -> tuple[int, ...]:
         """Which of its dimensions grow with its size; the first one tells how large it is."""
-        return benchmark.of(self.operation, "GROWING", tuple(range(len(self.dims))))
+        found = problems.of(self.operation).growing
+        return tuple(range(len(self.dims))) if found is None else found
 
     @property
     def extent(self) -> int:
@@ -136,10 +139,12 @@ class Call:
 
     @property
     def leading(self) -> str:
-        """The name of that dimension."""
+        """The name of that dimension, "n" where all are alike."""
+        if len(set(self.dims)) == 1:
+            return "n"
         forms = (form.split() for form in self.operation.dims)
         names = next(names for names in forms if len(names) == len(self.dims))
-        return names[self.growing[0]]
+        return names[self.growing[0]].lower()
 
     def of_size(self, extent: int) -> Call:
         """The same call with another leading dimension; others that grow keep their ratio to it."""
@@ -161,14 +166,14 @@ class BreakEven(NamedTuple):
 
 
 def extents(smallest: int, largest: int) -> list[int]:
-    """Leading extents to look at, evenly on a logarithmic scale, both ends included.
+    """Leading extents to look at, two for each doubling, both ends included.
 
     Examples
     --------
     >>> extents(8, 32)
     [8, 11, 16, 23, 32]
     """
-    number = 1 + math.ceil(_STEPS * math.log2(largest / smallest))
+    number = 1 + math.ceil(2 * math.log2(largest / smallest))
     return list(dict.fromkeys(np.geomspace(smallest, largest, number).round().astype(int).tolist()))
 
 
@@ -189,8 +194,8 @@ def break_even(cpu: Seconds, device: Seconds, sizes: Sequence[int]) -> BreakEven
         return None if there is None or here is None else there < here
 
     compared = ((size, faster(size)) for size in sizes)
-    known = dropwhile(lambda one: one[1] is None, compared)  # the smallest ones may be what a
-    seen = [*takewhile(lambda one: one[1] is not None, known)]  # device does not do
+    possible = dropwhile(lambda one: one[1] is None, compared)  # a device may not do the smallest
+    seen = [*takewhile(lambda one: one[1] is not None, possible)]
     if not seen:
         return BreakEven(None, sizes[0], sizes[-1])
     smallest, largest = seen[0][0], seen[-1][0]
@@ -202,18 +207,3 @@ def break_even(cpu: Seconds, device: Seconds, sizes: Sequence[int]) -> BreakEven
         middle = (low + high) // 2
         low, high = (low, middle) if faster(middle) else (middle, high)
     return BreakEven(high, smallest, largest)
-
-
-def calls_from(once: float, each: float, cpu: float) -> int | None:
-    """The number of calls from which on ``once + calls x each`` is less than ``calls x cpu``; None
-    where no number is enough. All are seconds.
-
-    Examples
-    --------
-    >>> calls_from(10.0, 1.0, 4.0), calls_from(9.0, 1.0, 4.0), calls_from(1.0, 4.0, 4.0)
-    (4, 4, None)
-    """
-    gained = cpu - each
-    if gained <= 0.0:
-        return None
-    return math.floor(once / gained) + 1

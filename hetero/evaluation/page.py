@@ -1,8 +1,8 @@
 """`hetero report`: what is known of a machine, as one page for a browser that loads nothing.
 
-It opens with four answers: from where a device pays, how far predictions are off, how good the
-choices were, and the command that comes next. Pictures are matplotlib's, as SVG in the page, in the
-colours of its light or dark ground; without matplotlib there are none.
+It opens with two answers: from where a device pays, and how far predictions are off. Pictures are
+matplotlib's, as SVG in the page; without matplotlib there are none. Nothing in it runs, whatever
+stands in the names that a machine gives.
 """
 
 from __future__ import annotations
@@ -10,47 +10,52 @@ from __future__ import annotations
 import io
 import math
 import re
-import shlex
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
 from html import escape
-from itertools import cycle
-from pathlib import Path
-from statistics import fmean, median
+from statistics import median
+from string import Template
 from typing import Any
 
-from hetero import profile, registry
+from hetero import registry
 from hetero.arrays import HOST
 from hetero.calling import overview
 from hetero.calling.planner import OtherMachine
-from hetero.evaluation import calls, last, report
-from hetero.evaluation.calls import break_even
-from hetero.evaluation.markup import boxes, document, paragraph, table
-from hetero.host import loops
+from hetero.evaluation import calls, problems, report
+from hetero.evaluation.calls import break_even, extents
+from hetero.evaluation.problems import Line
 from hetero.imports import load
-from hetero.ops import benchmark
-from hetero.ops.benchmark import Line, Plane
 from hetero.pricing.plan import CPU
 from hetero.profile import Profile
-from hetero.profile.constants import OFF
-from hetero.registry import Operation
 from hetero.registry.models import ModelKey, bind_link
 from hetero.terminal import aligned
 
 _SIZE = (5.0, 4.2)  # inches
-_MARKERS = "os^vDPX*<>"
-_PARTS = 2  # of each doubling in a map: a plan takes up to 2 ms
 _COPIES = [1 << power for power in range(10, 31)]  # bytes
-_COSTLY = 1.1  # chosen over best, geometric mean, from which on new constants are worth their time
-_VERIFY = "`hetero verify`, run on that machine, measures calls."
-_OTHER_FORM = KeyError, TypeError, ValueError, AttributeError, ArithmeticError, IndexError
-_ON_CPU = f", {CPU}"  # how the names of prices end that are the CPU's
-Prices = dict[str, float]  # "method, device" -> seconds
-Curves = Mapping[str, Mapping[int, float]]  # label -> size -> value
+Prices = Mapping[str, float]  # "method, device" -> seconds
+_DOCUMENT = Template("""<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>$title</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<style>
+:root{color-scheme:light dark}
+body{max-width:1240px;margin:0 auto;padding:1rem;font:16px/1.5 system-ui;overflow-wrap:anywhere}
+.side{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,420px),1fr));gap:1rem}
+.side>div{border:1px solid #8886;border-radius:8px;padding:.25rem 1rem .75rem;min-width:0}
+figure{margin:0}
+figure svg{width:100%;height:auto}
+@media (prefers-color-scheme:dark){figure svg{filter:invert(.93) hue-rotate(180deg)}}
+td{padding:.2rem .5rem .2rem 0;border-bottom:1px solid #8886}
+table,pre{font-size:.8125rem;overflow-x:auto}
+</style></head><body><h1>$title</h1>
+$content
+</body></html>
+""")
 
 
-def page(named: str | None = None) -> str:
-    """What is known of this machine, or of another one by its profile, which is a name or a file.
+def page(named: str | None = None, ladders: Iterable[str] = ()) -> str:
+    """What is known of this machine, or of another one by its profile, which is a name or a file;
+    and ``ladders``, as `hetero ladder` prints them.
 
     Raises
     ------
@@ -58,32 +63,47 @@ def page(named: str | None = None) -> str:
         If there is no such profile; the message names those that there are.
     """
     constants, devices = calls.known(named)
-    kept = last.read(profile.default_path() if named is None else Path(named))
-    machine, pays, sections = OtherMachine(constants, devices), list[tuple[str, str]](), {}
-    for operation in registry.operations():
-        sections[operation.function] = boxes(_operation(operation, constants, machine, pays))
-    sections["Copies to devices and back"] = boxes(_links(constants))
+    pictures, answers = dict[str, list[str]](), list[tuple[str, str]]()
+    for title, line, prices, sizes in _lines(constants, devices):
+        answers.append((title, _pays(line, prices, sizes)))
+        curves: dict[str, dict[int, float]] = {}
+        for size in sizes:
+            for label, seconds in prices(size).items():
+                curves.setdefault(label, {})[size] = seconds
+        drawn = _picture(title, line.name, "seconds, predicted", curves)
+        pictures.setdefault(title.partition(",")[0], []).append(drawn)
+    sections = {function: _boxes(drawn) for function, drawn in pictures.items()}
+    sections["Copies to devices and back"] = _boxes(_links(constants))
     sections["Errors of the models"] = _printed(report.calibration(constants))
-    for kind, title, text in (
-        (last.LADDER, "Ladders of kernels", load("hetero.ladder.ladder").text),
-        (last.VERIFY, "The last verification", report.verification),
-    ):
-        sections[title] = "".join(_kept(key, one, text) for key, one in kept.get(kind, {}).items())
+    sections["Ladders of kernels"] = "".join(map(_printed, ladders))
     known = overview.machine() if named is None else overview.Inventory(devices)
-    shown = f"<summary>what is known of it</summary>{_printed(str(known))}"
-    sections["The machine"] = f"<details>{shown}</details>"
+    sections["The machine"] = f"<details><summary>all</summary>{_printed(str(known))}</details>"
     own = {n: i.get("name") or n for n, i in devices.items() if not i.get("is_host_cpu")}
     names = list(dict.fromkeys(own.values()))
     title = "From where a GPU pays" if len(names) > 1 else "No GPU here: the fastest on the CPU"
     if len(names) < 2:
-        pays.append(("From where one would pay", "hetero report --profile h200 h200.html"))
-    verified = kept.get(last.VERIFY, {})
-    opening = [f"<h2>{title}</h2>{table(pays)}", *_quality(constants, named, verified)]
+        answers.append(("From where one would pay", "hetero report --profile h200 h200.html"))
+    cells = "".join(f"<tr><td>{escape(q)}</td><td>{escape(a)}</td></tr>" for q, a in answers)
+    bars = len(ModelKey._fields) - 1  # the keys of links have fewer
+    errors = [e["mean"] for key, e in constants.residuals().items() if key.count("|") == bars]
+    off = f"{median(errors):.0%} in the median of {len(errors)} models" if errors else "not known"
+    opening = [
+        f"<h2>{title}</h2><table>{cells}</table>",
+        f"<h2>How far predictions are off</h2><p>{off}; hetero verify measures calls</p>",
+    ]
     text = f"Profile {constants.name!r}, of {constants.data.get('created') or 'an unknown time'}."
     if report.figure(1.0, 1.0) is None:
         text += f" There are no pictures: {report.INSTALL}."
-    first = boxes(opening) + paragraph(text, "soft")
-    return document(f"hetero on {', '.join(names)}", first, sections)
+    parts = [_boxes(opening), f"<p>{escape(text)}</p>"]
+    parts += [f"<h2>{escape(head)}</h2>{text}" for head, text in sections.items() if text]
+    title = escape(f"hetero on {', '.join(names)}")
+    return _DOCUMENT.substitute(title=title, content="\n".join(parts))
+
+
+def _boxes(found: Iterable[str]) -> str:
+    """Pieces of markup, next to each other where there is room; nothing where there are none."""
+    inside = "".join(f"<div>{one}</div>" for one in found if one)
+    return f'<div class="side">{inside}</div>' if inside else ""
 
 
 def _printed(text: str) -> str:
@@ -91,125 +111,65 @@ def _printed(text: str) -> str:
     return f"<pre>{escape(aligned(text))}</pre>"
 
 
-def _kept(name: str, found: Any, text: Callable[[Any], str]) -> str:
-    """What was measured last, as its command prints it; another version may have kept it."""
-    try:
-        return paragraph(f"{name}, measured {found['created']}") + _printed(text(found))
-    except _OTHER_FORM:
-        return paragraph(f"{name}: kept in another form, measure it again.")
-
-
 # -- Answers ---------------------------------------------------------------------------------------
+
+
+def _lines(
+    constants: Profile, devices: dict[str, Any]
+) -> Iterator[tuple[str, Line, Callable[[int], Prices], list[int]]]:
+    """Each line of problems that the profile knows; the prices of candidates by size, the fastest
+    first, of calls on host operands, what they move included; and the sizes to look at."""
+    machine = OtherMachine(constants, devices)
+    for operation in registry.operations():
+        of, known = problems.of(operation), {*constants.dtypes().get(operation.name, ())}
+        dtype = min(known & {of.dtype} or known, default="float64")
+
+        def priced(line: Line, size: int, operation: Any = operation, dtype: str = dtype) -> Prices:
+            plan = machine.plan(operation.from_dims(line.dims(size), dtype, HOST))
+            possible = (c for c in plan.candidates if c.reason is None and c.seconds)
+            return {f"{c.method}, {c.device}": c.seconds for c in possible}
+
+        for line in of.lines:
+            prices = cache(partial(priced, line))
+            if sizes := [n for n in extents(line.least, line.most) if prices(n)]:
+                yield f"{operation.function}, {line.text}, {dtype}", line, prices, sizes
 
 
 def pays(constants: Profile, devices: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """What each operation is asked, and from which size on a device pays for it."""
-    machine = OtherMachine(constants, devices)
-    for operation in registry.operations():
-        dtype, priced = _priced(operation, constants, machine)
-        for title, line, at in _lines(operation, dtype, priced):
-            yield title, _pays(at, line, priced)
+    for title, *line in _lines(constants, devices):
+        yield title, _pays(*line)
 
 
-def _pays(at: Mapping[int, Prices], line: Line, priced: Callable[[Any], Prices]) -> str:
+def _pays(line: Line, prices: Callable[[int], Prices], sizes: list[int]) -> str:
     """From which size on a device is faster than the CPU, copies included; without a device, which
-    methods of the CPU's are the fastest at the smallest and at the largest size.
-
-    ``at`` has prices at some sizes, ``priced(dims)`` gives those of any.
-    """
+    methods of the CPU's are the fastest at the smallest and at the largest size."""
 
     def least(on_cpu: bool, size: int) -> float | None:
-        known = at.get(size) or priced(line.dims(size))
-        times = (t for name, t in known.items() if name.endswith(_ON_CPU) is on_cpu)
+        times = (t for name, t in prices(size).items() if name.endswith(f", {CPU}") is on_cpu)
         return min(times, default=None)
 
     cpu, device = partial(least, True), partial(least, False)
-    if not all(any(map(side, at)) for side in (cpu, device)):
-        fastest = (next(iter(at[n])).partition(",")[0] for n in (min(at), max(at)))
+    if not all(any(map(side, sizes)) for side in (cpu, device)):
+        fastest = (next(iter(prices(n))).partition(",")[0] for n in (sizes[0], sizes[-1]))
         return " to ".join(dict.fromkeys(fastest))
-    turn, name = break_even(cpu, device, sorted(at)), line.axis.name
+    turn = break_even(cpu, device, sizes)
     if turn.extent is None:
-        return f"not up to {name} = {turn.largest}"
+        return f"not up to {line.name} = {turn.largest}"
     gain = (cpu(turn.largest) or math.nan) / (device(turn.largest) or math.nan)
-    begin = f"from {name} = {turn.extent}" if turn.extent > turn.smallest else "at every size"
+    begin = f"from {line.name} = {turn.extent}" if turn.extent > turn.smallest else "at every size"
     return f"{begin}, {report.rounded(gain, 2)} times as fast at {turn.largest}"
-
-
-def _quality(constants: Profile, named: str | None, verified: Mapping[str, Any]) -> Iterator[str]:
-    """How far predictions are off, how good choices are, and what comes next: by what `verify`
-    measured last, else by the errors of the models; markup."""
-    means = {key: error["mean"] for key, error in constants.residuals().items()}
-    bars = len(ModelKey._fields) - 1  # the keys of links have fewer
-    errors = {ModelKey.parse(key): mean for key, mean in means.items() if key.count("|") == bars}
-    off = f"{median(errors.values()):.0%}" if errors else "not known"
-    of_off = f"in the median of {len(errors)} models, at shapes that were not fitted; {_VERIFY}"
-    number, ratio, best, of_best = 0, 1.0, "not measured", _VERIFY
-    try:
-        weights = [one["problems"] for one in verified.values()]
-        found = [one["chosen_error"] for one in verified.values()]
-        over = [one["chosen_over_best"] for one in verified.values()]
-        if number := sum(weights):
-            some = f"{number} random calls of {', '.join(n.partition(',')[0] for n in verified)}"
-            off = f"{fmean((one['mean'] for one in found), weights):.0%}"
-            of_off = f"in the mean of {some}; {max(one['worst'] for one in found):.0%} at worst."
-            ratio = math.exp(fmean((math.log(one["geometric_mean"]) for one in over), weights))
-            worst = max(one["worst"] for one in over)
-            best, of_best = f"{ratio:.3f}", f"geometric mean of {some}; {worst:.3g} at worst."
-    except _OTHER_FORM:  # of another version's verification
-        number = 0
-    command, why = advice(constants, named, errors, number, ratio)
-    for head, answer, text in (
-        ("How far predictions are off", off, of_off),
-        ("Time of the choice over the best", best, of_best),
-        ("Next", f"`{command}`", why),
-    ):
-        yield f"<h2>{head}</h2>{paragraph(answer, 'big')}{paragraph(text)}"
-
-
-def advice(
-    constants: Profile,
-    named: str | None,
-    errors: Mapping[ModelKey, float],
-    calls: int,
-    ratio: float,
-) -> tuple[str, str]:
-    """The command that comes next, and why: the first thing that is missing, or wrong."""
-    if named is not None:
-        why = "prices the calls of your script, as it runs here, on that machine."
-        return f"hetero advise --on {shlex.quote(named)} script.py", why
-    if not constants.data.get("fingerprint"):
-        return "hetero calibrate", "This machine is not calibrated; its constants are a guess."
-    if not all(map(loops.is_ready, loops.every())):
-        return "hetero compile", "Not all of the CPU's loops are compiled."
-    if not constants.is_trusted:
-        return "hetero calibrate", "Other load disturbed the last calibration: run it when idle."
-    models = {key.operation for key, mean in errors.items() if not mean < OFF}
-    if off := [f" --only {one.function}" for one in registry.operations() if one.name in models]:
-        return f"hetero calibrate{''.join(off)}", "Predictions of these are off by a factor."
-    if not calls:
-        return "hetero verify", "No choice was measured yet."
-    if ratio > _COSTLY:
-        return "hetero calibrate", "The choices cost more than they should."
-    return "python -m hetero.accel script.py", "All is measured: runs a script with these choices."
 
 
 # -- Pictures --------------------------------------------------------------------------------------
 
 
-def svg(title: str, draw: Callable[[Any], object]) -> str:
-    """What ``draw(axes)`` draws, with its title; nothing without matplotlib."""
+def _picture(title: str, over: str, unit: str, curves: Any, samples: Any = None) -> str:
+    """Curves as SVG; nothing without matplotlib."""
     if (picture := report.figure(*_SIZE)) is None:
         return ""
-    import matplotlib
-
-    axes, out = picture.subplots(), io.StringIO()
-    draw(axes)
-    axes.grid(alpha=0.3)
-    axes.set(xscale="log", yscale="log")
-    axes.minorticks_off()
-    for axis in (axes.xaxis, axes.yaxis):  # no powers, whose layout takes most of the time
-        axis.set_major_formatter("{x:g}")
-    picture.legend(loc="outside lower left", ncols=2, fontsize="small", frameon=False)
+    matplotlib, out = load("matplotlib"), io.StringIO()
+    report.draw_curves(picture.subplots(), "", over, curves, unit=unit, samples=samples)
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": title}):
         picture.savefig(out, format="svg", transparent=True)
     text = out.getvalue()
@@ -217,79 +177,6 @@ def svg(title: str, draw: Callable[[Any], object]) -> str:
     text = re.sub(r'<g id="[^"]*">', "<g>", text)  # the same in every picture
     text = text.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1)
     return f"<figure>{text}<figcaption>{escape(title)}</figcaption></figure>"
-
-
-def _operation(
-    operation: Operation, constants: Profile, machine: OtherMachine, pays: list[tuple[str, str]]
-) -> Iterator[str]:
-    """Seconds of its methods over one size, choices over two; nothing where nothing is known.
-    ``pays`` gets from where on a device pays."""
-    dtype, priced = _priced(operation, constants, machine)
-    known = len(pays)
-    for title, line, at in _lines(operation, dtype, priced):
-        pays.append((title, _pays(at, line, priced)))
-        names = dict.fromkeys(name for found in at.values() for name in found)
-        curves = {name: {n: f[name] for n, f in at.items() if name in f} for name in names}
-        yield _curves(title, line.axis.name, "seconds, predicted", curves)
-    for plane in benchmark.of(operation, "PLANES", ()) if len(pays) > known else ():
-        title = f"{operation.function}, {plane.text}, {dtype}: what is chosen"
-        yield _choices(title, plane, priced)
-
-
-def _priced(
-    operation: Operation, constants: Profile, machine: OtherMachine
-) -> tuple[str, Callable[[Any], Prices]]:
-    """The dtype that is shown of an operation, and prices in it as a function of dimensions."""
-    dtypes = {*constants.dtypes().get(operation.name, ())}
-    dtype = min(dtypes & {benchmark.dtype_of(operation)} or dtypes, default="float64")
-    return dtype, partial(_prices, operation, dtype, machine)
-
-
-def _lines(
-    operation: Operation, dtype: str, priced: Callable[[Any], Prices]
-) -> Iterator[tuple[str, Line, dict[int, Prices]]]:
-    """Title, the line, and prices along it, of each size that is shown and known."""
-    for line in benchmark.of(operation, "LINES"):
-        at = {n: found for n in line.axis.sizes() if (found := priced(line.dims(n)))}
-        if at:
-            yield f"{operation.function}, {line.text}, {dtype}", line, at
-
-
-def _prices(operation: Operation, dtype: str, machine: OtherMachine, dims: Any) -> Prices:
-    """Seconds of each candidate of a call on host operands, what it moves included; the fastest
-    first."""
-    plan = machine.plan(operation.from_dims(tuple(dims), dtype, HOST))
-    possible = (c for c in plan.candidates if c.reason is None and c.seconds)
-    return {f"{c.method}, {c.device}": c.seconds for c in possible}
-
-
-def _curves(title: str, name: str, unit: str, curves: Curves, samples: Curves | None = None) -> str:
-    """Values over a size; ``samples`` are measured ones."""
-
-    def draw(axes: Any) -> None:
-        for label, curve in curves.items():
-            dashes = "--" if label.endswith(_ON_CPU) else "-"
-            (line,) = axes.plot(curve.keys(), curve.values(), dashes, label=label)
-            marks = (samples or {}).get(label, {})
-            axes.plot(marks.keys(), marks.values(), "o", color=line.get_color(), markersize=4)
-        axes.set(xlabel=name, ylabel=unit)
-
-    return svg(title, draw)
-
-
-def _choices(title: str, plane: Plane, priced: Callable[[Any], Prices]) -> str:
-    """What is chosen over two sizes."""
-    chosen: dict[str, list[tuple[int, int]]] = {}
-    for y in plane.y.sizes(_PARTS):
-        for x in plane.x.sizes(_PARTS):
-            chosen.setdefault(next(iter(priced(plane.dims(x, y))), "none"), []).append((x, y))
-
-    def draw(axes: Any) -> None:
-        for marker, (name, at) in zip(cycle(_MARKERS), chosen.items(), strict=False):
-            axes.plot(*zip(*at, strict=True), label=name, ls="", marker=marker, markersize=4)
-        axes.set(xlabel=plane.x.name, ylabel=plane.y.name)
-
-    return svg(title, draw)
 
 
 def _links(constants: Profile) -> Iterator[str]:
@@ -303,4 +190,4 @@ def _links(constants: Profile) -> Iterator[str]:
                 taken = zip(samples.get("bytes", ()), samples.get("seconds", ()), strict=False)
                 marks[memory] = {n: n / t for n, t in taken}
             if curves:
-                yield _curves(f"{direction}, {device}", "bytes", "bytes/s", curves, marks)
+                yield _picture(f"{direction}, {device}", "bytes", "bytes/s", curves, marks)

@@ -1,21 +1,18 @@
-"""Calibration, verification and benchmarks as text; and how numbers and pictures are written."""
+"""A calibration as text; and how all commands write numbers, tables and pictures."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import fmean
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 from hetero.calibration import repeat
-from hetero.ops.benchmark import BenchTable
 from hetero.profile import Profile, constants
 from hetero.registry.models import ModelKey
 from hetero.times import readable
 
 ERRORS = ("mean", "p95", "worst")
 INSTALL = "a picture needs matplotlib, the extra 'plot': pip install matplotlib"
-_WORST = 8  # choices that are listed
 
 
 # Relative errors with which predictions are good enough: in the mean, and of 95 in 100. Methods
@@ -51,7 +48,7 @@ def markdown(head: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
     return [lines[0].replace("|  |", "| |"), "|---" * len(head) + "|", *lines[1:]]
 
 
-def _errors(head: str, named: Mapping[str, Mapping[str, float]], wide: int) -> list[str]:
+def errors_text(head: str, named: Mapping[str, Mapping[str, float]], wide: int) -> list[str]:
     """Relative errors as lines, in columns."""
     lines = [" ".join([f"{head:<{wide}}", *(f"{part:>7}" for part in ERRORS)])]
     for name, errors in named.items():
@@ -67,6 +64,31 @@ def figure(width: float, height: float) -> Any | None:
     except ImportError:
         return None
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def draw_curves(
+    axes: Any,
+    title: str,
+    over: str,
+    curves: Mapping[str, Mapping[int, float]],
+    *,
+    unit: str = "seconds, predicted",
+    samples: Mapping[str, Mapping[int, float]] | None = None,
+) -> None:
+    """Draw label -> size -> value, both on a logarithmic scale; ``samples`` as dots."""
+    for (label, curve), style in zip(curves.items(), cycle(("-", "--", "-.", ":")), strict=False):
+        (line,) = axes.plot(curve.keys(), curve.values(), style, label=label)
+        marks = (samples or {}).get(label, {})
+        axes.plot(marks.keys(), marks.values(), "o", color=line.get_color(), markersize=4)
+    axes.set(xlabel=over, ylabel=unit, title=title)
+    if not any(curves.values()):
+        return
+    axes.set(xscale="log", yscale="log")
+    axes.minorticks_off()
+    for axis in (axes.xaxis, axes.yaxis):  # no powers, whose layout takes most of the time
+        axis.set_major_formatter("{x:g}")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small", frameon=False)
 
 
 # -- Calibration -----------------------------------------------------------------------------------
@@ -113,7 +135,7 @@ def calibration(profile: Profile, every: bool = True) -> str:
     if every and (stages := profile.data.get("stages")):
         lines += ["", *(f"{name}: {readable(took)}" for name, took in stages.items()), ""]
     wrong, names = not_acceptable(profile), profile.residuals()
-    head, *errors = _errors("error of the fit at shapes not fitted", names, 52)
+    head, *errors = errors_text("error of the fit at shapes not fitted", names, 52)
     lines += [head] + [
         line.replace("|", " ") + " !" * (name in wrong)
         for name, line in zip(names, errors, strict=True)
@@ -153,94 +175,3 @@ def rates(profile: Profile) -> list[str]:
                     f"c1 = {readable(last['seconds'])}"
                 )
     return lines
-
-
-# -- Verification ----------------------------------------------------------------------------------
-
-
-def verification(found: Mapping[str, Any]) -> str:
-    """Summary of `hetero.evaluation.verify`, with the worst choices."""
-    left_out = [f"left out: {name}: {why}" for name, why in found["left_out"].items()]
-    if not found["problems"]:
-        return "\n".join(["no problem could be measured", *left_out])
-    over = found["chosen_over_best"]
-    lines = [
-        f"{found['problems']} random problems",
-        f"chosen / best: geometric mean {over['geometric_mean']:.3f}, 95th percentile "
-        f"{over['p95']:.3f}, 99th {over['p99']:.3f}, worst {over['worst']:.3f}",
-        *(f"  fastest {count} times: {name}" for name, count in sorted(found["fastest"].items())),
-    ]
-    lines += _errors("prediction error", found["prediction_error"], 44)
-    return "\n".join([*lines, *found["worst_choices"], *left_out])
-
-
-def worst_choices(rows: list[Any]) -> list[str]:
-    """The problems of `hetero.evaluation.verify` whose choice was worst, a line for each."""
-    wrong = sorted((row for row in rows if row.ratio > 1.05), key=lambda row: -row.ratio)
-    lines = []
-    for row in wrong[:_WORST]:
-        chosen, best = (
-            f"{method} on {device} ({readable(row.measured[device, method])}, "
-            f"predicted {readable(row.predicted[device, method])})"
-            for device, method in (row.chosen, row.best)
-        )
-        lines.append(f"{row.ratio:5.2f}x {row.problem}: chose {chosen}, best {best}")
-    return lines
-
-
-# -- Benchmarks ------------------------------------------------------------------------------------
-
-
-def benchmarks(
-    rows: Sequence[dict[str, Any]], columns: Callable[..., BenchTable | None] | None = None
-) -> str:
-    """The rows of `hetero.evaluation.bench` in Markdown.
-
-    ``columns(rows)`` gives all of them as one `BenchTable`, with the geometric means of its ratios
-    below. Without it, or where it gives None, each row is a table: seconds, and each over the
-    fastest of all.
-    """
-    if not rows:
-        return "no shape could be measured"
-    if columns is not None and (table := columns(rows)) is not None:
-        means = [
-            f"{name}, geometric mean: {math.exp(fmean(map(math.log, values))):.3f}"
-            for name, values in table.ratios.items()
-            if values
-        ]
-        return "\n".join([*markdown(table.head, table.cells), "", *means])
-    lines = []
-    for row in rows:
-        chosen = f", chosen: {row['chosen']}" if "chosen" in row else ""
-        lines += [f"{row['case']} ({row['what']}{chosen})", ""]
-        head = ("", "time", "times the fastest", "iterations")[: 3 + ("iterations" in row)]
-        lines += [*markdown(head, _times(row)), ""]
-    return "\n".join(lines)
-
-
-def _times(row: dict[str, Any]) -> list[list[str]]:
-    seconds = sorted(row["seconds"].items(), key=lambda item: item[1])
-    cells = []
-    for name, value in seconds:
-        rate = ""
-        if "floor_bytes" in row:
-            rate = f" ({rounded(row['floor_bytes'] / value * 1e-9, 2)} GB/s{row['passes']})"
-        cells.append([name, f"{readable(value)}{rate}", f"{value / seconds[0][1]:.2f}"])
-        if "iterations" in row:
-            made, asked = row["iterations"][name], row["asked"]
-            cells[-1].append(str(made) if made == asked else f"{made}, not {asked}")
-    return cells
-
-
-def movement(found: dict[str, Any]) -> str:
-    """What `hetero.evaluation.bench.movement` gives, in Markdown."""
-    kinds = [name for name in found["copies"][0] if name != "bytes"]
-    sizes = [f"{row['bytes'] >> 10} KiB" for row in found["copies"]]
-    cells = [[kind, *(f"{row[kind] / 1e9:.1f}" for row in found["copies"])] for kind in kinds]
-    lines = [
-        f"copies between the host and {found['device']}, in GB/s",
-        "",
-        *markdown(("", *sizes), cells),
-        "",
-    ]
-    return "\n".join([*lines, benchmarks(found["calls"])])

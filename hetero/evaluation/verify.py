@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,20 +15,23 @@ import numpy as np
 from hetero import devices as backends
 from hetero import registry
 from hetero.arrays import HOST
-from hetero.calibration.candidates import awaited, leaving_out, timed
 from hetero.calibration.fit import residuals
+from hetero.calibration.measure import awaited
 from hetero.calling import planner
 from hetero.errors import MethodNotAvailable
 from hetero.evaluation.calls import Arrays, draw
-from hetero.ops import benchmark
-from hetero.ops.benchmark import Trial
+from hetero.evaluation.comparing import leaving_out, timed
+from hetero.evaluation.problems import Trial
+from hetero.evaluation.report import errors_text
 from hetero.pricing.plan import Plan
 from hetero.registry import Operation
 from hetero.registry.problem import Problem
+from hetero.times import readable
 
-_BUDGET = 0.05  # seconds for each candidate
+USUAL = ("matvec", "matmul")  # what is verified unless others are named
 _LONGEST = 1.0  # predicted seconds of a candidate, above which a call is left out
 _MUCH_SLOWER = 30.0  # than the best, by prediction: no candidate that needs to be measured
+_WORST, _WRONG = 8, 1.05  # choices that are listed; times the best, above which one is wrong
 Name = tuple[str, str]  # of a candidate: device and method
 
 
@@ -46,11 +50,6 @@ class Row:
     def ratio(self) -> float:
         """Seconds of the chosen candidate over those of the best one."""
         return self.measured[self.chosen] / self.measured[self.best]
-
-
-def usual() -> tuple[Operation, ...]:
-    """The operations that are verified unless others are named."""
-    return tuple(o for o in registry.operations() if benchmark.of(o, "VERIFIED", False))
 
 
 def verify(
@@ -73,10 +72,8 @@ def verify(
         progress(0.0, "trying the devices")
     gpu = any(not d.describe().get("is_host_cpu") for d in backends.proven().values())
     largest = largest or (16384 if gpu else 4096)
-    memory = Arrays(on)
-    rows: list[Row] = []
-    begin = time.perf_counter()
-    total = count * len(operations)
+    memory, rows = Arrays(on), list[Row]()
+    begin, total = time.perf_counter(), count * len(operations)
     for number in range(total):
         spent = time.perf_counter() - begin
         if spent > seconds:
@@ -86,8 +83,7 @@ def verify(
         if progress is not None:
             problem = operation.problem(*trial.operands, **trial.options)
             progress(max(number / total, spent / seconds), str(problem))
-        row = measure_candidates(operation, trial, memory)
-        if row is not None:
+        if (row := measure_candidates(operation, trial, memory)) is not None:
             rows.append(row)
     return rows
 
@@ -98,19 +94,18 @@ def measure_candidates(operation: Operation, trial: Trial, memory: Arrays) -> Ro
     A candidate that fails is left out, and the choice is the best of those that are left.
     ``memory`` is where its operands are made.
     """
-    plan = planner.plan_call(operation, trial.operands, trial.options)
+    plan = planner.plan_call(operation, trial.operands, dict(trial.options))
     predicted = _predicted(plan)
     if not predicted:
         return None
-    arrays, options = memory.of(trial), trial.options
+    arrays, options = memory.of(trial), dict(trial.options)
     calls: dict[Name, Callable[[], object]] = {}
     failed: dict[Name, str] = {}
     for name in predicted:
         with leaving_out(name, failed):
             calls[name] = _caller(operation, arrays, options, *name)
     chosen = next(iter(predicted))
-    spinning = frozenset(name for name in calls if name[1] == registry.BLAS)
-    measured = timed(calls, budget=_BUDGET, failed=failed, chosen=chosen, spinning=spinning)
+    measured = timed(calls, failed=failed, chosen=chosen)
     predicted = {name: seconds for name, seconds in predicted.items() if name in measured}
     if not predicted:
         return None
@@ -131,11 +126,7 @@ def _predicted(plan: Plan) -> dict[Name, float]:
 
 
 def _caller(
-    operation: Operation,
-    arrays: tuple[Any, ...],
-    options: Mapping[str, Any],
-    device: str,
-    method: str,
+    operation: Operation, arrays: tuple[Any, ...], options: dict[str, Any], device: str, method: str
 ) -> Callable[[], object]:
     """A call by one candidate that waits until the result is there; MethodNotAvailable if it would
     not run where it says.
@@ -143,33 +134,27 @@ def _caller(
     plan = planner.plan_call(operation, arrays, options, device, method)
     if (plan.chosen.device, plan.chosen.method) != (device, method):
         raise MethodNotAvailable(backends.disabled(device) or f"{device} cannot run it now")
-    run = benchmark.placed_call(operation, arrays, options, device, method)
+    run = partial(operation.call, *arrays, **options, device=device, method=method)
     if plan.problem.output.location == HOST:  # and there when the call returns
         return run
     places = {o.location for o in plan.problem.inputs} | {device}
-    used = [backends.get(name) for name in places & backends.available().keys()]
-    return awaited(run, used)
+    return awaited(run, [backends.get(name) for name in places & backends.available().keys()])
 
 
 def summary(rows: list[Row]) -> dict[str, Any]:
-    """Chosen over best (geometric mean, 95th and 99th percentile, worst), prediction errors."""
+    """Chosen over best (geometric mean, 95th and 99th percentile, worst), prediction errors, and
+    the worst choices, a line for each."""
     if not rows:
-        return {"problems": 0, "left_out": {}}
+        return {"problems": 0, "left_out": {}, "worst_choices": []}
+    worst = sorted(rows, key=lambda row: -row.ratio)
     ratios = np.array([row.ratio for row in rows])
-    fastest = Counter(f"{_function(row.problem)} {row.best[1]} on {row.best[0]}" for row in rows)
-    pairs: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
-    for row in rows:
-        for name, predicted in row.predicted.items():
-            key = _function(row.problem), *name
-            pairs.setdefault(key, []).append((predicted, row.measured[name]))
+    pairs: dict[str, list[tuple[float, float]]] = {}
     left_out = dict(backends.broken())  # device -> why measuring something there failed first
     for row in rows:
+        for name, predicted in row.predicted.items():
+            pairs.setdefault(_title(row, name), []).append((predicted, row.measured[name]))
         for (device, method), reason in row.failed.items():
             left_out.setdefault(device, f"{method}, {row.problem}: {reason}")
-    errors = {
-        f"{operation} {method} on {device}": residuals(*map(list, zip(*found, strict=True)))
-        for (operation, device, method), found in sorted(pairs.items())
-    }
     return {
         "problems": len(rows),
         "chosen_over_best": {
@@ -177,13 +162,42 @@ def summary(rows: list[Row]) -> dict[str, Any]:
             "p95": float(np.percentile(ratios, 95)),
             "p99": float(np.percentile(ratios, 99)),
             "worst": float(ratios.max()),
-            "fastest_within_5_percent": float((ratios <= 1.05).mean()),
+            "fastest_within_5_percent": float((ratios <= _WRONG).mean()),
         },
-        "fastest": dict(fastest),
-        "prediction_error": errors,
+        "fastest": dict(Counter(_title(row, row.best) for row in rows)),
+        "prediction_error": {
+            title: residuals(*map(list, zip(*found, strict=True)))
+            for title, found in sorted(pairs.items())
+        },
         "left_out": left_out,
+        "worst_choices": [_line(row) for row in worst[:_WORST] if row.ratio > _WRONG],
     }
 
 
-def _function(problem: Problem) -> str:
-    return registry.operation(problem.operation).function
+def _title(row: Row, name: Name) -> str:
+    return f"{registry.operation(row.problem.operation).function} {name[1]} on {name[0]}"
+
+
+def _line(row: Row) -> str:
+    chosen, best = (
+        f"{method} on {device} ({readable(row.measured[device, method])}, "
+        f"predicted {readable(row.predicted[device, method])})"
+        for device, method in (row.chosen, row.best)
+    )
+    return f"{row.ratio:5.2f}x {row.problem}: chose {chosen}, best {best}"
+
+
+def text(found: Mapping[str, Any]) -> str:
+    """What `summary` gives."""
+    left_out = [f"left out: {name}: {why}" for name, why in found["left_out"].items()]
+    if not found["problems"]:
+        return "\n".join(["no problem could be measured", *left_out])
+    over = found["chosen_over_best"]
+    lines = [
+        f"{found['problems']} random problems",
+        f"chosen / best: geometric mean {over['geometric_mean']:.3f}, 95th percentile "
+        f"{over['p95']:.3f}, 99th {over['p99']:.3f}, worst {over['worst']:.3f}",
+        *(f"  fastest {count} times: {name}" for name, count in sorted(found["fastest"].items())),
+        *errors_text("prediction error", found["prediction_error"], 44),
+    ]
+    return "\n".join([*lines, *found["worst_choices"], *left_out])

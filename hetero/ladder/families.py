@@ -9,7 +9,7 @@ import numpy as np
 
 from hetero.errors import one_of
 from hetero.imports import load
-from hetero.kernels.common.ladder import HELD_BYTES, Ladder, Step
+from hetero.kernels.common.ladder import Ladder
 from hetero.kernels.convolution import ladder as convolution
 from hetero.kernels.jacobi import ladder as jacobi
 from hetero.kernels.kmeans import ladder as kmeans
@@ -53,18 +53,6 @@ class Family(NamedTuple):
         return self.operands(
             lambda *shape: (rng.random(shape, np.float32) - np.float32(0.5)).astype(dtype), *dims
         )
-
-
-def obstacle(step: Step, arrays: Arrays, item: int) -> str | None:
-    """Why a launch cannot be made; None where it can."""
-    what, nbytes, most = "constant memory", 0, HELD_BYTES
-    if step.held:
-        nbytes = arrays[step.held].nbytes
-    elif step.cleared:
-        (columns, share), what = step.launch.arguments[5:7], "shared memory"
-        most = dict(step.launch.defines)["SHARED_BYTES"]
-        nbytes = share * columns * item
-    return f"{nbytes} bytes do not fit in the {most} of {what}" if nbytes > most else None
 
 
 def _filtered(a: Arrays, repeats: int) -> Arrays:

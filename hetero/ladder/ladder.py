@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from hetero.calibration.candidates import leaving_out
-from hetero.evaluation.report import by, markdown, prefixed, rounded
+from hetero.evaluation.comparing import leaving_out
+from hetero.evaluation.report import by, draw_curves, markdown, prefixed, rounded
 from hetero.host import loops as compiled
 from hetero.imports import load
 from hetero.ladder import families, running
@@ -20,7 +20,6 @@ from hetero.pricing.plan import CPU
 from hetero.times import readable
 
 PICTURE = (11.0, 5.5)  # inches
-_MARKS = "osv^D<>pP*Xhd"  # which differ without colours too
 _SIZES, _SIZES_OTHERS = {"cuda": (256, 1024, 4096)}, (64, 256, 512)
 _LIMIT, _LIMIT_OTHERS = 1.0, 0.5  # seconds of a call
 _CHECKED = 29  # extent at which results are checked: no block divides it
@@ -37,19 +36,17 @@ def ladder(
     threads: Sequence[int] = (),
     limit: float | None = None,
     filter: int | None = None,
-    curve: bool = False,
     progress: Callable[[float, str], None] | None = None,
 ) -> dict[str, Any]:
     """Check every rung against NumPy, and time it and the methods above on operands on the device.
 
-    Parameters are the command's options; ``curve`` takes as many sizes by default as double from
-    the least to the largest, ``progress`` is as in `hetero.calibrate`.
+    Parameters are the command's options; ``progress`` is as in `hetero.calibrate`.
 
     Returns
     -------
     dict
-        operation, device, name (the device's), dtype, what (is timed), roof (the fields of `Roof`),
-        rows: size (the first dimension), dims, number, method, idea, of a rung also block, threads,
+        operation, device, name (the device's), dtype, what (is timed), roof (`running.roof`), rows:
+        size (the first dimension), dims, number, method, idea, of a rung also block, threads,
         instead_of, adds, seed; seconds, flops_per_second, bytes_per_second, gain (over the row
         before that is no branch; of a branch over its rung), share (of what the roof allows),
         over_cpu (how many times as fast as the CPU's best); or reason.
@@ -62,8 +59,6 @@ def ladder(
     of, place = families.family(function), running.place_of(device)
     dtype = dtype or of.dtype
     usual = _SIZES.get(CPU if place is None else place.kind, _SIZES_OTHERS)
-    if curve:
-        usual = tuple(usual[0] << i for i in range((usual[-1] // usual[0]).bit_length()))
     every = families.problems(of, sizes, dims, filter, usual)
     there = load("numba").config.NUMBA_NUM_THREADS if threads and place is None else 0
     if threads and not 1 <= min(threads) <= max(threads) <= there:
@@ -90,7 +85,7 @@ def ladder(
         "name": CPU if place is None else place.describe()["name"],
         "dtype": dtype,
         "what": of.what,
-        "roof": above._asdict(),
+        "roof": above,
         "rows": rows,
     }
 
@@ -176,11 +171,9 @@ def _compare(rows: list[Row], of: Family, item: int, above: Any) -> None:
             continue
         seconds, size, branch = row["seconds"], row["size"], row.get("instead_of", "")
         flops, elements = of.work(*row["dims"])
-        row["flops_per_second"], row["bytes_per_second"] = (
-            flops / seconds,
-            elements * item / seconds,
-        )
-        row["share"] = above.share(row["flops_per_second"], row["bytes_per_second"])
+        row |= {"flops_per_second": flops / seconds, "bytes_per_second": elements * item / seconds}
+        rates = "flops_per_second", "bytes_per_second"
+        row["share"] = max(row[rate] / above[rate] for rate in rates)
         row["over_cpu"] = best[size] / seconds
         last = None if row["method"].startswith(CPU) else before.get((size, branch))
         row["gain"] = None if last is None else last / seconds
@@ -230,16 +223,11 @@ def _cells(row: Row) -> list[str]:
 
 def draw(found: dict[str, Any], picture: Any) -> None:
     """Draw the rates of each method over the size on a figure of matplotlib's."""
-    axes, curves = picture.subplots(), dict[str, list[tuple[int, float]]]()
+    curves: dict[str, dict[int, float]] = {}
     for row in found["rows"]:
         if "seconds" in row:
-            point = row["size"], 1e-9 * row["flops_per_second"]
-            curves.setdefault(_label(row), []).append(point)
-    for at, (name, points) in enumerate(curves.items()):
-        mark = _MARKS[at % len(_MARKS)]
-        axes.plot(*zip(*points, strict=True), marker=mark, linewidth=0.9, label=name)
-    axes.axhline(1e-9 * found["roof"]["flops_per_second"], color="0.4", ls="--", label="roof")
-    axes.set(xlabel="size", ylabel="GFLOP/s", yscale="log")
-    axes.set_xscale("log", base=2)
-    axes.set_title(f"{found['operation']} {found['dtype']} on {found['name']}")
-    axes.legend(fontsize="small", ncols=2)
+            curves.setdefault(_label(row), {})[row["size"]] = 1e-9 * row["flops_per_second"]
+            most = 1e-9 * found["roof"]["flops_per_second"]
+            curves.setdefault("roof", {})[row["size"]] = most
+    title = f"{found['operation']} {found['dtype']} on {found['name']}"
+    draw_curves(picture.subplots(), title, "size", curves, unit="GFLOP/s")

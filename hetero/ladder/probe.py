@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from hetero.errors import one_of
-from hetero.evaluation.report import markdown, rounded
+from hetero.evaluation.report import draw_curves, markdown, rounded
 from hetero.kernels.common import access
 from hetero.ladder import running
 from hetero.times import readable
@@ -26,9 +26,8 @@ class Probe(NamedTuple):
     summary: str
     strides: tuple[int, ...]  # in pieces; the others are compared with the first
     piece: int  # elements of float32 that stay together; 0: single ones of shared memory
-    meaning: str  # of a GPU on which strides from {stride} on take longest
+    meaning: str  # of strides from {stride} on taking longest
     none: str  # if none takes longer
-    on_cpu: str  # of a device that is a CPU
 
 
 PROBES = {
@@ -38,7 +37,6 @@ PROBES = {
         64,
         "reads that far apart meet in a partition of the memory, or open its pages anew",
         "no camping seen",
-        "a CPU has no partitions: time goes to pages, and to reads that no prefetcher foresees",
     ),
     "banks": Probe(
         "a warp's reads of shared memory, those of neighbouring threads further and further apart",
@@ -46,7 +44,6 @@ PROBES = {
         0,
         "{stride} banks",
         "no bank conflicts seen",
-        "a CPU has no banks: shared memory is ordinary memory in its first cache",
     ),
     "coalescing": Probe(
         "a matrix read by columns: neighbouring threads read elements further and further apart",
@@ -54,7 +51,6 @@ PROBES = {
         1,
         "{bytes} bytes are moved for each element",
         "no loss seen: caches keep what neighbouring threads leave of a line",
-        "a CPU reads lines, too, but a thread at a time, with caches for each core",
     ),
 }
 
@@ -120,14 +116,12 @@ def means(wanted: Probe, rows: Sequence[dict[str, Any]], on_cpu: bool) -> str:
     """One sentence on the measured figures."""
     ratios = [row["ratio"] for row in rows]
     if max(ratios) < _SEEN:
-        text = f"{wanted.none}: worst/best {max(ratios) / min(ratios):.2f}"
-        return f"{text}; {wanted.on_cpu}" if on_cpu else text
+        return f"{wanted.none}: worst/best {max(ratios) / min(ratios):.2f}"
     first = next(row for row in rows if row["ratio"] > _SAME * max(ratios))
     text = f"stride {first['stride']}: {rounded(first['ratio'], 2)}x slower"
-    if on_cpu:
-        return f"{text}; {wanted.on_cpu}"
-    nbytes = first["stride"] * access.BYTES
-    return f"{text}: {wanted.meaning.format(stride=first['stride'], bytes=nbytes)}"
+    nbytes, cause = first["stride"] * access.BYTES, "; a CPU has caches, no banks nor partitions"
+    known = f": {wanted.meaning.format(stride=first['stride'], bytes=nbytes)}"
+    return text + (cause if on_cpu else known)
 
 
 def text(result: dict[str, Any]) -> str:
@@ -144,10 +138,12 @@ def text(result: dict[str, Any]) -> str:
 
 def draw(result: dict[str, Any], picture: Any) -> None:
     """Draw time over stride on a figure of matplotlib's."""
-    axes = picture.subplots()
-    rows = sorted(result["rows"], key=lambda row: row["stride"])
-    axes.plot(range(len(rows)), [row["ratio"] for row in rows], marker="o", color="black")
-    axes.set_xticks(range(len(rows)), [row["stride"] for row in rows])
-    axes.set_yscale("log", base=2)
-    axes.set(xlabel=f"stride, of {result['unit']} bytes", ylabel="times the first")
-    axes.set_title(f"{result['probe']} on {result['name']}\n{result['means'].partition(';')[0]}")
+    curve = {row["stride"]: row["ratio"] for row in sorted(result["rows"], key=_stride)}
+    over = f"stride, of {result['unit']} bytes"
+    title = f"{result['probe']} on {result['name']}"
+    unit = "times the first"
+    draw_curves(picture.subplots(), title, over, {result["probe"]: curve}, unit=unit)
+
+
+def _stride(row: dict[str, Any]) -> int:
+    return row["stride"]

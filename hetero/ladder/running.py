@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,12 +15,12 @@ from hetero.calibration import measure as timing
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
+from hetero.evaluation import problems
 from hetero.imports import load
 from hetero.kernels import Launch
 from hetero.kernels.common.ladder import HELD_BYTES, Block, Step, Steps
 from hetero.kernels.common.peak import peaks
-from hetero.ladder.families import Arrays, Dims, Family, obstacle
-from hetero.ops import benchmark
+from hetero.ladder.families import Arrays, Dims, Family
 from hetero.pricing.plan import CPU
 from hetero.times import readable
 
@@ -40,7 +40,7 @@ def place_of(device: str | None) -> Device | None:
     """The device that is named, or the first GPU, or the first one at all; None of the CPU."""
     if device == CPU:
         return None
-    device = device or benchmark.cuda_device() or next(iter(devices.proven()), None)
+    device = device or problems.cuda_device() or next(iter(devices.proven()), None)
     if device is None:
         why = "; ".join(devices.missing())
         raise DeviceNotAvailable(
@@ -104,7 +104,14 @@ class OnDevice:
 
     def obstacle(self, name: str) -> str | None:
         """Why a rung cannot do this size; None where it can."""
-        return obstacle(self.steps(name).launches[0], self.arrays, np.dtype(self.dtype).itemsize)
+        step, what, nbytes, most = self.steps(name).launches[0], "constant memory", 0, HELD_BYTES
+        if step.held:
+            nbytes = self.arrays[step.held].nbytes
+        elif step.cleared:
+            (columns, share), what = step.launch.arguments[5:7], "shared memory"
+            most = dict(step.launch.defines)["SHARED_BYTES"]
+            nbytes = share * columns * np.dtype(self.dtype).itemsize
+        return f"{nbytes} bytes do not fit in the {most} of {what}" if nbytes > most else None
 
     def prepared(self, name: str, block: Block | None = None) -> Callable[[int], None]:
         """A rung as ``call(turn)``, what is made once before done."""
@@ -192,33 +199,26 @@ def too_long(dims: Dims, limit: float, of: Family, once: Callable[[Dims], float]
 # -- The roof --------------------------------------------------------------------------------------
 
 
-class Roof(NamedTuple):
-    """The most that a device gives: arithmetic on registers alone, and a copy in its memory.
+def roof(device: Device | None, dtype: str) -> dict[str, Any]:
+    """The most that a device, which is active, or the CPU gives: flops_per_second, by arithmetic on
+    registers alone or a product by BLAS, as ``how`` says; bytes_per_second, read and written by a
+    copy in its memory.
 
     A method takes at least the longer of the times of its flops and of its bytes, its roof
     (S. Williams, A. Waterman, D. Patterson, "Roofline", Commun. ACM 52 (2009), 65-76).
     """
 
-    flops_per_second: float
-    bytes_per_second: float  # of reading plus writing
-    how: str  # the first was measured
+    def found(flops: float, nbytes: float, how: str) -> dict[str, Any]:
+        return {"flops_per_second": flops, "bytes_per_second": nbytes, "how": how}
 
-    def share(self, flops_per_second: float, bytes_per_second: float) -> float:
-        """What part of the roof these rates reach."""
-        return max(
-            flops_per_second / self.flops_per_second, bytes_per_second / self.bytes_per_second
-        )
-
-
-def roof(device: Device | None, dtype: str) -> Roof:
-    """The roof of a device, which is active, or of the CPU: a product by BLAS, and a copy."""
     if device is None:
         A = np.random.default_rng(0).random((_PRODUCT, _PRODUCT), np.float32).astype(dtype)
         source = np.ones(_COPIED_OTHERS // A.itemsize, dtype)
         target, C = np.ones_like(source), np.empty_like(A)
         calls = (lambda: np.dot(A, A, out=C)), (lambda: np.copyto(target, source))
         product, copy = (min(timing.once(call) for _ in range(_REPEATS + 1)) for call in calls)
-        return Roof(2.0 * _PRODUCT**3 / product, 2 * source.nbytes / copy, "a product by BLAS")
+        rates = 2.0 * _PRODUCT**3 / product, 2 * source.nbytes / copy
+        return found(*rates, "a product by BLAS")
     blocks = _BLOCKS * device.multiprocessors
     rounds = _ROUNDS.get(device.kind, _ROUNDS_OTHERS)
     kernels = peaks(dtype, blocks, rounds, device.block_limit, device.capability)
@@ -228,7 +228,7 @@ def roof(device: Device | None, dtype: str) -> Roof:
     (source, _first), (target, _second) = device.allocate(nbytes), device.allocate(nbytes)
     device.fill(source, nbytes)
     copied = _least(device, lambda: device.copy(target, source, nbytes))
-    return Roof(rates[how], 2 * nbytes / copied, how)
+    return found(rates[how], 2 * nbytes / copied, how)
 
 
 def seconds_of(device: Device, launch: Launch, buffers: Mapping[str, Any] | None = None) -> float:

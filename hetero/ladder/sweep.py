@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any
 
-from hetero.calibration.candidates import leaving_out
 from hetero.errors import one_of
-from hetero.evaluation.report import by, markdown, rounded
+from hetero.evaluation.comparing import leaving_out
+from hetero.evaluation.report import by, draw_curves, markdown, rounded
 from hetero.kernels.common.ladder import Block
 from hetero.ladder import families, running
 from hetero.ladder.running import Clock, OnDevice
@@ -16,7 +16,6 @@ from hetero.times import readable
 
 PICTURE = (8.0, 6.5)  # inches
 _SIZE, _SIZE_OTHERS = {"cuda": (4096,)}, (128,)
-_FAR = 1.5  # times the best: what takes longer is timed once
 _SHOWN = 8  # blocks in the table
 _PARAMETERS = ("grid x", "grid y", "block x", "block y")  # White's four (2013, section 3.3)
 
@@ -75,7 +74,7 @@ def sweep(
 
 
 def _swept(ground: OnDevice, method: str, clock: Clock) -> dict[str, Any]:
-    """Each block once, then those again that are not far from the best."""
+    """Each block timed."""
     if (reason := ground.obstacle(method)) is not None:
         raise ValueError(f"{method} cannot be swept at {by(ground.dims)}: {reason}")
     ladder, own, rows = ground.of.ladder, ground.chosen(method), []
@@ -87,17 +86,12 @@ def _swept(ground: OnDevice, method: str, clock: Clock) -> dict[str, Any]:
         failed: dict[Any, str] = {}
         one: dict[str, Any] = {"block": list(block), "grid": _grid(ground, method, block)}
         with leaving_out(block, failed):
-            one["seconds"] = clock.once(ground.prepared(method, block)) / repeats
+            one["seconds"] = clock.seconds(ground.prepared(method, block)) / repeats
+            one["flops_per_second"] = flops / one["seconds"]
         rows.append(one if not failed else {**one, "reason": failed[block]})
     timed = [one for one in rows if "seconds" in one]
     if not timed:
         raise ValueError(f"no block of {method} runs: {rows[0]['reason']}")
-    near = _FAR * min(one["seconds"] for one in timed)
-    for one in timed:
-        block = Block(*one["block"])
-        if one["seconds"] <= near or block == own:
-            one["seconds"] = clock.seconds(ground.prepared(method, block)) / repeats
-        one["flops_per_second"] = flops / one["seconds"]
     best = min(timed, key=lambda one: one["seconds"])
     taken = next((one["seconds"] for one in timed if one["block"] == list(own)), None)
     sizes = {"dims": list(ground.dims), "blocks": rows, "best": best["block"], "chosen": list(own)}
@@ -172,30 +166,27 @@ def _threads(one: dict[str, Any]) -> int:
 
 def draw(found: dict[str, Any], picture: Any) -> None:
     """Draw the last size on a figure of matplotlib's: a map of x and y for each number of results
-    of a thread, the rung's own block framed; where y is 1, the mean time over all threads."""
+    of a thread; where y is 1, the mean time over all threads."""
     size = found["sizes"][-1]
     timed = [one for one in size["blocks"] if "seconds" in one]
-    picture.suptitle(f"{found['operation']} {by(size['dims'])} by {found['method']}, time / best")
+    title = f"{found['operation']} {by(size['dims'])} by {found['method']}, time / best"
     best = min(one["seconds"] for one in timed)
     if {one["block"][1] for one in timed} == {1}:
-        axes, totals = picture.subplots(), sorted({_threads(one) for one in timed})
-        means = [fmean(o["seconds"] / best for o in timed if _threads(o) == n) for n in totals]
-        axes.plot(totals, means, "ko-")
-        axes.set_xscale("log", base=2)
-        axes.set(xlabel="threads in all", ylabel="mean of all blocks")
+        totals = sorted({_threads(one) for one in timed})
+        curve = {
+            n: fmean(one["seconds"] / best for one in timed if _threads(one) == n) for n in totals
+        }
+        curves = {"mean of all blocks": curve}
+        draw_curves(picture.subplots(), title, "threads in all", curves, unit="time / best")
         return
+    picture.suptitle(title)
     each = sorted({one["block"][2] for one in timed})
     panes = picture.subplots(1, len(each), squeeze=False, sharey=True)[0]
     for axes, results in zip(panes, each, strict=True):
         here = {tuple(o["block"][:2]): o["seconds"] for o in timed if o["block"][2] == results}
         xs, ys = (sorted({place[axis] for place in here}) for axis in (0, 1))
         values = [[here.get((x, y), float("nan")) / best for x in xs] for y in ys]
-        axes.imshow(values, origin="lower", aspect="auto", cmap="viridis_r", norm="log")
-        for (x, y), seconds in here.items():
-            own = [x, y, results] == size["chosen"]
-            style = {"ha": "center", "va": "center", "size": 7}
-            box = {"facecolor": "white", "linewidth": 2.0 * own, "pad": 1.0}
-            axes.text(xs.index(x), ys.index(y), f"{seconds / best:.3g}", bbox=box, **style)
+        picture.colorbar(axes.imshow(values, origin="lower", aspect="auto", norm="log"), ax=axes)
         axes.set_xticks(range(len(xs)), xs)
         axes.set_yticks(range(len(ys)), ys)
         axes.set(xlabel="threads along x", ylabel="along y", title=f"{results} a thread")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from hetero.mpi.cg import solve_cg
 from hetero.mpi.poisson import solve_poisson
-from hetero.mpi.solving import rows
+from hetero.mpi.ranks import rows
 
 __all__ = ["rows", "solve_cg", "solve_poisson"]
 

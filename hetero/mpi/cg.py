@@ -9,7 +9,7 @@ import numpy as np
 
 from hetero.imports import load
 from hetero.mpi import solving
-from hetero.mpi.products import DenseRows, SparseRows
+from hetero.mpi.products import DenseRows, sparse_rows
 from hetero.mpi.ranks import Ranks
 from hetero.mpi.solving import checked_array, checked_vector
 from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, warn
@@ -111,7 +111,7 @@ def solve_cg(
             facts["M"] = M if isinstance(M, str) else "vector" if M is not None else None
             return matrix, b, start, inverse, goal, facts | goal
 
-        matrix, b, x, inverse, goal, facts = ranks.alike(checked)
+        matrix, b, x, inverse, goal, facts = ranks.agreed(checked, alike=True)
         n, starts = matrix.shape[1], ranks.starts(matrix.shape[0])
         if starts[-1] != n:
             raise ValueError(f"A must be square: it has {n} columns, the ranks {starts[-1]} rows")
@@ -123,10 +123,9 @@ def solve_cg(
                     inverse = np.ascontiguousarray(1.0 / diagonal, b.dtype)
 
         known = {name: facts[name] for name in ("columns", "layout", "dtype")}
-        kind, place = (DenseRows, "cpu") if facts["layout"] == "dense" else (SparseRows, device)
-        rows = ranks.agreed(kind, ranks, starts, matrix)
-        given = ranks, rows, b, x, goal, inverse, callback, known, place
-        outcome, how = solving.run(*given, A=matrix)
+        kind, place = (DenseRows, "cpu") if facts["layout"] == "dense" else (sparse_rows, device)
+        given = ranks, ranks.agreed(kind, ranks, starts, matrix), b, x, goal, known, place
+        outcome, how = solving.run(*given, M=inverse, callback=callback, A=matrix)
     info = _INFO[outcome.status]
     if info < 0:
         warn("solve_cg", outcome, f"norm(b - A x) is {outcome.residual:.3g}")

@@ -51,31 +51,29 @@ class Checkpoint:
         self._ranks, self._path, self._every = ranks, Path(path), every
         self._starts, self._saved_at = ranks.starts(parts["b"].size), time.monotonic()
         first = int(self._starts[ranks.rank])
-        sums = {name: ranks.attempt(checksum, part, first) for name, part in parts.items()}
-        each = ranks.comm.allgather(ranks.agreed(lambda: sums))
+        sums = ranks.agreed(lambda: {name: checksum(part, first) for name, part in parts.items()})
+        each = ranks.comm.allgather(sums)
         whole = {name: f"{sum(one[name] for one in each) % 2**64:016x}" for name in parts}
-        self._fingerprint = known | whole
+        self._fingerprint = json.loads(json.dumps(known | whole))
 
     def read(self, x: np.ndarray) -> int:
         """Bring x to what the file has, where there is one; gives the iterations it took.
         ValueError on every rank where the file is of another problem, or damaged.
         """
-        whole, done = self._ranks.agreed(self._last, x.dtype)
-        done, length = (int(n) for n in self._ranks.gather(done, whole.size)[0])
-        if length:
-            self._ranks.comm.Scatterv([whole, np.diff(self._starts)], x)
-        return done
+        ranks = self._ranks
+        whole, done = ranks.agreed(lambda: self._last() if ranks.rank == 0 else (None, None))
+        if (done := ranks.comm.bcast(done)) is not None:
+            ranks.comm.Scatterv([whole, np.diff(self._starts)], x)
+        return done or 0
 
-    def _last(self, dtype: np.dtype) -> tuple[np.ndarray, int]:
-        """On rank 0 what the file has, where there is one."""
-        if self._ranks.rank == 0:
-            try:
-                return self._read()
-            except FileNotFoundError:
-                pass
-            except Exception as error:  # of a damaged file zipfile, json and NumPy raise many
-                raise ValueError(f"{self._path} cannot be used: {error}") from error
-        return np.zeros(0, dtype), 0
+    def _last(self) -> tuple[np.ndarray | None, int | None]:
+        """What the file has, where there is one."""
+        try:
+            return self._read()
+        except FileNotFoundError:
+            return None, None
+        except Exception as error:  # of a damaged file zipfile, json and NumPy raise many
+            raise ValueError(f"{self._path} cannot be used: {error}") from error
 
     def _read(self) -> tuple[np.ndarray, int]:
         if not os.access(self._path.parent, os.W_OK | os.X_OK):
@@ -83,8 +81,8 @@ class Checkpoint:
         for left in self._path.parent.glob(f"{glob.escape(self._path.name)}.[0-9]*.part"):
             left.unlink(missing_ok=True)  # by a job that was killed while it wrote
         with paths.opened(self._path) as opened, np.load(opened, allow_pickle=False) as file:
-            about = json.loads(file["about"].tobytes())
-            theirs, ours = about["fingerprint"], json.loads(json.dumps(self._fingerprint))
+            about, ours = json.loads(file["about"].tobytes()), self._fingerprint
+            theirs = about["fingerprint"]
             for name in sorted({*theirs, *ours}):
                 if theirs.get(name) != ours.get(name):
                     raise ValueError(
@@ -99,18 +97,15 @@ class Checkpoint:
             return x, done
 
     def after(self, x: Callable[[], np.ndarray], iterations: int) -> None:
-        """Save what x gives, where rank 0 asked for it before the last sum; ask where it is time.
-
-        A collective call.
-        """
-        ranks = self._ranks
-        if ranks.save:
-            mine = x()
-            whole = np.empty(self._starts[-1] if ranks.rank == 0 else 0, mine.dtype)
-            ranks.comm.Gatherv(mine, [whole, np.diff(self._starts)])
-            self._saved_at, ranks.save, ranks.asks = time.monotonic(), False, False
-            ranks.agreed(lambda: ranks.rank or self._write(whole, iterations))
-        ranks.asks = ranks.rank == 0 and time.monotonic() - self._saved_at >= self._every
+        """Save what x gives where it is time; a collective call."""
+        ranks, due = self._ranks, time.monotonic() - self._saved_at >= self._every
+        if not ranks.comm.bcast(due):  # by the clock of rank 0
+            return
+        mine = x()
+        whole = np.empty(self._starts[-1] if ranks.rank == 0 else 0, mine.dtype)
+        ranks.comm.Gatherv(mine, [whole, np.diff(self._starts)])
+        self._saved_at = time.monotonic()
+        ranks.agreed(lambda: ranks.rank or self._write(whole, iterations))
 
     def _write(self, whole: np.ndarray, iterations: int) -> None:
         about = json.dumps({"iterations": iterations, "fingerprint": self._fingerprint})

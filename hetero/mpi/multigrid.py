@@ -9,7 +9,6 @@ coarser. All ranks hold that whole grid and make the same cycle on it.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import operator
 from typing import Any
@@ -47,14 +46,10 @@ class TwoLevels:
         ratios = [(n + 1) / (m + 1) for n, m in zip(fine, coarse, strict=True)]
         self._rows = csr(z[begin:end].astype(dtype))
         self._across = csr(kron(y, x).astype(dtype))
-        parts = (z[i:j].indices for i, j in itertools.pairwise(lines))  # coarse rows of each rank
-        spans = [(met.min(), met.max() + 1) if met.size else (0, 0) for met in parts]
-        self._spans, self._span = spans, slice(*spans[ranks.rank])
+        met = z[begin:end].indices  # coarse rows that this rank's slab meets
+        self._span = slice(met.min(), met.max() + 1) if met.size else slice(0, 0)
         flat = [0, 2] if len(whole.shape) == 2 else [0, 1, 2]
         self._shape = coarse[0], coarse[1] * coarse[2]
-        self._counts = np.diff(spans).reshape(-1) * self._shape[1]
-        self._part = np.empty(self._counts[ranks.rank], dtype)
-        self._parts = np.empty(self._counts.sum(), dtype)
         self._scale = dtype.type(1.0 / math.prod(ratios))
         spacing = tuple(h * ratios[axis] for h, axis in zip(whole.spacing, flat, strict=True))
         self._coarse = cpu(Stencil(tuple(coarse[axis] for axis in flat), spacing), dtype).apply
@@ -68,14 +63,11 @@ class TwoLevels:
             return
         planes = r.reshape(self._rows.shape[0], self._across.shape[0])
         mine = self._rows.T @ (planes @ self._across)
-        self._part[...] = (mine[self._span] * self._scale).reshape(-1)
-        self._comm.Allgatherv(self._part, [self._parts, self._counts])
+        parts = self._comm.allgather((self._span, mine[self._span] * self._scale))
         # (2) The cycle on the coarse grid, with the residuals of all ranks.
         right, error = np.zeros((2, *self._shape), z.dtype)
-        ends = np.cumsum(self._counts)
-        for (low, high), end in zip(self._spans, ends, strict=True):  # in the order of ranks
-            size = (high - low) * self._shape[1]
-            right[low:high] += self._parts[end - size : end].reshape(-1, self._shape[1])
+        for span, part in parts:  # in the order of ranks
+            right[span] += part
         self._coarse(right.reshape(-1), error.reshape(-1))
         z += (self._rows @ (error @ self._across.T)).reshape(-1)
 

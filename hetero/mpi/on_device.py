@@ -34,7 +34,7 @@ class Vector:
         return self._vectors.copy(self)
 
     def __sub__(self, other: Vector) -> Vector:
-        return self._vectors.difference(self, other)
+        return self._vectors.made("ranks_difference", "r", b=self, q=other)
 
 
 class DeviceVectors(HostVectors):
@@ -70,26 +70,28 @@ class DeviceVectors(HostVectors):
         self.part.device.copy(new.buffer, x.buffer, self._nbytes, 0, 0, self.part.stream)
         return new
 
-    def difference(self, b: Vector, q: Vector) -> Vector:
-        """b - q."""
+    def made(self, kernel: str, name: str, **named: Any) -> Vector:
+        """The vector of that name that a launch writes."""
         new = self._new()
-        self._run("ranks_difference", r=new, b=b, q=q)
+        self.run(kernel, **named, **{name: new})
         return new
 
     def scale_and_add(self, y: Vector, scale: float, x: Vector) -> None:
         """y = scale y + x."""
-        self._run("ranks_add", y=y, x=x, scale=float(scale))
+        self.run("ranks_add", y=y, x=x, scale=float(scale))
 
     def subtract(self, y: Vector, alpha: float, x: Vector) -> None:
         """y -= alpha x."""
-        self._run("ranks_subtract", y=y, x=x, scale=float(alpha))
+        self.run("ranks_subtract", y=y, x=x, scale=float(alpha))
 
     def multiply(self, m: Vector, x: Vector, z: Vector) -> None:
         """z = m x, element by element."""
-        self._run("ranks_times", z=z, m=m, x=x)
+        self.run("ranks_times", z=z, m=m, x=x)
 
-    def launch(self, launch: Launch, **named: Any) -> None:
+    def run(self, launch: str | Launch, **named: Any) -> None:
         """Start a launch on vectors, buffers and numbers by name."""
+        if isinstance(launch, str):
+            launch = self._launches[launch]
         device = self.part.device
         named = {name: getattr(one, "buffer", one) for name, one in named.items()}
         if launch.kernel not in self._built:
@@ -101,19 +103,16 @@ class DeviceVectors(HostVectors):
     def _new(self) -> Vector:
         return Vector(self, self.part.allocate(self._nbytes))
 
-    def _run(self, name: str, **named: Any) -> None:
-        self.launch(self._launches[name], **named)
-
     def _sums(self) -> list[float]:
         partial = self.part.download("partial", np.empty((self._blocks, 2)))
         return partial.sum(axis=0).tolist()
 
     def _dot(self, x: Vector, y: Vector) -> float:
-        self._run("ranks_dot", x=x, y=y)
+        self.run("ranks_dot", x=x, y=y)
         return self._sums()[0]
 
     def _step(self, x: Vector, r: Vector, p: Vector, q: Vector, alpha: float) -> float:
-        self._run("ranks_reduce", x=x, r=r, p=p, q=q, scale=float(alpha))
+        self.run("ranks_reduce", x=x, r=r, p=p, q=q, scale=float(alpha))
         square, zero = self._sums()
         if not math.isfinite(square) or zero != 0.0:
             return math.nan
@@ -130,11 +129,10 @@ def vectors_and_product(
     lie there, or after the elements of a matrix's rows.
     """
     halo, own, item = rows.halo(dtype), rows.own, dtype.itemsize
-    is_matrix = isinstance(own, Csr)
+    is_matrix, size = isinstance(own, Csr), rows.rest.shape[0]
     plane = 1 if is_matrix else math.prod(own.shape[1:])
-    size = len(own.indptr) - 1 if is_matrix else plane * own.shape[0]
-    low, high = (False, True) if is_matrix else rows.rest
-    before, after = plane * low, rows.foreign.size - plane * low
+    before = 0 if is_matrix else int(np.searchsorted(rows.foreign, rows.starts[ranks.rank]))
+    after = rows.foreign.size - before
     vectors = DeviceVectors(ranks, device, dtype, size)
     part, target = vectors.part, device.target
     if is_matrix:
@@ -153,7 +151,7 @@ def vectors_and_product(
         pack = plan_cg.pack(product, halo.places.size, target)
         part.allocate(halo.packed.nbytes, "packed")
     else:
-        grid = plan_stencil.GridShare.of(*own, low=bool(low), high=bool(high))
+        grid = plan_stencil.GridShare.of(*own, low=before > 0, high=after > 0)
         _, product = plan_stencil.stencil(grid, target, dtype=dtype.name)
     part.numbers |= {"first_block": 0, "own": 0}
     part.allocate(16 * product.grid, "of blocks")
@@ -161,7 +159,7 @@ def vectors_and_product(
 
     def times(p: Vector, q: Vector) -> None:
         if is_matrix and halo.packed.size:
-            vectors.launch(pack, p=p)
+            vectors.run(pack, p=p)
             part.download("packed", halo.packed)
         elif not is_matrix:  # a neighbour takes the plane next to it
             for at in range(0, halo.packed.size, plane):
@@ -174,6 +172,6 @@ def vectors_and_product(
             device.upload(values[:before], held)
         if after:
             device.upload(values[before:], held, (before + size) * item)
-        vectors.launch(product, p=held, q=q, partial="of blocks")
+        vectors.run(product, p=held, q=q, partial="of blocks")
 
     return vectors, Product(times)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hetero.mpi import multigrid, solving
-from hetero.mpi.products import GridRows
+from hetero.mpi.products import grid_rows
 from hetero.mpi.ranks import Ranks
 from hetero.ops.linear_systems import operators
 from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, warn
@@ -117,7 +117,7 @@ def solve_poisson(
             known = {"shape of a row": f.shape[1:], "spacing": distances, "dtype": dtype.name}
             return f, x, faces, goal, known, known | {"M": M} | goal
 
-        f, x, faces, goal, known, _ = ranks.alike(checked)
+        f, x, faces, goal, known, _ = ranks.agreed(checked, alike=True)
         dtype, distances = x.dtype, known["spacing"]
         lines = ranks.starts(f.shape[0])
         begin, end = lines[ranks.rank : ranks.rank + 2]
@@ -137,8 +137,8 @@ def solve_poisson(
 
         tolerance, limit = goal["rtol"], goal["maxiter"]
         goal = goal | {"rtol": max(tolerance, least_tolerance(dtype))}
-        rows, place = ranks.agreed(GridRows, ranks, lines, stencil), "cpu" if M else device
-        outcome, how = solving.run(ranks, rows, b, x, goal, apply, None, known, place)
+        rows, place = ranks.agreed(grid_rows, ranks, lines, stencil), "cpu" if M else device
+        outcome, how = solving.run(ranks, rows, b, x, goal, known, place, M=apply)
     how["converged"] = _converged(whole, outcome, dtype, limit, to_rounding=not rtol)
     how["relative_residual"] = outcome.residual / (outcome.right_side or 1.0)
     if not how["converged"]:

@@ -8,7 +8,6 @@ of others. Their elements, the halo, travel while the first piece is multiplied.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -86,25 +85,32 @@ class Halo:
 
 
 class Rows:
-    """A rank's rows of a system, for products.
+    """A rank's rows of a sparse matrix or of a grid.
 
-    ``own`` is the square piece, ``foreign`` the columns of other ranks, ascending; `rest`, of
-    subclasses, is the other piece, and ``add(q, values)`` adds its product to q.
+    ``own`` is the square piece, ``foreign`` the columns of other ranks that it meets, ascending,
+    and ``rest`` a (own rows, k) CSR matrix of these columns. ``starts`` has the first row of each
+    rank, and the number of all.
     """
 
-    own: Csr | Stencil
-    foreign: np.ndarray
+    def __init__(
+        self, ranks: Ranks, starts: np.ndarray, own: Csr | Stencil, foreign: np.ndarray, rest: Any
+    ) -> None:
+        self._ranks, self.starts, self.unknowns = ranks, starts, int(starts[-1])
+        self.own, self.foreign, self.rest = own, foreign, rest
 
-    def __init__(self, ranks: Ranks, starts: np.ndarray) -> None:
-        self._ranks, self._starts, self.unknowns = ranks, starts, int(starts[-1])
+    def halo(self, dtype: np.dtype) -> Halo:
+        """What a product exchanges; a collective call."""
+        return Halo(self._ranks, self.starts, self.foreign, dtype)
 
     def product(self, dtype: np.dtype) -> cg_cpu.Product:
         """The product for vectors of a dtype; a collective call."""
         halo, own, times = self.halo(dtype), self.own, None
-        if np.diff(self._starts)[self._ranks.rank]:
+        met = np.flatnonzero(np.diff(self.rest.indptr))
+        piece = self.rest[met].astype(dtype)
+        if self.rest.shape[0]:
             if isinstance(own, Csr):
                 own = own._replace(data=own.data.astype(dtype, copy=False))
-            times, add = cg_cpu.compiled(own, dtype).times, self.add(dtype)
+            times = cg_cpu.compiled(own, dtype).times
 
         def whole(p: np.ndarray, q: np.ndarray) -> None:
             np.take(p, halo.places, out=halo.packed, mode="clip")
@@ -113,77 +119,46 @@ class Rows:
                 times(p, q)
             values = halo.end()
             if values.size:
-                add(q, values)
+                q[met] += piece @ values
 
         return cg_cpu.Product(whole)
 
-    def halo(self, dtype: np.dtype) -> Halo:
-        """What a product exchanges; a collective call."""
-        return Halo(self._ranks, self._starts, self.foreign, dtype)
-
-
-class SparseRows(Rows):
-    """Rows of a sparse matrix: ``matrix`` is a SciPy CSR of (own rows, n) with global columns;
-    ``rest`` is (own rows, k)."""
-
-    def __init__(self, ranks: Ranks, starts: np.ndarray, matrix: Any) -> None:
-        super().__init__(ranks, starts)
-        csr_array, indices = load("scipy.sparse").csr_array, matrix.indices
-        begin, end = starts[ranks.rank : ranks.rank + 2]
-        outside = (indices < begin) | (indices >= end)
-        own = csr_array(matrix[:, begin:end])
-        self.own = Csr(own.indptr, own.indices, own.data)
-        self.foreign, columns = np.unique(indices[outside].astype(np.int64), return_inverse=True)
-        each = np.repeat(np.arange(end - begin), np.diff(matrix.indptr))[outside]
-        size = int(end - begin), self.foreign.size
-        self.rest = csr_array((matrix.data[outside], (each, columns)), shape=size)
-
-    def add(self, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], None]:
-        met = np.flatnonzero(np.diff(self.rest.indptr))
-        piece = self.rest[met].astype(dtype)
-
-        def add(q: np.ndarray, values: np.ndarray) -> None:
-            q[met] += piece @ values
-
-        return add
-
     def square(self, dtype: np.dtype) -> Any:
         """The square piece as `hetero.solve_cg` takes it."""
-        n = len(self.own.indptr) - 1
+        if isinstance(self.own, Stencil):
+            return Poisson(*self.own, dtype)
+        n = self.rest.shape[0]
         return load("scipy.sparse").csr_array(self.own[::-1], shape=(n, n))
 
 
-class GridRows(Rows):
+def sparse_rows(ranks: Ranks, starts: np.ndarray, matrix: Any) -> Rows:
+    """Rows of a sparse matrix: a SciPy CSR of (own rows, n) with global columns."""
+    csr_array, indices = load("scipy.sparse").csr_array, matrix.indices
+    begin, end = starts[ranks.rank : ranks.rank + 2]
+    outside = (indices < begin) | (indices >= end)
+    own = csr_array(matrix[:, begin:end])
+    foreign, columns = np.unique(indices[outside].astype(np.int64), return_inverse=True)
+    each = np.repeat(np.arange(end - begin), np.diff(matrix.indptr))[outside]
+    size = int(end - begin), foreign.size
+    rest = csr_array((matrix.data[outside], (each, columns)), shape=size)
+    return Rows(ranks, starts, Csr(own.indptr, own.indices, own.data), foreign, rest)
+
+
+def grid_rows(ranks: Ranks, lines: np.ndarray, stencil: Stencil) -> Rows:
     """Rows, or planes, of a grid; ``lines``: of each rank the first, and the number of all.
 
-    ``stencil`` is that of the rank's own slab. Beyond its edges are zeros to it; what lies there on
-    other ranks is subtracted afterwards. ``rest``: whether rows lie before the slab, and after.
+    ``stencil`` is that of the rank's own slab, to which zeros lie beyond its edges.
     """
-
-    def __init__(self, ranks: Ranks, lines: np.ndarray, stencil: Stencil) -> None:
-        self._plane, self.own = math.prod(stencil.shape[1:]), stencil
-        super().__init__(ranks, lines * self._plane)
-        begin, end = lines[ranks.rank : ranks.rank + 2]
-        self.rest = bool(0 < begin < end), bool(begin < end < lines[-1])
-        edges = [row for row, there in zip((begin - 1, end), self.rest, strict=True) if there]
-        within = np.array(edges, np.int64)[:, None] * self._plane + np.arange(self._plane)
-        self.foreign = within.reshape(-1)
-
-    def add(self, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], None]:
-        plane, (before, after) = self._plane, self.rest
-        weight = dtype.type(1.0 / self.own.spacing[0] ** 2)
-
-        def add(q: np.ndarray, values: np.ndarray) -> None:
-            if before:
-                q[:plane] -= weight * values[:plane]
-            if after:
-                q[-plane:] -= weight * values[-plane:]
-
-        return add
-
-    def square(self, dtype: np.dtype) -> Any:
-        """The square piece as `hetero.solve_cg` takes it."""
-        return Poisson(*self.own, dtype)
+    plane, (begin, end) = math.prod(stencil.shape[1:]), map(int, lines[ranks.rank :][:2])
+    edges = [(begin - 1, 0), (end, end - begin - 1)]  # of others, and of this rank's own
+    edges = [one for one in edges if begin < end and 0 <= one[0] < lines[-1]]
+    within = np.arange(plane) + plane * np.array(edges, np.int64).reshape(-1, 2).T[..., None]
+    foreign, mine = within.reshape(2, -1)
+    values = np.full(foreign.size, -1.0 / stencil.spacing[0] ** 2)
+    entries = values, (mine, np.arange(foreign.size))
+    shape = (end - begin) * plane, foreign.size
+    rest = load("scipy.sparse").csr_array(entries, shape=shape)
+    return Rows(ranks, lines * plane, stencil, foreign, rest)
 
 
 class DenseRows:

@@ -6,6 +6,7 @@ therefore has the same bits on every rank and in every run, which `MPI_Allreduce
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -27,13 +28,41 @@ def comm_of(comm: Any = None) -> Any:
     return MPI.COMM_WORLD if comm is None else comm
 
 
+def rows(n: int, comm: Any = None) -> tuple[int, int]:
+    """The rows of n that this rank takes, where all take as many, or one more.
+
+    Parameters
+    ----------
+    n : int
+    comm : mpi4py.MPI.Comm, optional
+        Default: ``MPI.COMM_WORLD``.
+
+    Returns
+    -------
+    begin, end : int
+        First row, and the one after the last.
+
+    Raises
+    ------
+    ValueError
+        Where n is negative.
+
+    Examples
+    --------
+    >>> begin, end = hetero.mpi.rows(1000)  # doctest: +SKIP
+    """
+    if (n := operator.index(n)) < 0:
+        raise ValueError(f"n must be at least 0, got {n}")
+    comm = comm_of(comm)
+    return n * comm.rank // comm.size, n * (comm.rank + 1) // comm.size
+
+
 class Ranks:
     """The ranks of a duplicate of one communicator, for the length of a ``with`` block.
 
-    What a caller gives goes through `attempt` or `agreed`, and collective calls are made outside of
-    these: so a rank that fails there does not leave the others waiting. ``node_rank`` is among the
-    ranks of the same node. ``save``: whether a rank asked for it with ``asks``, as known since the
-    last sum.
+    What a caller gives goes through `agreed`, and collective calls are made outside of it: so a
+    rank that fails there does not leave the others waiting. ``node_rank`` is among the ranks of the
+    same node.
     """
 
     def __init__(self, comm: Any = None) -> None:
@@ -42,8 +71,6 @@ class Ranks:
         node = self.comm.Split_type(load("mpi4py.MPI").COMM_TYPE_SHARED)
         self.node_rank = node.rank
         node.Free()
-        self.save = self.asks = False
-        self._error: Exception | None = None
         self._said = ""
 
     def __enter__(self) -> Ranks:
@@ -53,81 +80,52 @@ class Ranks:
         if kind is None or self._said:  # a collective call
             self.comm.Free()
 
-    def attempt(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        """What this rank's own work gives; where it raises, None, and all raise with the next sum.
+    def agreed(self, work: Callable[..., Any], *arguments: Any, alike: bool = False) -> Any:
+        """What this rank's own work gives, in which there is no collective call.
 
-        There is no collective call in ``work``.
+        A collective call. Where the work raises on one rank, or the last of its results is a dict
+        that has to be ``alike`` and is not, all raise a ValueError with the same text, which names
+        ranks and values.
         """
+        result, cause, facts = None, None, {"version of hetero": sys.modules["hetero"].__version__}
         try:
-            return work(*arguments)
+            result = work(*arguments)
+            facts |= result[-1] if alike else {}
         except Exception as error:
-            self._error = error
-            return None
-
-    def agreed(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        """What this rank's own work gives; where it raises on one rank, all raise.
-
-        A collective call.
-        """
-        result = self.attempt(work, *arguments)
-        self._of_all(0.0)
-        return result
-
-    def alike(self, work: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
-        """As `agreed`; the last of the results, a dict, has to be the same on all ranks."""
-        result = self.attempt(work)
-        self._agree(**(result[-1] if result else {}))
+            cause = error
+        said = cause and f"{type(cause).__name__}: {cause}"
+        each = self.comm.allgather((said, {name: repr(value) for name, value in facts.items()}))
+        wrong = [f"rank {number} raised {said}" for number, (said, _) in enumerate(each) if said]
+        for name in () if wrong else facts:
+            ranks: dict[str, list[int]] = {}
+            for number, (_, theirs) in enumerate(each):
+                ranks.setdefault(theirs[name], []).append(number)
+            if len(ranks) > 1:
+                values = ", ".join(
+                    f"{value} on rank{'s' * (len(of) > 1)} {', '.join(map(str, of))}"
+                    for value, of in ranks.items()
+                )
+                wrong.append(f"the ranks disagree on {name}: {values}")
+        if wrong:
+            self._said = "; ".join(wrong)
+            raise ValueError(self._said) from cause
         return result
 
     def total(self, number: Any) -> float:
         """The sum over all ranks of a number that each has some of."""
         with np.errstate(all="ignore"):
-            return float(np.add.accumulate(self._of_all(number))[-1])  # one rank after the other
+            return float(np.add.accumulate(self.gather(number))[-1])  # one rank after the other
 
     def most(self, number: Any) -> float:
         """The largest number that a rank has; NaN where one has that."""
-        return float(self._of_all(number).max())
+        return float(self.gather(number).max())
 
-    def _of_all(self, number: Any) -> np.ndarray:
-        """Each rank's number; all raise where one failed before."""
-        each = self.gather(number, self.asks, self._error is not None)
-        _, self.save, failed = each.any(axis=0)
-        if failed:
-            self._agree()
-        return each[:, 0]
-
-    def gather(self, *numbers: Any) -> np.ndarray:
-        """(size, k) float64: each rank's numbers."""
-        mine = np.array(numbers, np.float64)
-        every = np.empty((self.size, mine.size))
-        self.comm.Allgather(mine, every)
+    def gather(self, number: Any) -> np.ndarray:
+        """(size,) float64: each rank's number."""
+        every = np.empty(self.size)
+        self.comm.Allgather(np.array([number], np.float64), every)
         return every
 
     def starts(self, rows: int) -> np.ndarray:
         """(size + 1,) int64: the first row of each rank, and the number of all."""
-        return np.cumsum([0, *self.gather(rows)[:, 0]]).astype(np.int64)
-
-    def _agree(self, **facts: Any) -> None:
-        """Go on only where nothing failed on any rank and all have the same facts; else ValueError
-        on every rank, with the same text, which names ranks and values.
-        """
-        error, self._error = self._error, None
-        said = None if error is None else f"{type(error).__name__}: {error}"
-        facts = {"version of hetero": sys.modules["hetero"].__version__, **facts}
-        mine = said, {name: repr(value) for name, value in facts.items()}
-        each = self.comm.allgather(mine)
-        wrong = [f"rank {n} raised {said}" for n, (said, _) in enumerate(each) if said]
-        for name in () if wrong else facts:
-            ranks: dict[str, list[int]] = {}
-            for number, (_, theirs) in enumerate(each):
-                ranks.setdefault(theirs.get(name, "None"), []).append(number)
-            if len(ranks) > 1:
-                values = ", ".join(f"{value} on {_named(of)}" for value, of in ranks.items())
-                wrong.append(f"the ranks disagree on {name}: {values}")
-        if wrong:
-            self._said = "; ".join(wrong)
-            raise ValueError(self._said) from error
-
-
-def _named(ranks: list[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+        return np.cumsum([0, *self.gather(rows)]).astype(np.int64)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import functools
 import itertools
-import operator
 import os
 from collections.abc import Callable
 from typing import Any
@@ -18,42 +16,12 @@ from hetero.devices.base import Device
 from hetero.errors import MethodNotAvailable
 from hetero.imports import load
 from hetero.mpi.checkpoints import Checkpoint
-from hetero.mpi.products import HostVectors, Rows
-from hetero.mpi.ranks import Ranks, comm_of
+from hetero.mpi.products import DenseRows, HostVectors, Rows
+from hetero.mpi.ranks import Ranks
 from hetero.ops.krylov.cg_cpu import is_doubtful
 from hetero.ops.linear_systems.systems import CONVERGED, Outcome, is_safe, scaled
 from hetero.pricing.plan import CPU
 from hetero.profile import inventory
-from hetero.settings import forced
-
-
-def rows(n: int, comm: Any = None) -> tuple[int, int]:
-    """The rows of n that this rank takes, where all take as many, or one more.
-
-    Parameters
-    ----------
-    n : int
-    comm : mpi4py.MPI.Comm, optional
-        Default: ``MPI.COMM_WORLD``.
-
-    Returns
-    -------
-    begin, end : int
-        First row, and the one after the last.
-
-    Raises
-    ------
-    ValueError
-        Where n is negative.
-
-    Examples
-    --------
-    >>> begin, end = hetero.mpi.rows(1000)  # doctest: +SKIP
-    """
-    if (n := operator.index(n)) < 0:
-        raise ValueError(f"n must be at least 0, got {n}")
-    comm = comm_of(comm)
-    return n * comm.rank // comm.size, n * (comm.rank + 1) // comm.size
 
 
 def place_of(ranks: Ranks, device: str | None, rows: Any, b: np.ndarray) -> Device | None:
@@ -64,8 +32,8 @@ def place_of(ranks: Ranks, device: str | None, rows: Any, b: np.ndarray) -> Devi
     """
     device = planner.placement(device, None)[0]
     if device is None and b.size and not inventory.is_host_alone(None):
-        square = rows.square(b.dtype)
-        device = contextvars.copy_context().run(_planned, square, b).partition(":")[0]  # its kind
+        problem = load("hetero.ops.cg").OPERATION.problem(rows.square(b.dtype), b)
+        device = planner.plan(problem).chosen.device.partition(":")[0]  # its kind
     if device in (None, CPU) or not b.size:
         return None
     available = load("hetero.devices").available()
@@ -73,13 +41,6 @@ def place_of(ranks: Ranks, device: str | None, rows: Any, b: np.ndarray) -> Devi
         return available[device]
     names = sorted(name for name in available if name.partition(":")[0] == device)
     return available[names[ranks.node_rank % len(names)]]
-
-
-def _planned(*system: Any) -> str:
-    """The device of a plan, whatever method a `use` block names: that is of another solve."""
-    if (outer := forced.get()) is not None:
-        forced.set(outer._replace(method=None))
-    return load("hetero.ops").plan("cg", *system).chosen.device
 
 
 def checked_goal(
@@ -108,21 +69,22 @@ def checked_goal(
 
 def run(
     ranks: Ranks,
-    rows: Rows,
+    rows: Rows | DenseRows,
     b: np.ndarray,
     x: np.ndarray,
     goal: dict[str, Any],
-    preconditioner: Any,
-    callback: Callable[[Any], object] | None,
     known: dict[str, Any],
     device: str | None,
+    *,
+    M: Any = None,
+    callback: Callable[[Any], object] | None = None,
     **matrix: Any,
 ) -> tuple[Outcome, dict[str, Any]]:
     """Solve A x = b from x, which is overwritten; a collective call. Gives how it was done, too.
 
-    ``rows`` are this rank's of A, and b and x its parts of the vectors. The ``preconditioner`` is a
-    diagonal, or ``apply(r, z)`` that writes z = M r. ``known`` tells the problem from others, the
-    same on every rank, for JSON; by ``A`` checkpoints tell it, too. ``device``: see `place_of`.
+    ``rows`` are this rank's of A, and b and x its parts of the vectors. ``M`` is a diagonal, or
+    ``apply(r, z)`` that writes z = M r. ``known`` tells the problem from others, the same on every
+    rank, for JSON; by ``A`` checkpoints tell it, too. ``device``: see `place_of`.
     """
     with contextlib.ExitStack() as stack, np.errstate(all="ignore"):
         place = ranks.agreed(place_of, ranks, device, rows, b)
@@ -133,18 +95,18 @@ def run(
             stack.enter_context(place.active())
             of_device = load("hetero.mpi.on_device").vectors_and_product
             vectors, product = of_device(ranks, place, rows, b.dtype)
-        if isinstance(preconditioner, np.ndarray):
-            preconditioner = functools.partial(vectors.multiply, vectors.hold(preconditioner))
+        if isinstance(M, np.ndarray):
+            M = functools.partial(vectors.multiply, vectors.hold(M))
         saved, before = None, 0
         if goal["checkpoint"] is not None:
             saved = Checkpoint(ranks, goal["checkpoint"], goal["every"], known, {**matrix, "b": b})
             before = saved.read(x)
-        done = itertools.count(before + 1)
+        done, called = itertools.count(before + 1), ranks.most(callback is not None)
 
         def watch(x: Callable[[], np.ndarray]) -> None:
             """What happens after each iteration: the caller's callback, and checkpoints."""
-            if callback is not None:
-                ranks.attempt(lambda: callback(x()))
+            if called:
+                ranks.agreed(lambda: callback and callback(x()))
             if saved is not None:
                 saved.after(x, next(done))
 
@@ -163,20 +125,19 @@ def run(
             rhs, u = vectors.hold(b), vectors.hold(x)
             norm_b = vectors.norm(rhs)
             watched = report and (lambda u: watch(lambda: report(vectors.on_host(u))))
-            given = product, vectors, true_residual, goal["rtol"], preconditioner
+            given = product, vectors, true_residual, goal["rtol"], M
             iterate = load("hetero.ops.krylov.cg_cpu").iterate
             outcome = iterate(*given, rhs, u, atol, maxiter, watched, norm_b, at_zero)
             np.copyto(x, vectors.on_host(u))
             return outcome._replace(right_side=norm_b)
 
-        report = None if callback is None and saved is None else lambda x: x
+        report = (lambda x: x) if called or saved else None
         limit = max(goal["maxiter"] - before, 0)
         if is_safe(host.norm(b), b.itemsize):
             outcome = solve(b, x, goal["atol"], limit, report)
         else:
             given = {"callback": report, "most": ranks.most}
             outcome = scaled(solve, b, x, atol=goal["atol"], maxiter=limit, **given)
-        ranks.agreed(lambda: None)  # a callback may have failed in the last iteration
     outcome = outcome._replace(iterations=outcome.iterations + before)
     return outcome, {
         "device": CPU if place is None else place.name,

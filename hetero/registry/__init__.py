@@ -61,8 +61,6 @@ class Operation:
         machine where no other `Machine` is given. None: that of ``problem(*operands, **options)``.
     options : dict
         What the command line may set: name -> (choices, help).
-    benchmarks : str
-        Module, imported on use: what ``hetero bench`` compares.
     cut : callable or None
         ``cut(problem)`` gives the `Cut` of a problem of host arrays.
     keeps : callable
@@ -81,7 +79,6 @@ class Operation:
     plan: Callable[..., Any] | None = None
     options: Mapping[str, tuple[tuple[str, ...], str]] = field(default_factory=dict)
     dims_note: str = ""
-    benchmarks: str = ""
     cut: Callable[[Problem], Cut] | None = None
     keeps: Callable[[Problem], bool] = lambda problem: True
     iterations: Callable[[tuple[int, ...], str], Mapping[str, Iteration]] = lambda dims, dtype: {}

@@ -36,10 +36,9 @@ def test_forced_placement_that_is_not_there():
 
 @pytest.mark.parametrize(("operation", "method"), removed.METHODS)
 def test_a_removed_method_names_what_to_use(operation, method):
-    from hetero.ops.benchmark import of
+    from hetero.evaluation.calls import draw
 
-    draw = of(registry.operation(operation), "draw")
-    operands, options = draw(random.Random(1), "host", 40)
+    operands, options = draw(registry.operation(operation), random.Random(1), "host", 40)
     with pytest.raises(MethodNotAvailable, match=r"was removed in 0\.2: "):
         hetero.plan(operation, *operands, method=method, **options)
 

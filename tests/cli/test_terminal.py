@@ -7,10 +7,7 @@ import sys
 import pytest
 
 from hetero import cli, registry
-from hetero.ops.cg import benchmarks as cg
-from hetero.ops.convolve2d import benchmarks as convolve2d
-from hetero.ops.matvec import benchmarks as matvec
-from hetero.ops.poisson import benchmarks as poisson
+from hetero.evaluation import problems
 
 COMMANDS = {
     "info": (),
@@ -27,13 +24,10 @@ COMMANDS = {
 @pytest.fixture
 def small(monkeypatch, hasty):
     """Benches of a single small case each."""
-    monkeypatch.setattr(matvec, "SHAPES", [(64, 64)])
-    monkeypatch.setattr(convolve2d, "ON_CPU", ((32, 3),))
-    monkeypatch.setattr(convolve2d, "ON_GPU", ())
-    monkeypatch.setattr(cg, "DENSE", (32,))
-    for module in (cg, poisson):
-        monkeypatch.setattr(module, "GRIDS", (32,))
-    monkeypatch.setattr(poisson, "ON_CPU", (32,))
+    cases = {"matvec": (64, 64), "convolve2d": (32, 32, 3, 3), "cg": (32,), "poisson": (32, 32)}
+    for name, dims in cases.items():
+        kind = type(problems.of(registry.operation(name)))
+        monkeypatch.setattr(kind, "sizes", (dims,))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

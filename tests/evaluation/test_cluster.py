@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -107,13 +106,15 @@ def test_several_sweeps_in_a_pass_exchange_once():
 
 
 @pytest.mark.parametrize(
-    ("function", "method"), [("solve_cg", "fused"), ("solve_poisson", "jacobi")]
+    ("function", "method", "dims"),
+    [
+        ("solve_cg", "fused", (300, 200, 100)),
+        ("solve_cg", "fused", (64, 64)),
+        ("solve_poisson", "jacobi", (9000, 700)),
+    ],
 )
-@pytest.mark.parametrize("dims", [(64, 64), (2048, 2048), (9000, 700), (300, 200, 100)], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_one_device_costs_what_a_plan_says(function, method, dims, dtype):
-    if (method, len(dims)) == ("jacobi", 3):
-        dims = dims[:2]  # it sweeps over 2-D grids
     one = solve(dims, method=method, function=function, dtype=dtype)
     constants, devices = calls.known("h200")
     machine = OtherMachine(constants, devices)
@@ -154,75 +155,33 @@ def test_the_page_says_how_far_it_is_off(card, n):
 def test_json_has_what_the_text_has(run, data):
     asked = "explain", "solve_cg", 65536, 65536, "--cluster", EXAMPLE
     scaled, (code, out, _) = data(*asked), run(*asked, "--markdown")
-    assert code == OK
-    assert [row["parts"] for row in scaled["strong"]] == [2**k for k in range(10)] + [1000]
-    assert [row["rows"] for row in scaled["weak"]] == [66] * 11
-    assert scaled["fits_from"] == 2
-    assert scaled["fastest"]["seconds"] == min(row["seconds"] for row in scaled["strong"])
-    efficient = [row["parts"] for row in scaled["strong"] if row["efficiency"] >= 0.5]
-    assert max(efficient) == scaled["half_efficient"]
-    for row in (*scaled["strong"], *scaled["weak"]):
+    assert (code, scaled["method"], scaled["fits_from"]) == (OK, "fused", 2)
+    assert [row["parts"] for row in scaled["rows"]] == [2**k for k in range(10)] + [1000]
+    for row in scaled["rows"]:
         terms = {name: row[name] for name in ("compute", "launch", "halo", "sums")}
         assert sum(terms.values()) == pytest.approx(row["seconds"])
         assert row["binds"] == max(terms, key=terms.get)
         assert f"| {row['parts']:,} | {row['rows']:,} |" in out
-    assert len(re.findall(r"^\| [\d,]+ \|", out, re.M)) == 22
-    assert scaled["method"] == "fused"
-
-
-def test_sweeps_are_forecast_too(data):
-    asked = "explain", "solve_poisson", 2048, 2048, "--cluster", EXAMPLE
-    assert data(*asked)["method"] == "jacobi"
-
-
-def test_where_it_stops_paying(data, tmp_path):
-    """A network of 1 ms: two GPUs of one node are better than any number of nodes."""
-    slow = {"bytes_per_second": 1e9, "seconds": 1e-3}
-    keys = {**json.loads(EXAMPLE.read_text()), "node_link": slow, "gpus_per_node": 2}
-    file = tmp_path / "slow.json"
-    file.write_text(json.dumps(keys))
-    scaled = data("explain", "solve_cg", 4096, 4096, "--cluster", file)
-    assert scaled["fastest"]["parts"] == 2
-    assert scaled["strong"][-1]["binds"] == "sums"
-
-
-def test_few_rows_employ_few_gpus(data):
-    """Each has two rows at least."""
-    rows = data("explain", "solve_cg", 9, 5000, "--cluster", EXAMPLE)["strong"]
-    assert [row["parts"] for row in rows] == [1, 2, 4]
-    only = data("explain", "solve_cg", 1, 5000, "--cluster", EXAMPLE)
-    assert [row["parts"] for row in only["strong"]] == [1]
-
-
-def test_a_profile_may_lie_next_to_the_file(data, linear, tmp_path):
-    file = tmp_path / "cluster.json"
-    file.write_text(json.dumps({**json.loads(EXAMPLE.read_text()), "profile": linear.name}))
-    scaled = data("explain", "solve_cg", 100, 100, "--cluster", file)
-    assert scaled["device"] == "cuda:0 of linear"
+    poisson = data("explain", "solve_poisson", 2048, 2048, "--cluster", EXAMPLE)
+    assert poisson["method"] == "jacobi"
+    few = data("explain", "solve_cg", 9, 5000, "--cluster", EXAMPLE)["rows"]
+    assert [row["parts"] for row in few] == [1, 2, 4]  # each has two rows at least
 
 
 @pytest.mark.parametrize("function", ["solve_cg", "solve_poisson"])  # which exchanges no sums
-@pytest.mark.parametrize("kind", ["svg", "png"])
-def test_picture(run, tmp_path, kind, function):
+def test_picture(run, tmp_path, function, monkeypatch):
     pytest.importorskip("matplotlib")
-    file = tmp_path / f"scaling.{kind}"
-    asked = "explain", function, 8192, 8192, "--cluster", EXAMPLE
-    code, out, err = run(*asked, "--plot", file)
+    file = tmp_path / "scaling.svg"
+    asked = "explain", function, 8192, 8192, "--cluster", EXAMPLE, "--plot", file
+    code, out, err = run(*asked)
     assert (code, err) == (OK, "")
-    assert "Weak scaling" in out
-    content = file.read_bytes()
-    assert content.startswith(b"\x89PNG" if kind == "png" else b"<?xml")
-
-
-def test_without_matplotlib_the_tables_still_come(run, tmp_path, monkeypatch):
+    assert "efficiency" in out
+    assert file.read_bytes().startswith(b"<?xml")
+    file.unlink()
     for name in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, name, None)
-    file = tmp_path / "scaling.svg"
-    asked = "explain", "solve_cg", 8192, 8192, "--cluster", EXAMPLE
-    code, out, err = run(*asked, "--plot", file)
-    assert code == FAILED
-    assert "Weak scaling" in out
-    assert "matplotlib" in err
+    code, out, err = run(*asked)  # the table still comes
+    assert (code, "efficiency" in out, "matplotlib" in err) == (FAILED, True, True)
     assert not file.exists()
 
 
@@ -237,42 +196,31 @@ LINK = GOOD["gpu_link"]
     [
         ({"nodes": 0}, ("nodes", "from 1", "got 0")),
         ({"nodes": 2.0}, ("nodes", "whole number", "2.0")),
-        ({"nodes": 10**6}, ("1000000", "got 4000000")),
-        ({"gpu_link": 5}, ("gpu_link", "bytes_per_second, seconds", "got 5")),
-        ({"gpu_link": {"seconds": 0}}, ("gpu_link must have bytes_per_second",)),
-        ({"gpu_link": {**LINK, "latency": 1}}, ("gpu_link", "'latency'", "bytes_per_second")),
+        ({"gpu_link": 5}, ("mapping", "bytes_per_second, seconds")),
+        ({"gpu_link": {"seconds": 0}}, ("bytes_per_second",)),
+        ({"gpu_link": {**LINK, "latency": 1}}, ("'latency'", "bytes_per_second")),
         ({"node_link": {**LINK, "bytes_per_second": 0}}, ("bytes_per_second", "from 1", "got 0")),
-        ({"node_link": {**LINK, "seconds": -1}}, ("seconds", "got -1")),
         ({"node_link": {**LINK, "seconds": float("nan")}}, ("seconds", "got nan")),
         ({"colour": 1}, ("'colour'", "nodes, gpus_per_node, profile")),
         ({"profile": "mars"}, ("'mars'", "'h200'")),
         ({"profile": "tesla-t10"}, ("'tesla-t10'", "no constants", "a GPU")),
+        *(({name: None}, (name,)) for name in ("nodes", "gpus_per_node", "gpu_link", "node_link")),
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_wrong_values_are_named(run, tmp_path, wrong, naming):
+def test_wrong_values_and_missing_ones_are_named(run, tmp_path, wrong, naming):
     file = tmp_path / "cluster.json"
-    file.write_text(json.dumps({**GOOD, **wrong}))
+    given = {**GOOD, **wrong}
+    file.write_text(json.dumps({k: v for k, v in given.items() if v is not None}))
     refused(run, "explain", "solve_cg", 99, 99, "--cluster", file, naming=naming)
 
 
-@pytest.mark.parametrize("missing", ["nodes", "gpus_per_node", "gpu_link", "node_link"])
-def test_missing_keys_are_named(run, tmp_path, missing):
-    file = tmp_path / "cluster.json"
-    file.write_text(json.dumps({k: v for k, v in GOOD.items() if k != missing}))
-    refused(run, "explain", "solve_cg", 99, 99, "--cluster", file, naming=(missing,))
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", "5", "[" * 100_000, "\0", '{"nodes": 9e999}'])
+@pytest.mark.parametrize("content", ["", "[]", "5", "[" * 100_000, '{"nodes": 9e999}'])
 def test_what_is_no_cluster_is_refused(run, tmp_path, content):
     file = tmp_path / "cluster.json"
     file.write_text(content)
-    refused(run, "explain", "solve_cg", 99, 99, "--cluster", file, naming=("cluster.json",))
-
-
-@pytest.mark.parametrize("file", ["nowhere.json", "/", "/dev/zero", "x" * 5000])
-def test_files_that_cannot_be_read_are_refused(run, file):
-    refused(run, "explain", "solve_cg", 99, 99, "--cluster", file, naming=("--cluster",))
+    for named in (file, "nowhere.json", "/"):
+        refused(run, "explain", "solve_cg", 99, 99, "--cluster", named, naming=(f"{named}",))
 
 
 @pytest.mark.parametrize(
@@ -280,12 +228,8 @@ def test_files_that_cannot_be_read_are_refused(run, file):
     [
         (("matmul", 9, 9, 9), ("solve_cg, solve_poisson", "matmul 9 9 9")),
         (("solve_cg", 9), ("solve_cg, solve_poisson", "solve_cg 9")),
-        (("solve_poisson", 9), ("NY NX",)),
-        (("solve_poisson", 9, 0), ("0",)),
-        (("solve_poisson", 9, 9, "--dtype", "int32"), ("int32",)),
         (("solve_poisson", 9, 9, "--method", "dst"), ("jacobi", "'dst'")),
         (("solve_poisson", 9, 9, "--device", "cuda:0"), ("--device",)),
-        (("solve_poisson", 9, 9, "--again", 5), ("--again",)),
         (("solve_poisson", 9, 9, "--plot", "x.nothing"), ("x.nothing",)),
         (("solve_poisson", 9, 9, "--plot", "/nowhere/x.svg"), ("/nowhere",)),
     ],
@@ -294,7 +238,3 @@ def test_files_that_cannot_be_read_are_refused(run, file):
 def test_other_arguments_that_do_not_fit_are_refused(run, arguments, naming):
     code = FAILED if "/nowhere/x.svg" in arguments else 2
     refused(run, "explain", *arguments, "--cluster", EXAMPLE, naming=naming, code=code)
-
-
-def test_a_picture_is_of_a_cluster(run):
-    refused(run, "explain", "matmul", 9, 9, 9, "--plot", "x.svg", naming=("--cluster",))

@@ -50,42 +50,21 @@ def test_each_element_is_read_once_by_neighbours_a_stride_apart(piece, stride):
     np.testing.assert_array_equal(sums, steps.sum(axis=1).reshape(-1))
 
 
-@pytest.mark.parametrize("stride", [0, 1, 33, 64])
-def test_a_warps_threads_read_shared_memory_a_stride_apart(stride):
-    own = runtimes.opencl_device()
-    rounds = 2048 // 32 + 1  # once round, and on
-    launch, reads = access.banks(stride, 2, rounds, own.block_limit)
-    threads = 2 * launch.block
-    assert reads == 32 * rounds * threads
-    lane = np.arange(threads) % 32
-    at = lane[:, None] * stride + 32 * np.arange(rounds)
-    first = np.where(np.arange(rounds) == 0, at, at % 2048)
-    sums = (first[:, :, None] + np.arange(32)).sum(axis=(1, 2))
-    np.testing.assert_allclose(launched(own, launch, None, threads), sums, rtol=1e-5)
-
-
-def rows(*ratios, strides):
-    return [{"stride": s, "ratio": r} for s, r in zip(strides, ratios, strict=True)]
-
-
-def test_one_sentence_says_what_the_figures_mean():
+@pytest.mark.parametrize(
+    ("name", "ratios", "said"),
+    [
+        ("banks", (1, 31, 1.01, 32), "stride 2: 31x slower: 2 banks"),
+        ("coalescing", (1, 3.9, 7.4, 8), "stride 4: 7.4x slower: 16 bytes are moved for"),
+        ("camping", (1, 1, 1, 7.9), "stride 8: 7.9x slower: reads that far apart meet"),
+        ("camping", (1.0, 1.02, 0.98, 1), "no camping seen: worst/best 1.04"),
+    ],
+)
+def test_one_sentence_says_what_the_figures_mean(name, ratios, said):
     """From the smallest stride on that takes about as long as the worst one."""
-    for name, ratios, strides, said in (
-        ("banks", (1, 2, 16, 31, 1.01, 32), (1, 2, 16, 32, 33, 64), "32: 31x slower: 32 banks"),
-        ("coalescing", (1, 3.9, 7.4, 8), (1, 4, 8, 32), "8: 7.4x slower: 32 bytes are moved for"),
-        ("camping", (1, 3.9, 7.9, 7.8), (1, 4, 8, 16), "8: 7.9x slower: reads that far apart meet"),
-    ):
-        measured = rows(*ratios, strides=strides)
-        assert probe.means(PROBES[name], measured, on_cpu=False).startswith(f"stride {said}")
-        on_cpu = probe.means(PROBES[name], measured, on_cpu=True)
-        assert (
-            on_cpu == f"stride {said.partition(':')[0]}:{said.split(':')[1]}; {PROBES[name].on_cpu}"
-        )
-    nothing = rows(1.0, 1.02, 0.98, strides=(1, 2, 4))
-    said = probe.means(PROBES["camping"], nothing, on_cpu=False)
-    assert said == "no camping seen: worst/best 1.04"
-    at_threshold = rows(1.0, 1.25, strides=(1, 2))
-    assert probe.means(PROBES["camping"], at_threshold, False).startswith("stride 2: 1.2x slower")
+    rows = [{"stride": 1 << i, "ratio": ratio} for i, ratio in enumerate(ratios)]
+    assert probe.means(PROBES[name], rows, on_cpu=False).startswith(said)
+    on_cpu = probe.means(PROBES[name], rows, on_cpu=True)
+    assert on_cpu.startswith(said.rpartition(":")[0])
 
 
 @pytest.mark.parametrize("name", PROBES)
@@ -103,7 +82,6 @@ def test_a_probe_is_run_and_drawn(name, run, tmp_path):
     printed = probe.text(result)
     assert printed.count("\n| ") == 1 + len(result["rows"])
     assert printed.endswith(result["means"])
-    assert ("a CPU" in result["means"]) == own.describe()["is_host_cpu"]
 
 
 def test_a_probe_that_cannot_run_says_so(run):
@@ -114,12 +92,10 @@ def test_a_probe_that_cannot_run_says_so(run):
         probe.probe("x")
 
 
-def test_the_roof_is_what_flops_and_bytes_take_at_least():
+def test_the_roof_is_measured():
     own = runtimes.opencl_device()
     with own.active():
         found = [running.roof(own, "float32"), running.roof(None, "float64")]
-    assert [one.how for one in found] == ["multiply-adds", "a product by BLAS"]
-    assert all(1e7 < one.flops_per_second < 1e13 for one in found)
-    above = running.Roof(4e12, 1e11, "made up")
-    assert above.share(1e12, 1e9) == 0.25
-    assert above.share(1e9, 5e10) == 0.5
+    assert [one["how"] for one in found] == ["multiply-adds", "a product by BLAS"]
+    assert all(1e7 < one["flops_per_second"] < 1e13 for one in found)
+    assert all(1e7 < one["bytes_per_second"] < 1e13 for one in found)

@@ -12,8 +12,8 @@ from test_ladder_kernels import HOPPER
 from hetero.kernels.convolution.ladder import LADDER as CONVOLUTION
 from hetero.kernels.matmul.ladder import LADDER as MATMUL
 from hetero.kernels.matvec.ladder import LADDER as MATVEC
-from hetero.kernels.procedure import metrics, white
-from hetero.kernels.procedure.card import CARDS, T10, of_limits
+from hetero.kernels.procedure import metrics
+from hetero.kernels.procedure.card import T10, of_limits
 from hetero.kernels.procedure.metrics import Launch, Resources
 
 SIZES = (512, 1024, 2048, 4096, 8192, 16384)
@@ -41,49 +41,6 @@ def test_3_7_to_3_13(needs):
         assert metrics.partitions(T10, needs, launch) == min(min(active, gx) * x / 64, 8)
         if active:
             assert metrics.fragmented_blocks(T10, needs, launch) == gx * gy % active
-
-
-def test_a_kernel_that_fits_nowhere_is_named():
-    launch = Launch(4, 4, 512, 1)
-    assert metrics.active_blocks(T10, Resources(40, 0), launch) == 0
-    with pytest.raises(ValueError, match=r"registers=40.* fits on Tesla T10$"):
-        metrics.fragmented_blocks(T10, Resources(40, 0), launch)
-    blocks = MATVEC.blocks("tuned", "float32", T10)
-    with pytest.raises(ValueError, match=r"no block of the kernel fits .* Tesla T10$"):
-        white.matvec_block(T10._replace(registers=1), 4, blocks, 64, 64)
-
-
-@pytest.mark.parametrize(
-    ("registers", "shared", "size", "percent"),
-    [
-        (16, 0, 128, 67),  # k-means, find_nearest_cluster
-        (16, 0, 256, 100),
-        (9, 0, 1024, 67),  # compute_delta
-        (9, 0, 512, 100),
-        (22, 8192, 1024, 67),  # the product in blocks of 32 x 32
-        # It prints 100 % for blocks of 16 x 16, and no registers. 22 cannot be: a warp gets
-        # 22 x 32 in units of 64, and 46 warps have the registers for that, in blocks of 8 warps 40.
-        (22, 2048, 256, 83),
-        (20, 2048, 256, 100),  # 640 registers, which 51 warps have
-    ],
-)
-def test_occupancy_of_a_gtx_480(registers, shared, size, percent):
-    """What a report of the course 18-645 (Spring 2014) read off NVIDIA's occupancy calculator."""
-    card, needs = CARDS["GTX 480"], Resources(registers, shared)
-    assert round(100 * metrics.occupancy(card, needs, Launch(100, 1, size, 1))) == percent
-
-
-@pytest.mark.parametrize(
-    ("name", "registers", "size", "blocks"),
-    [
-        ("GTX 480", 25, 416, 2),  # 32768 / 832 = 39 warps, of which 13 a block; 2 schedulers: 38
-        ("Tesla K40c", 42, 224, 5),  # 65536 / 1536 = 42 warps, 7 a block; 4 schedulers: 40
-        ("GTX 680", 42, 256, 5),
-    ],
-)
-def test_each_scheduler_has_an_equal_part_of_the_registers(name, registers, size, blocks):
-    launch = Launch(1000, 1, size, 1)
-    assert metrics.resident_blocks(CARDS[name], Resources(registers, 0), launch) == blocks
 
 
 def test_4_24():
@@ -115,14 +72,6 @@ def test_5_19():
         for n in (*SIZES, *range(1536, 16384, 2560)):
             found = CONVOLUTION.chosen("tuned", "float32", T10, (n, n, fs, fs))
             assert found == (x, max(64 // x, 1), 1)
-
-
-def test_today_blocks_fill_the_card():
-    """As many threads as saturate memory run, where the rows are enough."""
-    for n in (4096, 16384):
-        x, y, _ = MATVEC.chosen("tuned", "float32", HOPPER, (n, n))
-        needs = Resources(15, (x * x + x) * 4)
-        assert metrics.active_threads(HOPPER, needs, Launch(n // x, 1, x, y)) >= HOPPER.saturating
 
 
 def test_cards_of_devices():

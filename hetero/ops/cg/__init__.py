@@ -193,7 +193,6 @@ OPERATION = registry.register_operation(
         options={"iterations": (("a number",), "default: those to expect")},
         problem=problem,
         from_dims=from_dims,
-        benchmarks="hetero.ops.cg.benchmarks",
         keeps=lambda problem: problem.layout == "dense",
         iterations=methods.iterations,
     )

@@ -167,7 +167,6 @@ OPERATION = registry.register_operation(
         from_dims=from_dims,
         plan=_plan,
         options={"mode": (MODES, "which results; default: full")},
-        benchmarks="hetero.ops.convolve2d.benchmarks",
         cut=cut,
     )
 )

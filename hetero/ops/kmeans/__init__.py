@@ -330,6 +330,5 @@ OPERATION = registry.register_operation(
         dims_note=" (N rows, D columns, K clusters)",
         problem=problem,
         from_dims=from_dims,
-        benchmarks="hetero.ops.kmeans.benchmarks",
     )
 )

@@ -101,7 +101,6 @@ OPERATION = registry.register_operation(
         dims=("M N K",),
         problem=problem,
         from_dims=from_dims,
-        benchmarks="hetero.ops.matmul.benchmarks",
         cut=cut,
     )
 )

@@ -93,6 +93,5 @@ OPERATION = registry.register_operation(
         dims=("M K",),
         problem=problem,
         from_dims=from_dims,
-        benchmarks="hetero.ops.matvec.benchmarks",
     )
 )

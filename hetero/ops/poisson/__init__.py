@@ -204,7 +204,6 @@ OPERATION = registry.register_operation(
         problem=problem,
         from_dims=from_dims,
         plan=_plan,
-        benchmarks="hetero.ops.poisson.benchmarks",
         keeps=lambda problem: False,
         iterations=methods.iterations,
     )

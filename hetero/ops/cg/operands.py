@@ -379,6 +379,7 @@ def _approximate_inverse(stencil: Stencil, dtype: np.dtype) -> Callable[..., Non
     direct = load("hetero.ops.poisson.dst")
 
     def apply(r: np.ndarray, z: np.ndarray) -> None:
-        z[...] = direct.apply(stencil, r.reshape(stencil.shape)).reshape(z.shape)
+        shape = stencil.shape
+        direct.applied(stencil, r.dtype)(r.reshape(shape), z.reshape(shape))
 
     return apply

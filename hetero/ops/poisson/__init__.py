@@ -10,16 +10,18 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from hetero import registry
-from hetero.arrays import Array, array_or_spec, describe
+from hetero.arrays import HOST, Array, array_or_spec, describe
 from hetero.calling import planner
+from hetero.host import pages
 from hetero.moving.results import staying
-from hetero.ops.linear_systems.solve import Solve, checked_limit, checked_tolerance, warn
-from hetero.ops.linear_systems.systems import checked_spacing, least_tolerance
+from hetero.ops.linear_systems.solve import Solve, Solved, checked_limit, checked_tolerance, warn
+from hetero.ops.linear_systems.systems import CONVERGED, Stencil, checked_spacing, least_tolerance
 from hetero.ops.poisson import methods
-from hetero.ops.poisson.equation import Equation, Face, checked_faces
+from hetero.ops.poisson.equation import Equation, Face, checked_faces, is_ordinary
 from hetero.ops.poisson.methods import JACOBI, NAME, UNLIMITED, from_dims, problem
-from hetero.pricing.plan import Plan
+from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
+from hetero.registry import Arguments
 from hetero.tables import bind
 
 __all__ = ["OPERATION", "from_dims", "problem", "solve_poisson"]
@@ -126,20 +128,77 @@ def solve_poisson(
     spacing = checked_spacing(spacing, len(f.shape))
     rtol = None if rtol is None else checked_tolerance("rtol", rtol)
     maxiter = None if maxiter is None else checked_limit(maxiter, UNLIMITED)
-    faces = checked_faces(tuple(f.shape), boundary)
-    asked = {"spacing": spacing, "rtol": rtol, "maxiter": maxiter, "method": method}
-    arrays = [None if x is None else describe(x) for x in (f, x0)]
-    facts = [o and (o.shape, o.strides, o.dtype, o.location, o.readonly) for o in arrays]
+    faces = checked_faces(f.shape, boundary)
 
     def make() -> Callable[..., Any]:
+        asked = {"spacing": spacing, "rtol": rtol, "maxiter": maxiter, "method": method}
         asked_for = problem(f, x0=x0, **asked)
         plan = planner.at_once(asked_for) if device is method is None else None
         plan = plan or planner.plan(staying(asked_for, device), device, method)
-        return partial(_solve, plan, spacing, rtol, maxiter)
+        return _bound(plan, spacing, rtol, maxiter)
 
     # A plan that is made before devices are looked for is not the last one.
-    run = bind((NAME, device, *asked.values(), *facts) if inventory.looked() else None, make)
+    key = NAME, device, method, spacing, rtol, maxiter, _facts(f), x0 is not None and _facts(x0)
+    run = bind(key if inventory.looked() else None, make)
     return run(f, x0, faces, return_info)
+
+
+def _facts(x: Any) -> tuple[Any, ...]:
+    """What a plan depends on of an array."""
+    if type(x) is np.ndarray:
+        return x.shape, x.strides, x.dtype
+    operand = describe(x)
+    return operand.shape, operand.strides, operand.dtype, operand.location
+
+
+def _bound(
+    plan: Plan, spacing: tuple[float, ...], rtol: float | None, maxiter: int | None
+) -> Callable[..., Any]:
+    """The function ``run(f, x0, faces, return_info)`` of a plan, for arguments that were checked.
+
+    On the CPU nothing but the method itself is between a call and its result, from the second call
+    on: in the first one its loops are compiled, or what that would gain is reported.
+    """
+    general = partial(_solve, plan, spacing, rtol, maxiter)
+    asked, chosen = plan.problem, plan.chosen
+    dtype, shape = np.dtype(asked.dtype), asked.dims
+    (f, *others), on_cpu = asked.inputs, chosen.implementation.run
+    if (
+        chosen.device != CPU
+        or f.location != HOST
+        or others
+        or asked.next_device is not None
+        or 0 in shape
+        or not is_ordinary(spacing, asked.dtype)
+    ):
+        return general
+    starts = chosen.method != "dst"
+    solve = _asked(plan, rtol, maxiter, False)._replace(system=Stencil(shape, spacing))
+    first = True
+
+    def run(f: np.ndarray, x0: None, faces: list[Face], return_info: bool) -> Any:
+        nonlocal first
+        if first or faces or return_info:
+            first = False
+            return general(f, x0, faces, return_info)
+        u = pages.empty(shape, dtype)
+        if starts:
+            u[...] = 0.0
+        outcome = on_cpu((), asked, Arguments((np.ascontiguousarray(f, dtype),), u, solve))
+        if outcome.status == CONVERGED and math.isnan(outcome.residual):
+            return u
+        solved = Solved(u, outcome, CPU, chosen.method)
+        return general(f, x0, faces, return_info, solved)
+
+    return run
+
+
+def _asked(plan: Plan, rtol: float | None, maxiter: int | None, return_info: bool) -> Solve:
+    """What a method is asked for, but for the system."""
+    tolerance, limit, _ = plan.problem.options
+    exactly = tolerance == 0.0 and maxiter is not None
+    wanted = {"exactly": exactly, "lenient": rtol is None, "measured": return_info}
+    return Solve(None, max(tolerance, least_tolerance(plan.problem.dtype)), 0.0, limit, **wanted)
 
 
 def _solve(
@@ -151,17 +210,14 @@ def _solve(
     x0: Any,
     faces: list[Face],
     return_info: bool,
+    solved: Solved | None = None,
 ) -> Any:
-    """Run a plan for arguments that were checked."""
-    found = plan.problem
-    equation = Equation(f, x0, spacing, faces, np.dtype(found.dtype))
-    tolerance, limit, _ = found.options
-    exactly = tolerance == 0.0 and maxiter is not None
-    least = least_tolerance(found.dtype)
-    wanted = {"exactly": exactly, "lenient": rtol is None, "measured": return_info}
-    solve = Solve(None, max(tolerance, least), 0.0, limit, **wanted)
-    solved = equation.solve(plan, solve)
-    as_asked = exactly and solved.method == JACOBI and solved.outcome.iterations == maxiter
+    """Run a plan for arguments that were checked; ``solved`` is what that gave, if it ran."""
+    equation = Equation(f, x0, spacing, faces, np.dtype(plan.problem.dtype))
+    tolerance = plan.problem.options.rtol
+    solve = _asked(plan, rtol, maxiter, return_info)
+    solved = equation.solve(plan, solve, solved)
+    as_asked = solve.exactly and solved.method == JACOBI and solved.outcome.iterations == maxiter
     converged = equation.converged(solved.outcome, to_rounding=not rtol)
     if not converged and not (as_asked and math.isfinite(solved.outcome.residual)):
         relative = equation.relative_residual(solved.outcome)

@@ -71,6 +71,12 @@ def checked_faces(shape: tuple[int, ...], boundary: Any) -> list[Face]:
     return faces
 
 
+def is_ordinary(spacing: tuple[float, ...], dtype: str) -> bool:
+    """Whether an equation with these spacings is solved in its own units."""
+    most = 2.0 ** _SPACING[dtype]
+    return 1.0 / most <= min(spacing) and max(spacing) <= most
+
+
 class Equation:
     """What is to be solved, in its own units or, where that has to be, in others."""
 
@@ -83,16 +89,16 @@ class Equation:
         self._rhs, self._spacing = f, spacing
         self._solution = self._residual = 0
 
-    def solve(self, plan: Plan, solve: Solve) -> Solved:
-        """Run the plan; in other units where the values turn out to need it."""
+    def solve(self, plan: Plan, solve: Solve, solved: Solved | None = None) -> Solved:
+        """Run the plan, unless ``solved`` is its result; in other units where the values turn out
+        to need it."""
         shape = tuple(self._f.shape)
         if 0 in shape:
             chosen, nothing = plan.chosen, Outcome(CONVERGED, 0, 0.0, 0.0)
             return Solved(np.zeros(shape, self._dtype), nothing, chosen.device, chosen.method)
-        most = _SPACING[self._dtype_name]
-        if all(2.0**-most <= h <= 2.0**most for h in self._spacing):
+        if is_ordinary(self._spacing, self._dtype_name):
             self._rhs = self._with_boundary()
-            solved = self._run(plan, solve, self._x0)
+            solved = solved or self._run(plan, solve, self._x0)
             least, outcome = _LEAST_RESIDUAL[self._dtype_name], solved.outcome
             vague = outcome.residual < least or outcome.residual == math.inf
             if outcome.status == CONVERGED and not vague:

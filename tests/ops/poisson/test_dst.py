@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from scipy.fft import dstn, idstn
 
 import hetero
 from hetero.ops.linear_systems.operators import Poisson
@@ -72,17 +73,60 @@ def test_a_refinement_that_is_worse_is_not_kept(monkeypatch):
     stencil = Stencil(f.shape, (1.0, 1.0))
     plain = np.empty_like(f)
     expected = dst.solve((), stencil, f, plain, rtol=1.0)
-    apply, calls = dst.apply, []
+    applied, calls = dst.applied, []
 
-    def spoiled(*arguments, **options):
+    def spoiled(*arguments):
         calls.append(arguments)
-        result = apply(*arguments, **options)
-        return result + 1 if len(calls) > 1 else result
+        apply = applied(*arguments)
+        return apply if len(calls) == 1 else lambda r, u: apply(r, u) + 1
 
-    monkeypatch.setattr(dst, "apply", spoiled)
+    monkeypatch.setattr(dst, "applied", spoiled)
     u = np.empty_like(f)
     outcome = dst.solve((), stencil, f, u, rtol=1e-12)
     assert len(calls) == 2
     np.testing.assert_array_equal(u, plain)
     assert outcome.residual == expected.residual
     assert outcome.status == ROUNDING
+
+
+@pytest.mark.parametrize("shape", [(7, 4), (3, 5, 6)])
+def test_the_transforms_are_scipys_public_ones(shape):
+    """`dst.transform` is not documented; its arguments, and what it does to them, may change."""
+    f = np.random.default_rng(5).random(shape)
+    axes, u = tuple(range(len(shape))), np.empty(shape)
+    for norm, public in ((0, dstn), (2, idstn)):
+        assert dst.transform(f[::-1], 1, axes, norm, u, 2) is u
+        np.testing.assert_array_equal(u, public(f[::-1], type=1))
+        assert dst.transform(u, 1, axes, norm, u, 1) is u
+        np.testing.assert_array_equal(u, public(public(f[::-1], type=1), type=1))
+
+
+def unaligned(f):
+    made = np.empty(f.nbytes + 1, np.uint8)[1:].view(f.dtype).reshape(f.shape)
+    made[...] = f
+    return made
+
+
+@pytest.mark.parametrize(
+    "lay", [lambda f: f[::-1, ::2], lambda f: f.astype(">f4"), unaligned, lambda f: f.astype(int)]
+)
+def test_a_remembered_call_takes_f_as_it_lies(lay):
+    """Strided, of another byte order, unaligned, of whole numbers; all read-only."""
+    f = lay(np.random.default_rng(6).random((12, 14)) * 9)
+    f.flags.writeable = False
+    plain = np.array(f, f.dtype.newbyteorder("="))
+    expected = hetero.solve_poisson(plain, device="cpu", method="dst", return_info=True)[0]
+    for _ in range(3):
+        u = hetero.solve_poisson(f, device="cpu", method="dst")
+        np.testing.assert_array_equal(u, expected)
+
+
+def test_a_remembered_call_looks_at_the_values():
+    f, placed = np.random.default_rng(7).random((9, 9)), {"device": "cpu", "method": "dst"}
+    for _ in range(3):
+        u = hetero.solve_poisson(f, **placed)
+    np.testing.assert_allclose(hetero.solve_poisson(np.ldexp(f, 900), **placed), np.ldexp(u, 900))
+    assert not hetero.solve_poisson(0.0 * f, **placed).any()
+    f[3, 4] = np.nan
+    with pytest.warns(RuntimeWarning, match="not finite"):
+        hetero.solve_poisson(f, **placed)

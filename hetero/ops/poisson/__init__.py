@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -17,7 +16,7 @@ from hetero.moving.results import staying
 from hetero.ops.linear_systems.solve import Solve, Solved, checked_limit, checked_tolerance, warn
 from hetero.ops.linear_systems.systems import CONVERGED, Stencil, checked_spacing, least_tolerance
 from hetero.ops.poisson import methods
-from hetero.ops.poisson.equation import Equation, Face, checked_faces, is_ordinary
+from hetero.ops.poisson.equation import Equation, Face, checked_faces, is_ordinary, solve
 from hetero.ops.poisson.methods import JACOBI, NAME, UNLIMITED, from_dims, problem
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
@@ -159,82 +158,64 @@ def _bound(
     On the CPU nothing but the method itself is between a call and its result, from the second call
     on: in the first one its loops are compiled, or what that would gain is reported.
     """
-    general = partial(_solve, plan, spacing, rtol, maxiter)
     asked, chosen = plan.problem, plan.chosen
     dtype, shape = np.dtype(asked.dtype), asked.dims
-    (f, *others), on_cpu = asked.inputs, chosen.implementation.run
-    if (
-        chosen.device != CPU
-        or f.location != HOST
-        or others
-        or asked.next_device is not None
-        or 0 in shape
-        or not is_ordinary(spacing, asked.dtype)
-    ):
-        return general
-    starts = chosen.method != "dst"
-    solve = _asked(plan, rtol, maxiter, False)._replace(system=Stencil(shape, spacing))
-    first = True
+    tolerance, limit, _ = asked.options
+    wanted = Solve(
+        system=Stencil(shape, spacing),
+        rtol=max(tolerance, least_tolerance(dtype)),
+        atol=0.0,
+        maxiter=limit,
+        exactly=tolerance == 0.0 and maxiter is not None,
+        lenient=rtol is None,
+        measured=False,
+    )
 
-    def run(f: np.ndarray, x0: None, faces: list[Face], return_info: bool) -> Any:
-        nonlocal first
-        if first or faces or return_info:
-            first = False
+    def general(
+        f: Any, x0: Any, faces: list[Face], return_info: bool, solved: Solved | None = None
+    ) -> Any:
+        """Run the plan, unless ``solved`` is its result, and judge that."""
+        measured = wanted._replace(measured=return_info)
+        result = solve(plan, measured, Equation(f, x0, spacing, faces), solved)
+        x, outcome, device, method = result.solved
+        as_asked = wanted.exactly and method == JACOBI and outcome.iterations == maxiter
+        converged = result.converged(to_rounding=not rtol)
+        if not converged and not (as_asked and math.isfinite(outcome.residual)):
+            relative = f"{result.relative_residual:.3g} of norm(f), rtol is {tolerance:.3g}"
+            warn(f"solve_poisson ({method})", outcome, f"norm(f - A u) is {relative}")
+        if not return_info:
+            return x
+        return x, {
+            "device": device,
+            "method": method,
+            "iterations": outcome.iterations,
+            "residual": result.residual,
+            "relative_residual": result.relative_residual,
+            "converged": converged,
+            "status": "converged" if converged else outcome.status,
+            "plan": plan,
+        }
+
+    (of_f, *others), on_cpu = asked.inputs, chosen.implementation.run
+    is_host = chosen.device == CPU and of_f.location == HOST and asked.next_device is None
+    if not is_host or others or 0 in shape or not is_ordinary(spacing, asked.dtype):
+        return general
+    is_first, starts = True, bool(methods.BY_NAME[chosen.method].iterations)
+
+    def at_once(f: np.ndarray, x0: None, faces: list[Face], return_info: bool) -> Any:
+        nonlocal is_first
+        if is_first or faces or return_info:
+            is_first = False
             return general(f, x0, faces, return_info)
         u = pages.empty(shape, dtype)
         if starts:
             u[...] = 0.0
-        outcome = on_cpu((), asked, Arguments((np.ascontiguousarray(f, dtype),), u, solve))
+        outcome = on_cpu((), asked, Arguments((np.ascontiguousarray(f, dtype),), u, wanted))
         if outcome.status == CONVERGED and math.isnan(outcome.residual):
             return u
-        solved = Solved(u, outcome, CPU, chosen.method)
-        return general(f, x0, faces, return_info, solved)
+        return general(f, x0, faces, return_info, Solved(u, outcome, CPU, chosen.method))
 
-    return run
-
-
-def _asked(plan: Plan, rtol: float | None, maxiter: int | None, return_info: bool) -> Solve:
-    """What a method is asked for, but for the system."""
-    tolerance, limit, _ = plan.problem.options
-    exactly = tolerance == 0.0 and maxiter is not None
-    wanted = {"exactly": exactly, "lenient": rtol is None, "measured": return_info}
-    return Solve(None, max(tolerance, least_tolerance(plan.problem.dtype)), 0.0, limit, **wanted)
-
-
-def _solve(
-    plan: Plan,
-    spacing: tuple[float, ...],
-    rtol: float | None,
-    maxiter: int | None,
-    f: Any,
-    x0: Any,
-    faces: list[Face],
-    return_info: bool,
-    solved: Solved | None = None,
-) -> Any:
-    """Run a plan for arguments that were checked; ``solved`` is what that gave, if it ran."""
-    equation = Equation(f, x0, spacing, faces, np.dtype(plan.problem.dtype))
-    tolerance = plan.problem.options.rtol
-    solve = _asked(plan, rtol, maxiter, return_info)
-    solved = equation.solve(plan, solve, solved)
-    as_asked = solve.exactly and solved.method == JACOBI and solved.outcome.iterations == maxiter
-    converged = equation.converged(solved.outcome, to_rounding=not rtol)
-    if not converged and not (as_asked and math.isfinite(solved.outcome.residual)):
-        relative = equation.relative_residual(solved.outcome)
-        residual = f"norm(f - A u) is {relative:.3g} of norm(f), rtol is {tolerance:.3g}"
-        warn(f"solve_poisson ({solved.method})", solved.outcome, residual)
-    if not return_info:
-        return solved.x
-    return solved.x, {
-        "device": solved.device,
-        "method": solved.method,
-        "iterations": solved.outcome.iterations,
-        "residual": equation.residual(solved.outcome),
-        "relative_residual": equation.relative_residual(solved.outcome),
-        "converged": converged,
-        "status": "converged" if converged else solved.outcome.status,
-        "plan": plan,
-    }
+    return at_once
 
 
 def _plan(

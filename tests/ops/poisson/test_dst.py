@@ -10,6 +10,7 @@ from scipy.fft import dstn, idstn
 
 import hetero
 from hetero.ops.linear_systems.operators import Poisson
+from hetero.ops.linear_systems.solve import Solve
 from hetero.ops.linear_systems.systems import CONVERGED, ROUNDING, Stencil
 from hetero.ops.multigrid import multigrid_cpu
 from hetero.ops.poisson import dst
@@ -25,7 +26,7 @@ def test_the_residual_is_the_true_one(shape, dtype, loaded, monkeypatch):
     f = np.random.default_rng(1).random(shape).astype(dtype)
     u = np.empty_like(f)
     stencil = Stencil(shape, (1.0, 0.5, 2.0)[: len(shape)])
-    outcome = dst.solve((), stencil, f, u, rtol=1.0)
+    outcome = dst.solve((), Solve(stencil, 1.0, 0.0, 1), f, u, f.dtype)
     assert (outcome.status, outcome.iterations) == (CONVERGED, 1)
     for norms in (dst.norms, multigrid_cpu.norms):
         size, whole = norms(stencil, f, u)
@@ -72,18 +73,12 @@ def test_a_refinement_that_is_worse_is_not_kept(monkeypatch):
     f = np.random.default_rng(3).random((20, 30)).astype("f4")
     stencil = Stencil(f.shape, (1.0, 1.0))
     plain = np.empty_like(f)
-    expected = dst.solve((), stencil, f, plain, rtol=1.0)
-    applied, calls = dst.applied, []
-
-    def spoiled(*arguments):
-        calls.append(arguments)
-        apply = applied(*arguments)
-        return apply if len(calls) == 1 else lambda r, u: apply(r, u) + 1
-
-    monkeypatch.setattr(dst, "applied", spoiled)
+    expected = dst.solve((), Solve(stencil, 1.0, 0.0, 1), f, plain, f.dtype)
+    solves = iter([dst.applied, lambda *_: lambda r, u: np.add(u, 1, out=u)])
+    monkeypatch.setattr(dst, "applied", lambda *key: next(solves)(*key))
     u = np.empty_like(f)
-    outcome = dst.solve((), stencil, f, u, rtol=1e-12)
-    assert len(calls) == 2
+    outcome = dst.solve((), Solve(stencil, 1e-12, 0.0, 1), f, u, f.dtype)
+    assert outcome.iterations == 2
     np.testing.assert_array_equal(u, plain)
     assert outcome.residual == expected.residual
     assert outcome.status == ROUNDING

@@ -20,6 +20,7 @@ from hetero.kernels import Launch
 from hetero.kernels.common.launch import Target
 from hetero.kernels.multigrid import plan as plan_multigrid
 from hetero.ops.linear_systems.operators import Poisson
+from hetero.ops.linear_systems.solve import Solve
 from hetero.ops.linear_systems.systems import CONVERGED, LIMIT, ROUNDING, Stencil
 from hetero.ops.multigrid import multigrid_cpu, multigrid_device
 
@@ -28,20 +29,16 @@ BOXES = [(33, 33, 33), (32, 30, 29), (5, 40, 71)]
 UNEVEN = [((100, 100), (1.0, 0.1)), ((100, 90), (0.01, 1.0)), ((40, 41, 42), (1.0, 0.3, 3.0))]
 
 
-def solve(place, stencil, f, u, **options):
+def solve(place, stencil, f, u, rtol, maxiter):
+    asked = Solve(stencil, rtol, 0.0, maxiter)
     if place == "cpu":
-        return multigrid_cpu.solve(stencil, f, u, **options)
-    return on_device(devices.get(place), stencil, f, u, **options)
-
-
-def on_device(device, stencil, f, u, **options):
+        return multigrid_cpu.solve((), asked, f, u)
+    device = devices.get(place) if isinstance(place, str) else place
     with device.active():
         (source, _a), (target, _b) = (device.allocate(f.nbytes) for _ in range(2))
         device.upload(f, source)
         device.upload(u, target)
-        outcome = multigrid_device.solve(
-            [device], stencil, source, target, dtype=f.dtype, **options
-        )
+        outcome = multigrid_device.solve([device], asked, source, target, f.dtype)
         device.download(target, u)
     return outcome
 
@@ -92,7 +89,7 @@ def test_several_tiles_along_y():
     u = np.random.default_rng(7).random(shape)
     f = (Poisson(shape) @ u.ravel()).reshape(shape)
     found = np.zeros(shape)
-    outcome = multigrid_cpu.solve(stencil, f, found, rtol=1e-9, maxiter=20)
+    outcome = solve("cpu", stencil, f, found, rtol=1e-9, maxiter=20)
     assert outcome.status == CONVERGED
     np.testing.assert_allclose(found, u, rtol=0, atol=1e-7)
 
@@ -106,7 +103,7 @@ def test_threads_share_a_hierarchy():
         results = []
         for _ in range(8):
             u = np.zeros_like(f)
-            outcome = multigrid_cpu.solve(stencil, f, u, rtol=1e-8, maxiter=30)
+            outcome = solve("cpu", stencil, f, u, rtol=1e-8, maxiter=30)
             results.append((outcome, u.tobytes()))
         return results
 
@@ -198,7 +195,7 @@ def simulate(case):
     for shape in ((9, 30),) if case == "race" else ((13, 250), (4, 11, 9), (7, 13, 2)):
         stencil = Stencil(shape, (1.0,) * len(shape))
         f = np.random.default_rng(0).random(shape)
-        outcome = on_device(device, stencil, f, np.zeros_like(f), rtol=1e-9, maxiter=1)
+        outcome = solve(device, stencil, f, np.zeros_like(f), rtol=1e-9, maxiter=1)
         assert case == "race" or outcome.residual < 0.3 * np.linalg.norm(f)
 
 

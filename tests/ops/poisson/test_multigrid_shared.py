@@ -10,6 +10,7 @@ from hetero import devices
 from hetero.devices import meetings
 from hetero.errors import DeviceError
 from hetero.ops.linear_systems.exchange import Exchange
+from hetero.ops.linear_systems.solve import Solve
 from hetero.ops.linear_systems.systems import CONVERGED, Stencil
 from hetero.ops.multigrid import grids, multigrid_device
 
@@ -36,21 +37,22 @@ def found(request):
     return [d for d in devices.available().values() if d.kind == "cuda"]
 
 
-def alone(device, stencil, f, **limits):
+def alone(device, stencil, f, rtol, maxiter):
     u = np.empty_like(f)
     with device.active():
         (there, _one), (result, _two) = device.allocate(f.nbytes), device.allocate(f.nbytes)
         device.upload(f, there)
         device.fill(result, f.nbytes)
-        outcome = multigrid_device.solve([device], stencil, there, result, dtype=f.dtype, **limits)
+        asked = Solve(stencil, rtol, 0.0, maxiter)
+        outcome = multigrid_device.solve([device], asked, there, result, f.dtype)
         device.download(result, u)
     return outcome, u
 
 
-def together(found, parts, stencil, f, **limits):
-    used = [found[i % len(found)] for i in range(parts)]
-    u = np.full_like(f, np.nan)
-    return multigrid_device.solve(used, stencil, f, u, dtype=f.dtype, from_zero=True, **limits), u
+def together(found, parts, stencil, f, rtol, maxiter):
+    used, u = [found[i % len(found)] for i in range(parts)], np.full_like(f, np.nan)
+    asked = Solve(stencil, rtol, 0.0, maxiter, from_zero=True)
+    return multigrid_device.solve(used, asked, f, u, f.dtype), u
 
 
 def source(shape, dtype=np.float64):
@@ -72,7 +74,7 @@ def test_the_bits_of_one_device(found, parts, shape, spacing, dtype):
         assert outcome.residual == pytest.approx(expected.residual, rel=1e-6)
         np.testing.assert_array_equal(v, u)
     used = [found[i % len(found)] for i in range(parts)]
-    again = multigrid_device.solve(used, stencil, f, v, dtype=f.dtype, rtol=1e-3, maxiter=5)
+    again = multigrid_device.solve(used, Solve(stencil, 1e-3, 0.0, 5), f, v, f.dtype)
     assert again.iterations == 0
     np.testing.assert_array_equal(v, u)
 

@@ -34,7 +34,7 @@ from hetero.ops.multigrid import grids
 
 Vector = Sequence[Any]  # a buffer of each device
 Share = tuple[int, int]  # number, of how many
-_PURPOSE, _SHARED = "multigrid", "shared multigrid"
+_PURPOSE = "multigrid"
 _KEPT = 2  # hierarchies in each context
 _SUM_BLOCKS = 1024
 _SUM_THREADS = 128
@@ -313,48 +313,40 @@ def solve(devices: Sequence[Device], asked: Solve, f: Any, u: Any, dtype: Any) -
     `grids.is_shared`. ``f`` and ``u``, which is the start unless that is zero and gets the result,
     are contiguous buffers of ``dtype``, or of several devices arrays of the stencil's shape.
     """
-    stencil, dtype = asked.system, np.dtype(dtype)
-    if len(devices) > 1:
-        with meetings.turn(devices), held(devices, stencil, dtype) as own:
+    several = len(devices) > 1
+    with (
+        meetings.turn(devices) if several else devices[0].active(),
+        held(devices, asked.system, np.dtype(dtype)) as own,
+    ):
+        if several:
             return own.solve_shared(asked, f, u)
-    (device,) = devices
-    with device.active():
-        make = functools.partial(DeviceHierarchy, devices, stencil, dtype)
-        hierarchy = device.storage().get(_PURPOSE, (stencil, dtype), _KEPT, make)
-        with locks.sole(hierarchy, make) as own:
-            return own.solve([f], [u], asked.rtol, asked.maxiter)
+        return own.solve([f], [u], asked.rtol, asked.maxiter)
 
 
 @contextlib.contextmanager
 def held(devices: Sequence[Device], stencil: Stencil, dtype: np.dtype) -> Iterator[DeviceHierarchy]:
-    """A hierarchy on devices that have their turn, for this thread alone; kept unless one fails."""
+    """A hierarchy on devices that have their turn, for this thread alone. They keep it for the next
+    solve, until one of them lets go or fails."""
     devices = devices[: grids.LEAST_PLANES // 2]
     make = functools.partial(DeviceHierarchy, devices, stencil, dtype)
-    key = stencil, dtype, tuple(device.name for device in devices)
-    with devices[0].active():
-        hold = devices[0].storage().find(_SHARED, key)
-    kept = hold.held if hold is not None else []
-    hierarchy = next(iter(kept), None)  # another thread may clear it
-    if hierarchy is None:
-        kept = [hierarchy := make()]
-        for device in dict.fromkeys(devices):
-            with device.active():
-                device.storage().put(_SHARED, key, _Hold(kept), 1)
+    key, storages = (stencil, dtype, tuple(device.name for device in devices)), []
+    for device in dict.fromkeys(devices):
+        with device.active():
+            storages.append(device.storage())
+
+    def keep(hierarchy: DeviceHierarchy | None) -> None:
+        for storage in storages:
+            storage.put(_PURPOSE, key, hierarchy, _KEPT)
+
+    hierarchy, *others = {storage.find(_PURPOSE, key) for storage in storages}
+    if hierarchy is None or others:
+        keep(hierarchy := make())
     with locks.sole(hierarchy, make) as own:
         try:
             yield own
         except BaseException:
-            kept.clear()  # devices may have met unequally often
-            with contextlib.suppress(Exception):
-                own.exchange.synchronize()
+            keep(None)  # devices may have met unequally often
+            if len(devices) > 1:
+                with contextlib.suppress(Exception):
+                    own.exchange.synchronize()
             raise
-
-
-class _Hold:
-    """What each device keeps of a hierarchy: where one lets go, the memory of all is free."""
-
-    def __init__(self, held: list[DeviceHierarchy]) -> None:
-        self.held = held
-
-    def __del__(self) -> None:
-        self.held.clear()

@@ -18,7 +18,6 @@ from hetero.devices import meetings
 from hetero.devices.base import Device
 from hetero.host.loops import as_loops_take
 from hetero.imports import load
-from hetero.kernels.common.launch import VECTOR_BYTES
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Exchange, Part
 from hetero.ops.linear_systems.partition import Slab, halo_copies, slabs
@@ -224,54 +223,34 @@ class _Slab(Part):
         self._bound: dict[Any, Bound] = {}
 
     def load(self, f: Any, u: Any) -> None:
-        """Make the buffers and bring f and u."""
-        with self.device.active():
+        """Make the buffers and bring the rows of f and u: of arrays, or of the caller's buffers."""
+        grid, device = self.grid, self.device
+        with device.active():
             for name, values in (("f", f), ("u0", u), ("u1", None)):
-                self._bring(name, values)
+                device.fill(self.allocate(grid.nbytes, name), grid.nbytes)
+                if isinstance(values, np.ndarray):
+                    rows = values[self._slab.first : self._slab.first + grid.held]
+                    values = self.upload(np.ascontiguousarray(rows, grid.dtype), "rows")
+                if values is not None:
+                    self._copy_rows(values, self.buffers[name], grid.columns, grid.pitch)
+                if self.stream is not None:  # the default queue did a part of it
+                    device.synchronize()
             self.allocate(8 * self.sums, "partial")
-            if self.stream is not None:
-                self.device.synchronize()  # this far the default queue did the work
-
-    def _bring(self, name: str, values: Any) -> None:
-        """The rows of an array, or of a buffer of the caller, as the kernels need them."""
-        grid = self.grid
-        if isinstance(values, np.ndarray):
-            padded = rows = values[self._slab.first : self._slab.first + grid.held]
-            if not grid.packed:
-                padded = np.zeros((grid.held, grid.pitch), grid.dtype)
-                padded[:, : grid.columns] = rows
-            self.upload(np.ascontiguousarray(padded, grid.dtype), name)
-        elif values is not None and self._is_usable(values):
-            self.buffers[name] = values
-        else:
-            self.device.fill(self.allocate(grid.nbytes, name), grid.nbytes)
-            if values is not None:
-                self._change_pitch(values, self.buffers[name], grid.columns, grid.pitch)
-
-    def _is_usable(self, buffer: Any) -> bool:
-        """Whether the kernels can work in a buffer of the caller as it is."""
-        aligned = not isinstance(buffer, int) or buffer % VECTOR_BYTES == 0
-        return aligned and self.grid.packed
-
-    def _change_pitch(self, source: Any, target: Any, *pitches: int) -> None:
-        launch = plan_jacobi.change_pitch(self.grid, *pitches, self.device.target)
-        self.start(self.bind(launch, source=source, target=target))
 
     def store(self, name: str, u: Any) -> None:
         """Write the own rows to the caller's array, or all to the caller's buffer."""
-        grid, now = self.grid, self.buffers[name]
+        grid, slab = self.grid, self._slab
+        is_array = isinstance(u, np.ndarray)
         with self.device.active():
-            if isinstance(u, np.ndarray):
-                rows = u[self._slab.begin : self._slab.end]
-                direct = grid.packed and rows.flags.c_contiguous
-                values = rows if direct else np.empty((len(rows), grid.pitch), grid.dtype)
-                self.download(name, values, self._slab.above * grid.row_bytes)
-                if not direct:
-                    rows[...] = values[:, : grid.columns]
-            elif not self._is_usable(u):
-                self._change_pitch(now, u, grid.pitch, grid.columns)
-            elif now is not u:
-                self.device.copy(u, now, grid.nbytes)
+            target = self.buffers["rows"] if is_array else u
+            self._copy_rows(self.buffers[name], target, grid.pitch, grid.columns)
+            if is_array:
+                row_bytes = grid.columns * u.itemsize
+                self.download("rows", u[slab.begin : slab.end], slab.above * row_bytes)
+
+    def _copy_rows(self, source: Any, target: Any, *pitches: int) -> None:
+        launch = plan_jacobi.change_pitch(self.grid, *pitches, self.device.target)
+        self.start(self.bind(launch, source=source, target=target))
 
     def sweep(self, depth: int, now: int) -> Bound:
         """A pass of ``depth`` sweeps over the present u, to be started."""

@@ -31,14 +31,6 @@ _HALO = 3  # points around a tile that its own depend on
 
 
 @helper
-def _zero(plane):
-    for color in range(plane.shape[0]):
-        for k in range(plane.shape[1]):
-            for i in range(plane.shape[2]):
-                plane[color, k, i] = 0
-
-
-@helper
 def _split(row, n, plane, even, k, pad):
     """Put x = 2 i and 2 i + 1 of a row apart, into the colors ``even`` and 1 - ``even``."""
     odd = 1 - even
@@ -131,12 +123,8 @@ def _restrict(row, first, taps, out):
     """A row restricted along x."""
     for x in range(len(first)):
         i = first[x]
-        out[x] = (
-            taps[x, 0] * row[i]
-            + taps[x, 1] * row[i + 1]
-            + taps[x, 2] * row[i + 2]
-            + taps[x, 3] * row[i + 3]
-        )
+        out[x] = taps[x, 0] * row[i] + taps[x, 1] * row[i + 1]
+        out[x] += taps[x, 2] * row[i + 2] + taps[x, 3] * row[i + 3]
 
 
 @helper
@@ -190,7 +178,7 @@ def _tile(u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares,
         p = step
         here, f_here = us[p % _SLOTS], fs[p % _SLOTS]
         if p < 0 or p >= nz or mode == DOWN_FROM_ZERO:
-            _zero(here)
+            here[...] = 0
         if 0 <= p < nz:
             for y in range(low, high):
                 even = (p + y + first) & 1  # color of x = 0
@@ -256,28 +244,13 @@ def sweep(
     """One pass: DOWN, DOWN_FROM_ZERO, UP or UP_WITH_SQUARES.
 
     Per point u and f are read and out is written; 25 flops in 2-D, 32 in 3-D, 10 for transfers.
-
-    Parameters
-    ----------
-    u, out : flat arrays
-        What is read, and what is written: not the same. From zero, u is not read.
-    f : flat array
-    coarse : flat array, (mz, my, mx)
-        Down: restricted residual, written. Up: correction, read.
-    sums : float64 array
-        Squares of the residual, by tile.
-    shapes : (6,) array
-        nz, ny, nx, mz, my, mx.
-    weights : (3,) array
-        1 / spacing^2 along z, y and x, 0 along an axis that is not there.
-    omega : scalar
-    first : int
-        Color that is relaxed first: 0 red, 1 black.
-    lefts, shares, taps : arrays
-        `hetero.kernels.multigrid.transfers.Transfer`: ``left`` and ``weight`` of z, y and x one
-        after the other, then ``first`` of x, and ``taps`` of x.
-    tiles : (tiles, 10) array
-        Rows of `hetero.kernels.multigrid.transfers.tiles` for z and y.
+    Vectors are flat, and ``out`` is not u. ``coarse`` (mz * my * mx) is on the way down the
+    restricted residual, written; on the way up the correction, read. ``sums`` gets the squares of
+    the residual by tile, in double. ``shapes`` are nz, ny, nx, mz, my, mx; ``weights`` 1 /
+    spacing^2 along z, y and x, 0 along an axis that is not there; ``first`` the color that is
+    relaxed first, 0 red or 1 black. Of `hetero.kernels.multigrid.transfers`: ``lefts``, the "left"
+    of z, y and x one after the other, then "first" of x; ``shares``, their "weight"; ``taps`` of x;
+    and ``tiles``, (tiles, 10), rows of z's tiles and y's.
     """
     given = u, f, out, coarse, sums, shapes, weights, omega, first, mode, lefts, shares, taps, tiles
     _sweep(team, len(sums), given)

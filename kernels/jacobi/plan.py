@@ -28,7 +28,7 @@ __all__ = [
 _RESIDUAL_THREADS = 128
 _PITCH_THREADS = 256
 # Sweeps of a pass; a block has four warps.
-DEPTHS = (1, 2, 4, 6, 8)
+DEPTHS = (1, 2, 4, 6)
 _WARP_LANES = 32
 _WARP_GROUPS = 4
 _PORTABLE_LANES = 64
@@ -36,8 +36,8 @@ _DEPTH = {"float32": 6, "float64": 4}  # sweeps of a pass in 2-D
 _START_ROWS = 8  # that the start of a walk of several sweeps takes as long as
 # By sweeps of a pass: blocks that a multiprocessor is to hold, rows in flight of a warp.
 _BLOCKED_SHAPES = {
-    "float32": {1: (6, 1), 2: (6, 2), 4: (4, 2), 6: (3, 2), 8: (2, 4)},
-    "float64": {1: (6, 1), 2: (6, 2), 4: (3, 4), 6: (2, 3), 8: (2, 4)},
+    "float32": {1: (6, 1), 2: (6, 2), 4: (4, 2), 6: (3, 2)},
+    "float64": {1: (6, 1), 2: (6, 2), 4: (3, 4), 6: (2, 3)},
 }
 # Waves of blocks after which more and shorter strips cannot gain.
 _MOST_WAVES = 8

@@ -348,10 +348,10 @@ class System:
         if loops.is_ready(CYCLES.of(real)):
             apply = load("hetero.ops.multigrid.multigrid_cpu").CpuHierarchy(stencil, real).apply
         else:
-            inverse = load("hetero.ops.poisson.dst").apply
+            inverse = load("hetero.ops.poisson.dst").applied(stencil, real)
 
             def apply(r: np.ndarray, z: np.ndarray) -> None:
-                z[...] = inverse(stencil, r.reshape(stencil.shape)).reshape(z.shape)
+                inverse(r.reshape(stencil.shape), z.reshape(stencil.shape))
 
         if self._dtype.kind != "c":
             return apply

@@ -37,15 +37,18 @@ def _solve(system: Csr | Stencil, n: int, dtype: np.dtype) -> None:
 
 def cycles(dtype: np.dtype) -> None:
     """Multigrid: a cycle goes through all of its loops."""
-    multigrid_cpu = load("hetero.ops.multigrid.multigrid_cpu")
-    f = np.ones((40, 40), dtype)
-    multigrid_cpu.solve(Stencil(f.shape, (1.0, 1.0)), f, np.zeros_like(f), rtol=1e-3, maxiter=2)
+    _solve_poisson("hetero.ops.multigrid.multigrid_cpu", dtype, 2)
 
 
 def sweeps(dtype: np.dtype) -> None:
     """Jacobi's method."""
-    solve, f = load("hetero.ops.poisson.jacobi").solve, np.ones((40, 40), dtype)
-    solve((), Stencil(f.shape, (1.0, 1.0)), f, np.zeros_like(f), rtol=1e-3, maxiter=20)
+    _solve_poisson("hetero.ops.poisson.jacobi", dtype, 20)
+
+
+def _solve_poisson(module: str, dtype: np.dtype, maxiter: int) -> None:
+    f, Solve = np.ones((40, 40), dtype), load("hetero.ops.linear_systems.solve").Solve
+    asked = Solve(Stencil(f.shape, (1.0, 1.0)), rtol=1e-3, atol=0.0, maxiter=maxiter)
+    load(module).solve((), asked, f, np.zeros_like(f), dtype)
 
 
 def vectors(dtype: np.dtype) -> None:

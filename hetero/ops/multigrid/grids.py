@@ -17,9 +17,7 @@ the over-relaxation after I. Yavneh, "On red-black SOR smoothing in multigrid", 
 
 from __future__ import annotations
 
-import abc
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,15 +113,20 @@ def coarsest_inverse(grid: Grid) -> np.ndarray:
 
 
 class Pass(NamedTuple):
-    """One pass of a cycle over a level: the color that comes first, and the mode.
+    """One pass of a cycle over a level.
 
     On the way down it reads u, improves it into ``work``, and writes the coarser grid's f; on the
     way up it reads ``work`` and the coarser grid's u, and writes u. The coarsest grid is `SOLVED`.
     """
 
     level: int
-    first: int
+    first: int  # the color that is relaxed first
     mode: int
+
+    @property
+    def is_down(self) -> bool:
+        """Whether it is one of the way down."""
+        return self.mode in (DOWN, DOWN_FROM_ZERO)
 
 
 def cycle(levels: int, symmetric: bool) -> list[Pass]:
@@ -137,63 +140,28 @@ def cycle(levels: int, symmetric: bool) -> list[Pass]:
     return [*down, Pass(levels, 0, SOLVED), *up]
 
 
-class Hierarchy(abc.ABC):
-    """The grids of one stencil, with room for a cycle, wherever they lie.
+class Hierarchy:
+    """The grids of one stencil, with room for a cycle; `locks.sole` gives it to one thread.
 
-    Attributes
-    ----------
-    exact : bool
-        Whether the residual that a cycle leaves is that of u as it is stored.
-    lock, user
-        For those who share it; see `hetero.locks.sole`.
+    ``bound(f, u, symmetric)`` gives what improves u by a cycle, or with ``symmetric`` makes it M f;
+    ``norms(f, u)`` the 2-norms of f - A u and of f; ``residual()`` that of f - A u as the last
+    cycle left it, of u as it is stored where the hierarchy is ``exact``; ``zero(u)`` clears u.
     """
 
     exact = False
 
     def __init__(self) -> None:
-        self.lock = locks.new()
-        self.user: int | None = None
+        self.lock, self.user = locks.new(), None
 
-    @abc.abstractmethod
-    def norms(self, f: Any, u: Any) -> tuple[float, float]:
-        """2-norms of f - A u and of f."""
-
-    @abc.abstractmethod
-    def zero(self, u: Any) -> None:
-        """Make u zero."""
-
-    @abc.abstractmethod
-    def residual(self) -> float:
-        """2-norm of f - A u as the last cycle left it; NaN where it made no pass."""
-
-    @abc.abstractmethod
-    def bound(self, f: Any, u: Any, symmetric: bool = False) -> Callable[[], object]:
-        """A function that improves u by one cycle; a ``symmetric`` one makes it M f."""
-
-    def solve(self, f: Any, u: Any, *, rtol: float, atol: float, maxiter: int) -> Outcome:
-        """Solve A u = f by cycles.
-
-        Parameters
-        ----------
-        f, u : array of float32 or float64, or a device buffer of each device
-            Right-hand side; start in, result out. Contiguous.
-        rtol, atol : float
-            Done when norm(f - A u) <= max(rtol norm(f), atol).
-        maxiter : int
-            Most cycles.
-
-        Returns
-        -------
-        Outcome
-            ROUNDING where a cycle no longer reduces the residual.
-        """
+    def solve(self, f: Any, u: Any, rtol: float, maxiter: int) -> Outcome:
+        """Improve u by at most ``maxiter`` cycles, until norm(f - A u) <= rtol norm(f), or to
+        ROUNDING: a cycle no longer reduces that."""
         improve = self.bound(f, u)
         residual, whole = self.norms(f, u)
         if whole == 0.0:
             self.zero(u)
             return Outcome(CONVERGED, 0, 0.0, 0.0)
-        bound = max(rtol * whole, atol)
-        done, stalled = 0, False
+        bound, done, stalled = rtol * whole, 0, False
         while math.isfinite(residual) and residual > bound and done < maxiter and not stalled:
             improve()
             done += 1
@@ -203,7 +171,7 @@ class Hierarchy(abc.ABC):
             if not self.exact and (not residual > bound or stalled or done == maxiter):
                 residual = self.norms(f, u)[0]
                 stalled = stalled or (done > 1 and residual > _STALLED * before)
+        status = CONVERGED if residual <= bound else ROUNDING if stalled else LIMIT
         if not math.isfinite(residual):
-            return Outcome(NOT_FINITE, done, residual, whole)
-        ended = ROUNDING if stalled else LIMIT
-        return Outcome(CONVERGED if residual <= bound else ended, done, residual, whole)
+            status = NOT_FINITE
+        return Outcome(status, done, residual, whole)

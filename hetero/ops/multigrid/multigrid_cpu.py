@@ -1,4 +1,4 @@
-"""-div grad u = f on the CPU by geometric multigrid: the passes of `grids.Hierarchy` as loops."""
+"""-div grad u = f on the CPU by geometric multigrid: the passes of `grids.cycle` as loops."""
 
 from __future__ import annotations
 
@@ -15,45 +15,32 @@ from hetero.host import threads
 from hetero.host.loops import as_loops_take
 from hetero.kernels.cpu import multigrid
 from hetero.kernels.multigrid import transfers
-from hetero.kernels.multigrid.plan import DOWN, DOWN_FROM_ZERO
+from hetero.ops.linear_systems.solve import Solve
 from hetero.ops.linear_systems.systems import Outcome, Stencil
 from hetero.ops.multigrid import grids
 
 _TILE_PLANES = 32  # coarse planes of a tile: twice as many fine ones, and six more are read
 _TILE_BYTES = 1 << 20  # of a tile's planes in work: they stay in the cache
+_LARGE = 1 << 24  # points of a grid that is not kept for the next solve
 
 
 class _Level:
-    """One grid, all that a pass over it takes, and room for what it makes of u."""
+    """One grid, what `hetero.kernels.cpu.multigrid.sweep` takes of it, and room for what a pass
+    makes of u."""
 
     def __init__(self, grid: grids.Grid, coarse: grids.Grid, dtype: np.dtype) -> None:
-        nx = grid.shape[2]
         z, y, x = grid.transfers or ()
-        rows = max(_TILE_BYTES // (20 * nx * dtype.itemsize) - 6, 8)
-        tiles = [
-            np.concatenate(pair)
-            for pair in itertools.product(
-                transfers.tiles(z, _TILE_PLANES), transfers.tiles(y, -(-rows // 2))
-            )
-        ]
-        self.sums = np.empty(len(tiles))
-        self._before = np.array(grid.shape + coarse.shape), np.array(grid.weights, dtype)
-        self._after = (
+        rows = max(_TILE_BYTES // (20 * grid.shape[2] * dtype.itemsize) - 6, 8)
+        cuts = transfers.tiles(z, _TILE_PLANES), transfers.tiles(y, -(-rows // 2))
+        tiles = [np.concatenate(pair) for pair in itertools.product(*cuts)]
+        self.sums, self.work = np.empty(len(tiles)), np.empty(grid.points, dtype)
+        self.box = np.array(grid.shape + coarse.shape), np.array(grid.weights, dtype)
+        self.transfers = (
             np.concatenate([z.left, y.left, x.left, x.first]),
             np.concatenate([z.weight, y.weight, x.weight]).astype(dtype),
             x.taps.astype(dtype),
             np.array(tiles),
         )
-        self.work = np.empty(grid.points, dtype)
-        self._number = dtype.type
-
-    def sweep(
-        self, u: Any, f: Any, out: Any, coarse: Any, omega: float, first: int, mode: int
-    ) -> None:
-        """Make a pass over the grid; see `hetero.kernels.cpu.multigrid.sweep`."""
-        vectors = u, f, out, coarse, self.sums, *self._before
-        given = *vectors, self._number(omega), first, mode, *self._after
-        multigrid.sweep(threads.team_for(u.size), *given)
 
 
 def norms(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[float, float]:
@@ -71,14 +58,13 @@ class CpuHierarchy(grids.Hierarchy):
 
     def __init__(self, stencil: Stencil, dtype: np.dtype) -> None:
         super().__init__()
-        dtype = np.dtype(dtype)
+        self._stencil, self._dtype = stencil, np.dtype(dtype)
         _, *coarser = all_grids = grids.hierarchy(stencil, grids.coarsest("cpu"))
-        self.levels = [_Level(*pair, dtype) for pair in itertools.pairwise(all_grids)]
+        self.levels = [_Level(*pair, self._dtype) for pair in itertools.pairwise(all_grids)]
         self.exact = bool(self.levels)
         self._inverse = grids.coarsest_inverse(all_grids[-1]).astype(dtype)
         # f and u of all grids but the finest, where the caller gives them.
         self._coarser = [np.empty((2, grid.points), dtype) for grid in coarser]
-        self._stencil = stencil
 
     def norms(self, f: np.ndarray, u: np.ndarray) -> tuple[float, float]:
         return norms(self._stencil, f, u)
@@ -97,36 +83,29 @@ class CpuHierarchy(grids.Hierarchy):
         self._cycle(r, z, True)
 
     def _cycle(self, f: np.ndarray, u: np.ndarray, symmetric: bool) -> None:
-        vectors, omega = [(f, u), *self._coarser], grids.OMEGA[symmetric]
-        for number, first, mode in grids.cycle(len(self.levels), symmetric):
-            f, u = vectors[number]
-            if mode == grids.SOLVED:
+        vectors, omega = [(f, u), *self._coarser], self._dtype.type(grids.OMEGA[symmetric])
+        for step in grids.cycle(len(self.levels), symmetric):
+            f, u = vectors[step.level]
+            if step.mode == grids.SOLVED:
                 multigrid.solve_coarsest(self._inverse, f, u)
                 continue
-            level, (coarse_f, coarse_u) = self.levels[number], vectors[number + 1]
-            if mode in (DOWN, DOWN_FROM_ZERO):
-                level.sweep(u, f, level.work, coarse_f, omega, first, mode)
-            else:
-                level.sweep(level.work, f, u, coarse_u, omega, first, mode)
+            level, (coarse_f, coarse_u) = self.levels[step.level], vectors[step.level + 1]
+            moved = (u, f, level.work, coarse_f)
+            if not step.is_down:
+                moved = (level.work, f, u, coarse_u)
+            how = level.sums, *level.box, omega, step.first, step.mode, *level.transfers
+            multigrid.sweep(threads.team_for(u.size), *moved, *how)
 
 
-@functools.lru_cache(maxsize=2)
-def _hierarchy(stencil: Stencil, dtype: np.dtype) -> CpuHierarchy:
-    return CpuHierarchy(stencil, dtype)
+_kept = functools.lru_cache(maxsize=2)(CpuHierarchy)
 
 
 def solve(
-    stencil: Stencil,
-    f: np.ndarray,
-    u: np.ndarray,
-    *,
-    rtol: float,
-    atol: float = 0.0,
-    maxiter: int,
+    devices: tuple[()], asked: Solve, f: np.ndarray, u: np.ndarray, dtype: Any = None
 ) -> Outcome:
     """Solve A u = f by cycles, of C-contiguous arrays; see `grids.Hierarchy.solve`."""
-    again = functools.partial(CpuHierarchy, stencil, f.dtype)
-    shared = again() if f.size > 1 << 24 else _hierarchy(stencil, f.dtype)
+    another = functools.partial(CpuHierarchy, asked.system, f.dtype)
+    shared = another() if f.size > _LARGE else _kept(asked.system, f.dtype)
     rhs, x = as_loops_take(f.reshape(-1)), u.reshape(-1)
-    with locks.sole(shared, again) as hierarchy, np.errstate(all="ignore"):
-        return hierarchy.solve(rhs, x, rtol=rtol, atol=atol, maxiter=maxiter)
+    with locks.sole(shared, another) as hierarchy, np.errstate(all="ignore"):
+        return hierarchy.solve(rhs, x, asked.rtol, asked.maxiter)

@@ -26,72 +26,56 @@ from hetero.devices.base import Device
 from hetero.kernels.common.launch import REAL, Launch
 from hetero.kernels.multigrid import plan as plan_multigrid
 from hetero.kernels.multigrid import transfers
-from hetero.kernels.multigrid.plan import DOWN, DOWN_FROM_ZERO
 from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Exchange, Part
 from hetero.ops.linear_systems.partition import range_copies
+from hetero.ops.linear_systems.solve import Solve
 from hetero.ops.linear_systems.systems import Outcome, Stencil
 from hetero.ops.multigrid import grids
 
 Vector = Sequence[Any]  # a buffer of each device
 Share = tuple[int, int]  # number, of how many
-_PURPOSE, _SHARED = "multigrid", "shared multigrid"
+_PURPOSE = "multigrid"
 _KEPT = 2  # hierarchies in each context
 _SUM_BLOCKS = 1024
 _SUM_THREADS = 128
 
 
 class Level:
-    """One grid on one device: how a pass over it is launched.
+    """One grid on one device: its tables, and the range of it that passes go over.
 
-    With a ``share`` (number, of how many) the passes go over a range of z alone, as long as the
-    others' but for one tile; vectors are of the whole grid.
-
-    Attributes
-    ----------
-    reads, writes : (int, int)
-        Range of the grid's z that a pass reads, and that it writes.
-    coarse_reads, coarse_writes : (int, int)
-        Range of the coarser grid's z that the way up reads, and that the way down writes.
+    Of several devices each has a ``share`` of the tiles along z. A pass reads ``reads`` and writes
+    ``writes`` of the grid's z; of the coarser grid's, the way up reads ``coarse_reads`` and the way
+    down writes ``coarse_writes``.
     """
 
     def __init__(
         self, part: Memory, number: int, grid: grids.Grid, coarse: grids.Grid, share: Share
     ) -> None:
-        device, dtype = part.device, part.dtype
-        self.grid, self.coarse = grid, coarse
-        target = device.target
-        target = target._replace(multiprocessors=share[1] * target.multiprocessors)
-        self.plan = plan_multigrid.plan_sweep(grid.shape, coarse.shape, dtype.name, target)
+        self.grid, self.coarse, (mine, shares) = grid, coarse, share
+        target, halo = part.device.target, plan_multigrid.HALO
+        target = target._replace(multiprocessors=shares * target.multiprocessors)
+        self.plan = plan_multigrid.plan_sweep(grid.shape, coarse.shape, part.dtype.name, target)
         axes = dict(zip("zyx", grid.transfers or (), strict=True))
         most = dict(zip("zyx", self.plan.tile, strict=True))
-        most["z"] = min(most["z"], max(1, coarse.shape[0] // share[1]))  # a tile for each
+        most["z"] = min(most["z"], max(1, coarse.shape[0] // shares))  # a tile for each
         tiles = {axis: transfers.tiles(t, most[axis]) for axis, t in axes.items()}
-        tiles["z"] = self._cut(tiles["z"], axes["z"], share)
+        z, count = axes["z"], len(tiles["z"])
+        own = tiles["z"] = tiles["z"][count * mine // shares : count * (mine + 1) // shares]
+        self.writes = begin, end = int(own[0, 0]), int(own[-1, 1])
+        self.coarse_writes = int(own[0, 3]), int(own[-1, 4])
+        last = max(end, int(own[:, 2].max()))
+        self.reads = max(begin - halo, 0), min(last + halo, grid.shape[0])
+        lefts = z.left[slice(*self.reads)]
+        self.coarse_reads = max(int(lefts[0]), 0), min(int(lefts[-1]) + 2, len(z.first))
         self.tiles = tuple(map(len, tiles.values()))
+        self.blocks = math.prod(self.tiles)
         self.tables = {axis: part.constant(t, np.int32) for axis, t in tiles.items()}
         for name in plan_multigrid.TABLES:
             axis, field = name.split()
-            values = getattr(axes[axis], field)
-            integers = np.int32 if values.dtype == np.int32 else None
-            self.tables[name] = part.constant(values, integers)
-        self.blocks = math.prod(self.tiles)
+            integers = np.int32 if field in ("left", "first") else None
+            self.tables[name] = part.constant(getattr(axes[axis], field), integers)
         self.tables["sums"] = part.allocate(8 * self.blocks, f"sums{number}")
-        part.vector(grid.points, f"work{number}")
-        if number:
-            part.vector(grid.points, f"u{number}", f"f{number}")
-
-    def _cut(self, tiles: np.ndarray, transfer: transfers.Transfer, share: Share) -> np.ndarray:
-        """The share's tiles along z, after which the ranges are known."""
-        number, shares = share
-        mine = tiles[len(tiles) * number // shares : len(tiles) * (number + 1) // shares]
-        begin, end, last = int(mine[0, 0]), int(mine[-1, 1]), int(mine[:, 2].max())
-        nz = self.grid.shape[0]
-        self.writes, self.coarse_writes = (begin, end), (int(mine[0, 3]), int(mine[-1, 4]))
-        halo = plan_multigrid.HALO
-        self.reads = max(begin - halo, 0), min(max(end, last) + halo, nz)
-        lefts = transfer.left[self.reads[0] : self.reads[1]]
-        self.coarse_reads = max(int(lefts[0]), 0), min(int(lefts[-1]) + 2, len(transfer.first))
-        return mine
+        part.vector(grid.points, f"work{number}", *([f"u{number}", f"f{number}"] if number else []))
 
 
 class Memory(Part):
@@ -116,19 +100,17 @@ class Memory(Part):
         ]
         self._cycled = self._coarse(small, all_grids[small:], room)
         finest = all_grids[0]
-        blocks = self.sum_blocks = min(_SUM_BLOCKS, finest.shape[0] * finest.shape[1])
-        self.allocate(16 * blocks, "squares")
+        self.sum_blocks = min(_SUM_BLOCKS, finest.shape[0] * finest.shape[1])
+        self.allocate(16 * self.sum_blocks, "squares")
         whole = 0, finest.shape[0]
-        fine = self.levels[0] if self.levels else None
-        self.writes, self.reads = (fine.writes, fine.reads) if fine else (whole, whole)
+        self.writes = self.levels[0].writes if self.levels else whole
+        self.reads = self.levels[0].reads if self.levels else whole
         rows = [z * finest.shape[1] for z in self.writes]
+        box = (*finest.shape, *finest.weights, *rows, self.sum_blocks)
+        defines = (("REAL", REAL[dtype.name]), ("THREADS", _SUM_THREADS))
         self._squares = Launch(
-            "multigrid_squares.cu",
-            "squares",
-            (("REAL", REAL[dtype.name]), ("THREADS", _SUM_THREADS)),
-            blocks,
-            _SUM_THREADS,
-            ("u", "f", "squares", *finest.shape, *finest.weights, *rows, blocks),
+            *("multigrid_squares.cu", "squares", defines, self.sum_blocks, _SUM_THREADS),
+            ("u", "f", "squares", *box),
         )
 
     def vector(self, points: int, *names: str) -> None:
@@ -141,23 +123,21 @@ class Memory(Part):
 
     def _coarse(self, number: int, levels: list[grids.Grid], pool: int) -> Launch:
         """The launch that cycles over all the small grids from zero, by one block."""
-        rows, lefts, weights, firsts, taps = [], [], [], [], []
-        points = 0
+        rows, points = [], 0
+        fields: list[list[np.ndarray]] = [[], [], [], []]  # of the axes' transfers
         for grid in levels:
             row = [*grid.shape, points]
             points += grid.points
-            for kept, others in ((lefts, weights), (firsts, taps)):
-                for t in grid.transfers or (None,) * 3:
-                    row.append(sum(map(len, kept)))
-                    if t is not None:
-                        kept.append(t.left if kept is lefts else t.first)
-                        others.append(t.weight if kept is lefts else t.taps)
+            for of_points in (0, 2):  # where an axis' "left" and "weight", "first" and "taps" begin
+                for axis in grid.transfers or ((),) * 3:
+                    row.append(sum(map(len, fields[of_points])))
+                    for field in (of_points, of_points + 1):
+                        fields[field] += axis[field : field + 1]
             rows.append(row)
         self.vector(points, "scratch f", "scratch r")
         tables = [self.constant(rows, np.int32), self.constant([g.weights for g in levels])]
-        for kept, others in ((lefts, weights), (firsts, taps)):
-            tables += [self.constant(np.concatenate([[0], *kept])[1:], np.int32)]
-            tables += [self.constant(np.concatenate([np.zeros(0), *map(np.ravel, others)]))]
+        for values, dtype in zip(fields, (np.int32, None, np.int32, None), strict=True):
+            tables.append(self.constant(np.concatenate([[], *map(np.ravel, values)]), dtype))
         tables.append(self.constant(grids.coarsest_inverse(levels[-1])))
         if number:
             self.vector(levels[0].points, f"u{number}", f"f{number}")
@@ -168,31 +148,29 @@ class Memory(Part):
 
     def bind_pass(self, f: Any, u: Any, symmetric: bool, step: grids.Pass) -> Bound:
         """A pass of a cycle; multigrid.cu explains it. Those below the finest grid stay bound."""
-        if step[0] == 0:
-            return self._bind_pass(f, u, symmetric, step)
-        if (step, symmetric) not in self._bound:
-            self._bound[step, symmetric] = self._bind_pass(f, u, symmetric, step)
-        return self._bound[step, symmetric]
-
-    def _bind_pass(self, f: Any, u: Any, symmetric: bool, step: grids.Pass) -> Bound:
-        number, first, mode = step
-        omega = grids.OMEGA[symmetric]
+        if (bound := self._bound.get((step, symmetric))) is not None:
+            return bound
+        number, omega = step.level, grids.OMEGA[symmetric]
         here = {"f": f, "u": u} if number == 0 else {"f": f"f{number}", "u": f"u{number}"}
-        if mode == grids.SOLVED:
-            return self.bind(self._cycled, omega=omega, symmetric=int(symmetric), **here)
-        level, work = self.levels[number], self.buffers[f"work{number}"]
-        if mode in (DOWN, DOWN_FROM_ZERO):
-            vectors = here | {"out": work, "coarse": f"f{number + 1}"}
+        if step.mode == grids.SOLVED:
+            bound = self.bind(self._cycled, omega=omega, symmetric=int(symmetric), **here)
         else:
+            level, work = self.levels[number], self.buffers[f"work{number}"]
             vectors = here | {"u": work, "out": here["u"], "coarse": f"u{number + 1}"}
-        # A caller's buffer may begin anywhere; an OpenCL buffer has no address to read, and is ours
-        # or whole.
-        read = [self.buffers[v] if type(v) is str else v for v in (vectors["u"], vectors["f"])]
-        pair = 2 * self.dtype.itemsize
-        whole = all(buffer % pair == 0 for buffer in read if type(buffer) is int)
-        aligned = level.grid.shape[2] % 2 == 0 and whole
-        launch = level.plan.launch(level.grid.weights, level.tiles, omega, aligned, first, mode)
-        return self.bind(launch, **level.tables, **vectors)
+            if step.is_down:
+                vectors = here | {"out": work, "coarse": f"f{number + 1}"}
+            # A caller's buffer may begin anywhere; an OpenCL buffer has no address to read, and is
+            # ours or whole.
+            read = [self.buffers[v] if type(v) is str else v for v in (vectors["u"], vectors["f"])]
+            pair = 2 * self.dtype.itemsize
+            whole = all(buffer % pair == 0 for buffer in read if type(buffer) is int)
+            aligned = level.grid.shape[2] % 2 == 0 and whole
+            how = omega, aligned, step.first, step.mode
+            launch = level.plan.launch(level.grid.weights, level.tiles, *how)
+            bound = self.bind(launch, **level.tables, **vectors)
+        if number:
+            self._bound[step, symmetric] = bound
+        return bound
 
     def bind_squares(self, f: Any, u: Any) -> Bound:
         """What gives the "squares" of f - A u and of f, by blocks."""
@@ -208,16 +186,8 @@ class DeviceHierarchy(grids.Hierarchy):
     """The grids of one stencil on one device, active here and in all methods, or on several.
 
     A vector is a sequence of buffers, one of each device. On several devices what a cycle improves
-    is "u0" of the memories, which is exchanged by this name, for "f0".
-
-    Attributes
-    ----------
-    memories : list of Memory
-    exchange : Exchange
-    cuts : list of (int, int)
-        Each device's own rows, or planes, of the finest grid.
-    halo : list of Copy
-        What brings each device the rows of "f0" that it reads beyond its own.
+    is "u0" of the ``memories``, which is exchanged by this name, for "f0". ``cuts`` are each
+    device's own rows, or planes, of the finest grid; ``halo`` brings it the others that it reads.
     """
 
     def __init__(self, devices: Sequence[Device], stencil: Stencil, dtype: Any) -> None:
@@ -246,25 +216,23 @@ class DeviceHierarchy(grids.Hierarchy):
 
     def _bind_moves(self, number: int, levels: list[tuple[Level, ...]]) -> tuple[list, list]:
         """Copies after a pass over a divided level, on the way down and on the way up."""
-        each, item = levels[number], self._dtype.itemsize
+        each, fine, coarse = levels[number], levels[number][0].grid, levels[number][0].coarse
         own, read = [one.writes for one in each], [one.reads for one in each]
-        coarse = each[0].coarse.shape
-        coarse_own = [one.coarse_writes for one in each]
-        coarse_read = [(0, coarse[0])] * len(each)
+        written_below = [one.coarse_writes for one in each]
+        read_below = [(0, coarse.shape[0])] * len(each)
         if number + 1 < len(levels):
-            coarse_read = [one.reads for one in levels[number + 1]]
-        needed = [one.coarse_reads for one in levels[number - 1]] if number else read
+            read_below = [one.reads for one in levels[number + 1]]
+        read_above = [one.coarse_reads for one in levels[number - 1]] if number else read
 
-        def moved(name: str, shape: tuple[int, ...], written: Any, needed: Any) -> BufferCopies:
-            row_bytes = math.prod(shape[1:]) * item
+        def moved(name: str, grid: grids.Grid, written: Any, needed: Any) -> BufferCopies:
+            row_bytes = math.prod(grid.shape[1:]) * self._dtype.itemsize
             return BufferCopies(range_copies(written, needed, row_bytes), name, name)
 
-        fine = each[0].grid.shape
         down = self.exchange.bind(
             moved(f"work{number}", fine, own, read),
-            moved(f"f{number + 1}", coarse, coarse_own, coarse_read),
+            moved(f"f{number + 1}", coarse, written_below, read_below),
         )
-        return down, self.exchange.bind(moved(f"u{number}", fine, own, needed))
+        return down, self.exchange.bind(moved(f"u{number}", fine, own, read_above))
 
     def bound(self, f: Vector, u: Vector, symmetric: bool = False) -> Callable[[], object]:
         divided = len(self._moves)
@@ -278,9 +246,8 @@ class DeviceHierarchy(grids.Hierarchy):
                 [memory.bind_pass(f[k], u[k], symmetric, step) for step in turn]
                 for k, memory in enumerate(self.memories)
             ]
-            number, _, mode = turn[0]
-            is_up = mode not in (DOWN, DOWN_FROM_ZERO)
-            runs.append((launches, self._moves[number][is_up] if number < divided else ()))
+            down, up = self._moves[turn[0].level] if turn[0].level < divided else ((), ())
+            runs.append((launches, down if turn[0].is_down else up))
 
         def run() -> None:
             for launches, moves in runs:
@@ -296,12 +263,12 @@ class DeviceHierarchy(grids.Hierarchy):
 
     def norms(self, f: Vector, u: Vector) -> tuple[float, float]:
         self.exchange.check()
-        for number, memory in enumerate(self.memories):
+        for memory, of_f, of_u in zip(self.memories, f, u, strict=True):
             with memory.active():
-                memory.start(memory.bind_squares(f[number], u[number]))
+                memory.start(memory.bind_squares(of_f, of_u))
         found = (memory.roots("squares", (memory.sum_blocks, 2)) for memory in self.memories)
-        of_u, of_f = zip(*found, strict=True)
-        return math.hypot(*of_u), math.hypot(*of_f)
+        residuals, wholes = zip(*found, strict=True)
+        return math.hypot(*residuals), math.hypot(*wholes)
 
     def residual(self) -> float:
         if not self.memories[0].levels:
@@ -316,110 +283,70 @@ class DeviceHierarchy(grids.Hierarchy):
             with memory.active():
                 memory.device.fill(buffer, nbytes, stream=memory.stream)
 
-    def vector(self, name: str) -> Vector:
-        """The buffers of a name."""
-        return [memory.buffers[name] for memory in self.memories]
-
-    def load(self, name: str, values: np.ndarray | None) -> None:
-        """Bring each device what it reads of a grid; zeros without values."""
-        if values is None:
-            self.zero(self.vector(name))
-            return
+    def solve_shared(self, asked: Solve, f: np.ndarray, u: np.ndarray) -> Outcome:
+        """`solve` on several devices, of arrays of the stencil's shape."""
+        right, start = ([m.buffers[name] for m in self.memories] for name in ("f0", "u0"))
 
         def load(number: int) -> None:
             begin, end = self._reads[number]
-            rows = np.ascontiguousarray(values[begin:end], self._dtype)
-            self.memories[number].upload(rows, name, begin * self._row_bytes)
-
-        self.exchange.at_once(load, values.nbytes)
-
-    def fetch(self, name: str, out: np.ndarray) -> None:
-        """Bring a grid to the host, each device's own part."""
+            for name, values in (("f0", f), ("u0", None if asked.from_zero else u)):
+                if values is not None:
+                    rows = np.ascontiguousarray(values[begin:end], self._dtype)
+                    self.memories[number].upload(rows, name, begin * self._row_bytes)
 
         def fetch(number: int) -> None:
             begin, end = self.cuts[number]
-            self.memories[number].download(name, out[begin:end], begin * self._row_bytes)
+            self.memories[number].download("u0", u[begin:end], begin * self._row_bytes)
 
-        self.exchange.at_once(fetch, out.nbytes)
+        if asked.from_zero:
+            self.zero(start)
+        self.exchange.at_once(load, f.nbytes if asked.from_zero else 2 * f.nbytes)
+        outcome = self.solve(right, start, asked.rtol, asked.maxiter)
+        self.exchange.at_once(fetch, u.nbytes)
+        return outcome
 
 
-def solve(
-    devices: Sequence[Device],
-    stencil: Stencil,
-    f: Any,
-    u: Any,
-    *,
-    dtype: Any,
-    rtol: float,
-    atol: float = 0.0,
-    maxiter: int,
-    from_zero: bool = False,
-) -> Outcome:
+def solve(devices: Sequence[Device], asked: Solve, f: Any, u: Any, dtype: Any) -> Outcome:
     """Solve A u = f by cycles; see `grids.Hierarchy.solve`.
 
-    Parameters
-    ----------
-    devices : sequence of Device
-        Several are of one kind, and a device may come several times; then the finest grid is one
-        that `grids.is_shared`.
-    f, u : contiguous buffers of ``dtype``, or of several devices ndarrays of ``stencil.shape``
-        ``u`` is the start and gets the result. ``from_zero``: the start is zero, whatever an
-        array holds.
+    Several devices are of one kind, and one may come several times; then the grid is one that
+    `grids.is_shared`. ``f`` and ``u``, which is the start unless that is zero and gets the result,
+    are contiguous buffers of ``dtype``, or of several devices arrays of the stencil's shape.
     """
-    limits = {"rtol": rtol, "atol": atol, "maxiter": maxiter}
-    if len(devices) > 1:
-        with meetings.turn(devices), held(devices, stencil, np.dtype(dtype)) as own:
-            own.load("f0", f)
-            own.load("u0", None if from_zero else u)
-            outcome = own.solve(own.vector("f0"), own.vector("u0"), **limits)
-            own.fetch("u0", u)
-            return outcome
-    (device,) = devices
-    with device.active():
-        make = functools.partial(DeviceHierarchy, devices, stencil, dtype)
-        hierarchy = device.storage().get(_PURPOSE, (stencil, np.dtype(dtype)), _KEPT, make)
-        with locks.sole(hierarchy, make) as own:
-            return own.solve([f], [u], **limits)
+    several = len(devices) > 1
+    with (
+        meetings.turn(devices) if several else devices[0].active(),
+        held(devices, asked.system, np.dtype(dtype)) as own,
+    ):
+        if several:
+            return own.solve_shared(asked, f, u)
+        return own.solve([f], [u], asked.rtol, asked.maxiter)
 
 
 @contextlib.contextmanager
 def held(devices: Sequence[Device], stencil: Stencil, dtype: np.dtype) -> Iterator[DeviceHierarchy]:
-    """A hierarchy on devices that have their turn, for this thread alone; kept unless one fails."""
+    """A hierarchy on devices that have their turn, for this thread alone. They keep it for the next
+    solve, until one of them lets go or fails."""
     devices = devices[: grids.LEAST_PLANES // 2]
-    another = functools.partial(DeviceHierarchy, devices, stencil, dtype)
-    kept, hierarchy = _kept(devices, stencil, dtype)
-    with locks.sole(hierarchy, another) as own:
+    make = functools.partial(DeviceHierarchy, devices, stencil, dtype)
+    key, storages = (stencil, dtype, tuple(device.name for device in devices)), []
+    for device in dict.fromkeys(devices):
+        with device.active():
+            storages.append(device.storage())
+
+    def keep(hierarchy: DeviceHierarchy | None) -> None:
+        for storage in storages:
+            storage.put(_PURPOSE, key, hierarchy, _KEPT)
+
+    hierarchy, *others = {storage.find(_PURPOSE, key) for storage in storages}
+    if hierarchy is None or others:
+        keep(hierarchy := make())
+    with locks.sole(hierarchy, make) as own:
         try:
             yield own
         except BaseException:
-            kept.clear()  # devices may have met unequally often
-            with contextlib.suppress(Exception):
-                own.exchange.synchronize()
+            keep(None)  # devices may have met unequally often
+            if len(devices) > 1:
+                with contextlib.suppress(Exception):
+                    own.exchange.synchronize()
             raise
-
-
-class _Hold:
-    """What each device keeps of a hierarchy: where one lets go, the memory of all is free."""
-
-    def __init__(self, held: list[DeviceHierarchy]) -> None:
-        self.held = held
-
-    def __del__(self) -> None:
-        self.held.clear()
-
-
-def _kept(
-    devices: Sequence[Device], stencil: Stencil, dtype: np.dtype
-) -> tuple[list[DeviceHierarchy], DeviceHierarchy]:
-    """A hierarchy, and a list of it alone: kept for the next solve until that is cleared."""
-    key = stencil, dtype, tuple(device.name for device in devices)
-    with devices[0].active():
-        hold = devices[0].storage().find(_SHARED, key)
-    if hold is not None:
-        with contextlib.suppress(IndexError):  # another thread may clear it
-            return hold.held, hold.held[0]
-    kept = [hierarchy := DeviceHierarchy(devices, stencil, dtype)]
-    for device in dict.fromkeys(devices):
-        with device.active():
-            device.storage().put(_SHARED, key, _Hold(kept), 1)
-    return kept, hierarchy

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal, overload
 
 import numpy as np
 
 from hetero import registry
-from hetero.arrays import Array, array_or_spec, describe
+from hetero.arrays import HOST, Array, array_or_spec, describe
 from hetero.calling import planner
+from hetero.host import pages
 from hetero.moving.results import staying
-from hetero.ops.linear_systems.solve import Solve, checked_limit, checked_tolerance, warn
-from hetero.ops.linear_systems.systems import checked_spacing, least_tolerance
+from hetero.ops.linear_systems.solve import Solve, Solved, checked_limit, checked_tolerance, warn
+from hetero.ops.linear_systems.systems import CONVERGED, Stencil, checked_spacing, least_tolerance
 from hetero.ops.poisson import methods
-from hetero.ops.poisson.equation import Equation, Face, checked_faces
+from hetero.ops.poisson.equation import Equation, Face, checked_faces, is_ordinary, solve
 from hetero.ops.poisson.methods import JACOBI, NAME, UNLIMITED, from_dims, problem
-from hetero.pricing.plan import Plan
+from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
+from hetero.registry import Arguments
 from hetero.tables import bind
 
 __all__ = ["OPERATION", "from_dims", "problem", "solve_poisson"]
@@ -126,59 +127,95 @@ def solve_poisson(
     spacing = checked_spacing(spacing, len(f.shape))
     rtol = None if rtol is None else checked_tolerance("rtol", rtol)
     maxiter = None if maxiter is None else checked_limit(maxiter, UNLIMITED)
-    faces = checked_faces(tuple(f.shape), boundary)
-    asked = {"spacing": spacing, "rtol": rtol, "maxiter": maxiter, "method": method}
-    arrays = [None if x is None else describe(x) for x in (f, x0)]
-    facts = [o and (o.shape, o.strides, o.dtype, o.location, o.readonly) for o in arrays]
+    faces = checked_faces(f.shape, boundary)
 
     def make() -> Callable[..., Any]:
+        asked = {"spacing": spacing, "rtol": rtol, "maxiter": maxiter, "method": method}
         asked_for = problem(f, x0=x0, **asked)
         plan = planner.at_once(asked_for) if device is method is None else None
         plan = plan or planner.plan(staying(asked_for, device), device, method)
-        return partial(_solve, plan, spacing, rtol, maxiter)
+        return _bound(plan, spacing, rtol, maxiter)
 
     # A plan that is made before devices are looked for is not the last one.
-    run = bind((NAME, device, *asked.values(), *facts) if inventory.looked() else None, make)
+    key = NAME, device, method, spacing, rtol, maxiter, _facts(f), x0 is not None and _facts(x0)
+    run = bind(key if inventory.looked() else None, make)
     return run(f, x0, faces, return_info)
 
 
-def _solve(
-    plan: Plan,
-    spacing: tuple[float, ...],
-    rtol: float | None,
-    maxiter: int | None,
-    f: Any,
-    x0: Any,
-    faces: list[Face],
-    return_info: bool,
-) -> Any:
-    """Run a plan for arguments that were checked."""
-    found = plan.problem
-    equation = Equation(f, x0, spacing, faces, np.dtype(found.dtype))
-    tolerance, limit, _ = found.options
-    exactly = tolerance == 0.0 and maxiter is not None
-    least = least_tolerance(found.dtype)
-    wanted = {"exactly": exactly, "lenient": rtol is None, "measured": return_info}
-    solve = Solve(None, max(tolerance, least), 0.0, limit, **wanted)
-    solved = equation.solve(plan, solve)
-    as_asked = exactly and solved.method == JACOBI and solved.outcome.iterations == maxiter
-    converged = equation.converged(solved.outcome, to_rounding=not rtol)
-    if not converged and not (as_asked and math.isfinite(solved.outcome.residual)):
-        relative = equation.relative_residual(solved.outcome)
-        residual = f"norm(f - A u) is {relative:.3g} of norm(f), rtol is {tolerance:.3g}"
-        warn(f"solve_poisson ({solved.method})", solved.outcome, residual)
-    if not return_info:
-        return solved.x
-    return solved.x, {
-        "device": solved.device,
-        "method": solved.method,
-        "iterations": solved.outcome.iterations,
-        "residual": equation.residual(solved.outcome),
-        "relative_residual": equation.relative_residual(solved.outcome),
-        "converged": converged,
-        "status": "converged" if converged else solved.outcome.status,
-        "plan": plan,
-    }
+def _facts(x: Any) -> tuple[Any, ...]:
+    """What a plan depends on of an array."""
+    if type(x) is np.ndarray:
+        return x.shape, x.strides, x.dtype
+    operand = describe(x)
+    return operand.shape, operand.strides, operand.dtype, operand.location
+
+
+def _bound(
+    plan: Plan, spacing: tuple[float, ...], rtol: float | None, maxiter: int | None
+) -> Callable[..., Any]:
+    """The function ``run(f, x0, faces, return_info)`` of a plan, for arguments that were checked.
+
+    On the CPU nothing but the method itself is between a call and its result, from the second call
+    on: in the first one its loops are compiled, or what that would gain is reported.
+    """
+    asked, chosen = plan.problem, plan.chosen
+    dtype, shape = np.dtype(asked.dtype), asked.dims
+    tolerance, limit, _ = asked.options
+    wanted = Solve(
+        system=Stencil(shape, spacing),
+        rtol=max(tolerance, least_tolerance(dtype)),
+        atol=0.0,
+        maxiter=limit,
+        exactly=tolerance == 0.0 and maxiter is not None,
+        lenient=rtol is None,
+        measured=False,
+    )
+
+    def general(
+        f: Any, x0: Any, faces: list[Face], return_info: bool, solved: Solved | None = None
+    ) -> Any:
+        """Run the plan, unless ``solved`` is its result, and judge that."""
+        measured = wanted._replace(measured=return_info)
+        result = solve(plan, measured, Equation(f, x0, spacing, faces), solved)
+        x, outcome, device, method = result.solved
+        as_asked = wanted.exactly and method == JACOBI and outcome.iterations == maxiter
+        converged = result.converged(to_rounding=not rtol)
+        if not converged and not (as_asked and math.isfinite(outcome.residual)):
+            relative = f"{result.relative_residual:.3g} of norm(f), rtol is {tolerance:.3g}"
+            warn(f"solve_poisson ({method})", outcome, f"norm(f - A u) is {relative}")
+        if not return_info:
+            return x
+        return x, {
+            "device": device,
+            "method": method,
+            "iterations": outcome.iterations,
+            "residual": result.residual,
+            "relative_residual": result.relative_residual,
+            "converged": converged,
+            "status": "converged" if converged else outcome.status,
+            "plan": plan,
+        }
+
+    (of_f, *others), on_cpu = asked.inputs, chosen.implementation.run
+    is_host = chosen.device == CPU and of_f.location == HOST and asked.next_device is None
+    if not is_host or others or 0 in shape or not is_ordinary(spacing, asked.dtype):
+        return general
+    is_first, starts = True, bool(methods.BY_NAME[chosen.method].iterations)
+
+    def at_once(f: np.ndarray, x0: None, faces: list[Face], return_info: bool) -> Any:
+        nonlocal is_first
+        if is_first or faces or return_info:
+            is_first = False
+            return general(f, x0, faces, return_info)
+        u = pages.empty(shape, dtype)
+        if starts:
+            u[...] = 0.0
+        outcome = on_cpu((), asked, Arguments((np.ascontiguousarray(f, dtype),), u, wanted))
+        if outcome.status == CONVERGED and math.isnan(outcome.residual):
+            return u
+        return general(f, x0, faces, return_info, Solved(u, outcome, CPU, chosen.method))
+
+    return at_once
 
 
 def _plan(

@@ -23,10 +23,13 @@ from hetero.host import cpu, loops
 from hetero.imports import load
 from hetero.kernels.common.launch import REAL
 from hetero.ops.linear_systems.loops import CYCLES
+from hetero.ops.linear_systems.solve import Solve
 from hetero.ops.linear_systems.systems import CONVERGED, NOT_FINITE, ROUNDING, Outcome, Stencil
 from hetero.profile.inventory import loop_threads
 
+_DOUBLE = np.dtype(np.float64)
 _SERIAL = 1 << 16  # points below which SciPy's threads cost more than they save
+_DOT = 1 << 13  # elements, at most, of which BLAS adds up squares: for more it would start threads
 _BLOCK = 1 << 15  # points that NumPy divides at a time: temporaries stay in the cache
 _REACH = 0.25  # of a residual that rounding makes: a refinement seldom leaves less of it
 _TRANSFORMS = 4.5  # roundings of f, at most, that transforms leave; and less than that of u
@@ -41,48 +44,26 @@ _CHUNK_BYTES = 24 << 20  # of extended rows: stays in the cache from one kernel 
 _SUM_BLOCKS = 512
 
 
-def solve(
-    devices: Sequence[Device],
-    stencil: Stencil,
-    f: Any,
-    u: Any,
-    *,
-    dtype: Any = None,
-    rtol: float = 0.0,
-    lenient: bool = False,
-    measured: bool = True,
-) -> Outcome:
-    """Solve A u = f directly, with one step of iterative refinement where it misses ``rtol``.
+def solve(devices: Sequence[Device], asked: Solve, f: Any, u: Any, dtype: Any) -> Outcome:
+    """Solve A u = f directly, with one step of iterative refinement where it misses the tolerance.
 
-    Parameters
-    ----------
-    devices : sequence of Device
-        None: the CPU; of several the first.
-    f, u : array of the stencil's shape, float32 or float64, or contiguous buffer of ``dtype``
-        ``u`` gets the result.
-    rtol : float
-        Asked of norm(f - A u) / norm(f).
-    lenient, measured : bool
-        See `_on_cpu`.
-
-    Returns
-    -------
-    Outcome
-        ROUNDING where the residual stays above ``rtol``.
+    ``devices`` is empty for the CPU; of several the first solves. ``f`` and ``u``, which gets the
+    result, are arrays of the stencil's shape, or contiguous buffers of ``dtype``: float32 or
+    float64. ROUNDING where the residual stays above the tolerance.
     """
     if not devices:
-        size, whole, done = _on_cpu(stencil, f, u, rtol, lenient, measured)
+        size, whole, done = _on_cpu(asked, f, u)
     else:
-        key = stencil, np.dtype(dtype)
+        key = asked.system, np.dtype(dtype)
         with devices[0].active():
             make = functools.partial(Solver, devices[0], *key)
             solver = devices[0].storage().get(_PURPOSE, key, _KEPT, make)
-            size, whole, done = solver.solve(f, u, rtol)
+            size, whole, done = solver.solve(f, u, asked.rtol)
     if size is None:
         return Outcome(CONVERGED, done, math.nan)
     if not math.isfinite(size):
         return Outcome(NOT_FINITE, done, size, whole)
-    return Outcome(CONVERGED if size <= rtol * whole else ROUNDING, done, size, whole)
+    return Outcome(CONVERGED if size <= asked.rtol * whole else ROUNDING, done, size, whole)
 
 
 def eigenvalues(stencil: Stencil) -> list[np.ndarray]:
@@ -98,26 +79,39 @@ def eigenvalues(stencil: Stencil) -> list[np.ndarray]:
     return found
 
 
-def apply(stencil: Stencil, f: np.ndarray, *, overwrite: bool = False) -> np.ndarray:
-    """A^-1 f; f has the stencil's shape, float32 or float64, and may be overwritten."""
-    workers = 1 if f.size < _SERIAL else loop_threads(cpu.describe()["cores"])
-    spectrum = dstn(f, type=1, workers=workers, overwrite_x=overwrite)
-    made = _remembered if f.size <= _BLOCK else _lines
-    along, plane = made(stencil, f.dtype)
-    rows = max(_BLOCK // plane.size, 1)
-    for first in range(0, len(f), rows):
-        part = slice(first, first + rows)
-        spectrum[part] /= np.add.outer(along[part], plane)
-    return idstn(spectrum, type=1, workers=workers, overwrite_x=True)
+@functools.lru_cache(maxsize=64)
+def applied(stencil: Stencil, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """``apply(f, u)``, which gives u = A^-1 f: arrays of the stencil's shape and of float32 or
+    float64, aligned, u C-contiguous; they may be the same."""
+    shape = stencil.shape
+    points = math.prod(shape)
+    workers = 1 if points < _SERIAL else loop_threads(cpu.describe()["cores"])
+    lines = [values.astype(dtype) for values in eigenvalues(stencil)]
+    if points <= _BLOCK:
+        sums = functools.reduce(np.add.outer, lines[1:])
+        sums = np.add.outer(lines[0], sums)
 
+    def divide(u: np.ndarray) -> None:
+        """Divide by the sums of eigenvalues: these are made for a block of rows at a time."""
+        if points <= _BLOCK:
+            u /= sums
+            return
+        plane = functools.reduce(np.add.outer, lines[1:])
+        rows = max(_BLOCK // plane.size, 1)
+        for first in range(0, shape[0], rows):
+            part = slice(first, first + rows)
+            u[part] /= np.add.outer(lines[0][part], plane)
 
-def _lines(stencil: Stencil, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues along the first axis, and those of the others added up."""
-    along, *across = (values.astype(dtype) for values in eigenvalues(stencil))
-    return along, functools.reduce(np.add.outer, across)
+    def apply(f: np.ndarray, u: np.ndarray) -> np.ndarray:
+        u[...] = f
+        spectrum = dstn(u, 1, workers=workers, overwrite_x=True)
+        divide(spectrum)
+        solved = idstn(spectrum, 1, workers=workers, overwrite_x=True)
+        if not np.may_share_memory(solved, u):
+            u[...] = solved
+        return u
 
-
-_remembered = functools.lru_cache(maxsize=64)(_lines)  # of small grids
+    return apply
 
 
 @functools.lru_cache(maxsize=64)
@@ -128,9 +122,14 @@ def _bounds(stencil: Stencil) -> tuple[float, float]:
     return low, sum(weight for weight, _ in sizes)
 
 
-def _norm(v: np.ndarray, dtype: Any = None) -> float:
-    """2-norm, in a dtype's precision and range; default: v's own."""
-    return math.sqrt(np.einsum("i,i", v.reshape(-1), v.reshape(-1), dtype=dtype))
+def _norm(v: np.ndarray) -> float:
+    """2-norm, in v's own precision and range."""
+    v = v.reshape(-1)
+    return math.sqrt(np.vdot(v, v) if v.size <= _DOT else np.einsum("i,i", v, v))
+
+
+def _norm_in_double(v: np.ndarray) -> float:
+    return math.sqrt(np.einsum("i,i", v.reshape(-1), v.reshape(-1), dtype=np.float64))
 
 
 def residual(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> np.ndarray:
@@ -143,40 +142,61 @@ def residual(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> np.ndarray:
 
 def norms(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[float, float]:
     """2-norms of f - A u and of f."""
-    return _norm(residual(stencil, f, u), np.float64), _norm(f, np.float64)
+    return _norm_in_double(residual(stencil, f, u)), _norm_in_double(f)
 
 
-def _on_cpu(
-    stencil: Stencil, f: np.ndarray, u: np.ndarray, rtol: float, lenient: bool, measured: bool
-) -> tuple[float | None, float, int]:
+@functools.lru_cache(maxsize=64)
+def _unmeasured(
+    stencil: Stencil, dtype: np.dtype, rtol: float, lenient: bool
+) -> Callable[[np.ndarray, np.ndarray], bool]:
+    """``apply(f, u)``: u = A^-1 f, and whether the residual is small enough by what transforms
+    leave, some roundings of f and one of u: to compute it takes as long as they do. ``lenient``:
+    what rounding u leaves is small enough.
+    """
+    eps = float(np.finfo(dtype).eps)
+    low, high = _bounds(stencil)
+    wide = lenient and high < _TRANSFORMS * low  # rounding u leaves less than transforms do
+    surely = wide or eps * (_TRANSFORMS + high / low) <= rtol  # as norm(u) <= norm(f) / low
+    apply = applied(stencil, _DOUBLE if wide else dtype)
+
+    def apply_and_judge(f: np.ndarray, u: np.ndarray) -> bool:
+        if wide and dtype != _DOUBLE:
+            double = f.astype(_DOUBLE)
+            u[...] = apply(double, double)
+        else:
+            apply(f, u)
+        of_u = eps * high * _norm(u)
+        if surely or not of_u < math.inf:
+            return 0.0 < of_u < math.inf
+        whole = _norm(f)
+        of_f = _TRANSFORMS * eps * whole
+        return (lenient and of_f <= of_u) or of_f + of_u <= rtol * whole
+
+    return apply_and_judge
+
+
+def _on_cpu(asked: Solve, f: np.ndarray, u: np.ndarray) -> tuple[float | None, float, int]:
     """2-norms of f - A u and of f, and the number of solves.
 
     A solve that misses ``rtol`` is not refined where ``rtol`` is eps or more and far below what
-    rounding u makes of the residual, or with ``lenient`` merely below that. The first norm is None
-    where it need not be ``measured`` and is small enough by what transforms leave: to compute it
-    takes as long as they do.
+    rounding u makes of the residual, or if ``lenient`` merely below that. The first norm is None
+    where it need not be ``measured`` and is small enough; see `_unmeasured`.
     """
-    eps = float(np.finfo(f.dtype).eps)
+    stencil, rtol, dtype = asked.system, asked.rtol, f.dtype
+    f = f if f.flags.aligned else f.copy()
     with np.errstate(all="ignore"):
-        low, high = _bounds(stencil)
-        wide = lenient and high < _TRANSFORMS * low  # rounding u leaves less than transforms do
-        u[...] = f
-        solved = apply(stencil, f.astype(np.float64) if wide else u, overwrite=True)
-        if not np.may_share_memory(solved, u):
-            u[...] = solved
-        whole, rounded = _norm(f), eps * high * _norm(u)
-        left = _TRANSFORMS * eps * whole
-        is_least = wide or (lenient and left <= rounded)
-        enough = (is_least or left + rounded <= rtol * whole) and 0.0 < rounded < math.inf
-        if enough and not measured:
-            return None, whole, 1
-        found = _serving(f.dtype).norms if _COMPILED in sys.modules else norms
+        enough = _unmeasured(stencil, dtype, rtol, asked.lenient)(f, u)
+        if enough and not asked.measured:
+            return None, math.nan, 1
+        found = _serving(dtype).norms if _COMPILED in sys.modules else norms
         size, whole = found(stencil, f, u)
-        bound = rtol * whole
+        eps = float(np.finfo(dtype).eps)
+        bound, rounded = rtol * whole, eps * _bounds(stencil)[1] * _norm(u)
         out_of_reach = rtol >= eps and bound < _REACH * size and size <= rounded < math.inf
         if not size > bound or enough or out_of_reach:
             return size, whole, 1
-        better = apply(stencil, residual(stencil, f, u), overwrite=True)
+        better = residual(stencil, f, u)
+        applied(stencil, dtype)(better, better)
         better += u
         refined, _ = found(stencil, f, better)
         if refined < size:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.arrays import HOST, describe, name_of
+from hetero.arrays import HOST, describe
 from hetero.imports import load
 from hetero.moving.results import on_host as with_host_result
 from hetero.ops.linear_systems.solve import Solve, Solved, execute, like, on_host
@@ -38,6 +38,49 @@ class Face(NamedTuple):
     axis: int
     layer: int  # of the points next to it: 0 or -1
     value: np.ndarray
+
+
+class Equation(NamedTuple):
+    """What is to be solved, from the start x0."""
+
+    f: Any
+    x0: Any
+    spacing: tuple[float, ...]
+    faces: list[Face]
+
+
+class Result(NamedTuple):
+    """How the plan solved which system; f - A u is 2**exponent times its residual."""
+
+    solved: Solved
+    system: Stencil
+    exponent: int = 0
+
+    def converged(self, *, to_rounding: bool) -> bool:
+        """Whether the tolerance is met; with ``to_rounding``, also where that ended the solve.
+
+        Rounding u alone leaves up to eps norm(A) norm(u) <= eps cond(A) norm(f).
+        """
+        outcome = self.solved.outcome
+        if outcome.status != ROUNDING or not to_rounding:
+            return outcome.status == CONVERGED
+        condition = load("hetero.ops.linear_systems.operators").Poisson(*self.system)
+        most = _ROUNDINGS * float(np.finfo(self.solved.x.dtype).eps) * condition.condition_number()
+        return outcome.residual <= most * outcome.right_side
+
+    @property
+    def residual(self) -> float:
+        """2-norm of f - A u, in f's units."""
+        with np.errstate(all="ignore"):
+            return float(np.ldexp(self.solved.outcome.residual, self.exponent))
+
+    @property
+    def relative_residual(self) -> float:
+        """norm(f - A u) / norm(f); 0 where f is."""
+        residual, whole = self.solved.outcome[2:]
+        if residual == 0.0:
+            return 0.0
+        return residual / whole if whole > 0.0 else math.inf
 
 
 def checked_faces(shape: tuple[int, ...], boundary: Any) -> list[Face]:
@@ -71,142 +114,114 @@ def checked_faces(shape: tuple[int, ...], boundary: Any) -> list[Face]:
     return faces
 
 
-class Equation:
-    """What is to be solved, in its own units or, where that has to be, in others."""
+def is_ordinary(spacing: tuple[float, ...], dtype: str) -> bool:
+    """Whether an equation with these spacings is solved in its own units."""
+    most = 2.0 ** _SPACING[dtype]
+    return 1.0 / most <= min(spacing) and max(spacing) <= most
 
-    def __init__(
-        self, f: Any, x0: Any, spacing: tuple[float, ...], faces: list[Face], dtype: np.dtype
-    ) -> None:
-        self._f, self._x0, self._own_spacing, self._faces = f, x0, spacing, faces
-        self._dtype, self._dtype_name = dtype, name_of(dtype)
-        # What is solved; u and f - A u are these powers of two times its own.
-        self._rhs, self._spacing = f, spacing
-        self._solution = self._residual = 0
 
-    def solve(self, plan: Plan, solve: Solve) -> Solved:
-        """Run the plan; in other units where the values turn out to need it."""
-        shape = tuple(self._f.shape)
-        if 0 in shape:
-            chosen, nothing = plan.chosen, Outcome(CONVERGED, 0, 0.0, 0.0)
-            return Solved(np.zeros(shape, self._dtype), nothing, chosen.device, chosen.method)
-        most = _SPACING[self._dtype_name]
-        if all(2.0**-most <= h <= 2.0**most for h in self._spacing):
-            self._rhs = self._with_boundary()
-            solved = self._run(plan, solve, self._x0)
-            least, outcome = _LEAST_RESIDUAL[self._dtype_name], solved.outcome
-            vague = outcome.residual < least or outcome.residual == math.inf
-            if outcome.status == CONVERGED and not vague:
-                return solved
-            if not self._is_out_of_range(outcome.right_side):
-                return solved
-        start = self._change_units()
-        solved = self._run(with_host_result(plan), solve, start)
-        return self._in_own_units(solved, solve.rtol)
-
-    def _run(self, plan: Plan, solve: Solve, start: Any) -> Solved:
-        solve = solve._replace(system=Stencil(tuple(self._f.shape), self._spacing))
-        return execute(plan, solve, self._rhs, start)
-
-    def _with_boundary(self) -> Any:
-        """f plus value / spacing**2 next to each side; an array of f's kind, or f itself."""
-        if not self._faces:
-            return self._f
-        operand = describe(self._f)
-        total = np.array(on_host(self._f, operand, self._dtype))
-        with np.errstate(all="ignore"):  # `_is_out_of_range` sees to what is not finite
-            self._add_boundary(total, 0)
-        return total if operand.location == HOST else like(self._f, total)
-
-    def _add_boundary(self, total: np.ndarray, exponent: int) -> None:
-        for axis, layer, value in self._faces:
-            index: list[Any] = [slice(None)] * total.ndim
-            index[axis] = layer
-            share = np.ldexp(value.astype(np.float64), exponent) / self._spacing[axis] ** 2
-            total[tuple(index)] += share
-
-    def _is_out_of_range(self, right_side: float | None) -> bool:
-        """Whether right-hand side or initial guess are too large or too small for their squares.
-
-        ``right_side`` is the 2-norm of the whole right-hand side, if a solver computed it: mostly
-        it answers alone, and nothing is fetched from a device.
-        """
-        f, x0, most = self._f, self._x0, _VALUES[self._dtype_name]
-        start = _NONE if x0 is None else _exponent(on_host(x0, describe(x0), self._dtype))
-        if right_side is not None:
-            least = math.ldexp(math.sqrt(math.prod(f.shape)), -most)
-            if least <= right_side <= math.ldexp(1.0, most):  # and so is the largest value
-                return start > most
-        values = _exponent(on_host(f, describe(f), self._dtype))
-        largest = max(values, *self._boundary_exponents(), _NONE)
-        return largest > _NONE and (abs(largest) > most or start > most)
-
-    def _change_units(self) -> np.ndarray | None:
-        """Take units in which the largest value of the right-hand side is about 1; the start."""
-        values, x0 = on_host(self._f, describe(self._f), _DOUBLE), self._x0
-        e = math.frexp(min(self._own_spacing))[1]
-        parts = [math.frexp(h) for h in self._own_spacing]
-        self._spacing = tuple(math.ldexp(h, min(n - e, _FARTHEST)) for h, n in parts)
-        k = max(_exponent(values) + 2 * e, *self._boundary_exponents(), _NONE)
-        k = int(k) if k > _NONE else 0
-        if x0 is not None:
-            x0 = on_host(x0, describe(x0), _DOUBLE).reshape(values.shape)
-            start = _exponent(x0)
-            if (start if start > _NONE else 0) - k > _START:
-                x0 = None
-        with np.errstate(all="ignore"):
-            total = np.ldexp(values, 2 * e - k)
-            self._add_boundary(total, -k)
-            self._rhs = total.astype(self._dtype)
-            self._solution, self._residual = k, k - 2 * e
-            return None if x0 is None else np.ldexp(x0, -k).astype(self._dtype)
-
-    def _boundary_exponents(self) -> list[float]:
-        """Exponents of the boundary's shares, or one more."""
-        return [
-            _exponent(value.astype(np.float64)) + 2 - 2 * math.frexp(self._spacing[axis])[1]
-            for axis, _, value in self._faces
-        ]
-
-    def _in_own_units(self, solved: Solved, rtol: float) -> Solved:
-        """The solution to return, judged anew where its dtype has not the range."""
+def solve(plan: Plan, asked: Solve, equation: Equation, solved: Solved | None = None) -> Result:
+    """Run a plan, unless ``solved`` is its result; in other units where the values turn out to need
+    it."""
+    shape, dtype = tuple(equation.f.shape), np.dtype(plan.problem.dtype)
+    system = Stencil(shape, equation.spacing)
+    if 0 in shape:
+        nothing, chosen = Outcome(CONVERGED, 0, 0.0, 0.0), plan.chosen
+        return Result(Solved(np.zeros(shape, dtype), nothing, chosen.device, chosen.method), system)
+    if is_ordinary(equation.spacing, dtype.name):
+        if solved is None:
+            asked = asked._replace(system=system)
+            solved = execute(plan, asked, _right_side(equation, dtype), equation.x0)
         outcome = solved.outcome
-        with np.errstate(all="ignore"):
-            u = np.ldexp(solved.x, self._solution)
-            returned = np.ldexp(u, -self._solution)
-            if not np.array_equal(returned, solved.x):
-                stencil = Stencil(u.shape, self._spacing)
-                residual, whole = load("hetero.ops.poisson.dst").norms(stencil, self._rhs, returned)
-                status = CONVERGED if residual <= rtol * whole else ROUNDING
-                if not math.isfinite(residual):
-                    status = NOT_FINITE
-                outcome = Outcome(status, outcome.iterations, residual, whole)
-        if describe(self._f).location != HOST:
-            u = like(self._f, u)
-        return solved._replace(x=u, outcome=outcome)
+        vague = outcome.residual < _LEAST_RESIDUAL[dtype.name] or outcome.residual == math.inf
+        if outcome.status == CONVERGED and not vague:
+            return Result(solved, system)
+        if not _is_out_of_range(equation, dtype, outcome.right_side):
+            return Result(solved, system)
+    return _in_other_units(plan, asked, equation, dtype)
 
-    def converged(self, outcome: Outcome, *, to_rounding: bool) -> bool:
-        """Whether the tolerance is met; with ``to_rounding``, also where that ended the solve.
 
-        Rounding u alone leaves up to eps norm(A) norm(u) <= eps cond(A) norm(f).
-        """
-        if outcome.status != ROUNDING or not to_rounding:
-            return outcome.status == CONVERGED
-        Poisson = load("hetero.ops.linear_systems.operators").Poisson
-        condition = Poisson(tuple(self._f.shape), self._spacing).condition_number()
-        most = _ROUNDINGS * float(np.finfo(self._dtype).eps) * condition
-        return outcome.residual <= most * outcome.right_side
+def _right_side(equation: Equation, dtype: np.dtype) -> Any:
+    """f plus value / spacing**2 next to each side; an array of f's kind, or f itself."""
+    if not equation.faces:
+        return equation.f
+    operand = describe(equation.f)
+    total = np.array(on_host(equation.f, operand, dtype))
+    with np.errstate(all="ignore"):  # `_is_out_of_range` sees to what is not finite
+        _add_boundary(total, equation.faces, equation.spacing, 0)
+    return total if operand.location == HOST else like(equation.f, total)
 
-    def residual(self, outcome: Outcome) -> float:
-        """2-norm of f - A u, in f's units."""
-        with np.errstate(all="ignore"):
-            return float(np.ldexp(outcome.residual, self._residual))
 
-    def relative_residual(self, outcome: Outcome) -> float:
-        """norm(f - A u) / norm(f); 0 where f is."""
-        if outcome.residual == 0.0:
-            return 0.0
-        whole = outcome.right_side
-        return outcome.residual / whole if whole > 0.0 else math.inf
+def _add_boundary(
+    total: np.ndarray, faces: list[Face], spacing: tuple[float, ...], exponent: int
+) -> None:
+    for axis, layer, value in faces:
+        index: list[Any] = [slice(None)] * total.ndim
+        index[axis] = layer
+        total[tuple(index)] += np.ldexp(value.astype(np.float64), exponent) / spacing[axis] ** 2
+
+
+def _is_out_of_range(equation: Equation, dtype: np.dtype, right_side: float | None) -> bool:
+    """Whether right-hand side or initial guess are too large or too small for their squares.
+
+    ``right_side`` is the 2-norm of the whole right-hand side, if a solver computed it: mostly it
+    answers alone, and nothing is fetched from a device.
+    """
+    f, x0, most = equation.f, equation.x0, _VALUES[dtype.name]
+    start = _NONE if x0 is None else _exponent(on_host(x0, describe(x0), dtype))
+    if right_side is not None:
+        least = math.ldexp(math.sqrt(math.prod(f.shape)), -most)
+        if least <= right_side <= math.ldexp(1.0, most):  # and so is the largest value
+            return start > most
+    values = _exponent(on_host(f, describe(f), dtype))
+    largest = max(values, _boundary_exponent(equation.faces, equation.spacing))
+    return largest > _NONE and (abs(largest) > most or start > most)
+
+
+def _in_other_units(plan: Plan, asked: Solve, equation: Equation, dtype: np.dtype) -> Result:
+    """`solve` in units in which the largest value of the right-hand side is about 1; the solution
+    in the caller's, judged anew where its dtype has not the range."""
+    f, x0, faces = equation.f, equation.x0, equation.faces
+    values = on_host(f, describe(f), _DOUBLE)
+    e = math.frexp(min(equation.spacing))[1]
+    parts = [math.frexp(h) for h in equation.spacing]
+    spacing = tuple(math.ldexp(h, min(n - e, _FARTHEST)) for h, n in parts)
+    largest = max(_exponent(values) + 2 * e, _boundary_exponent(faces, spacing))
+    k = int(largest) if largest > _NONE else 0
+    if x0 is not None:
+        x0 = on_host(x0, describe(x0), _DOUBLE).reshape(values.shape)
+        exponent = _exponent(x0)
+        if (exponent if exponent > _NONE else 0) - k > _START:
+            x0 = None
+    with np.errstate(all="ignore"):
+        total = np.ldexp(values, 2 * e - k)
+        _add_boundary(total, faces, spacing, -k)
+        rhs = total.astype(dtype)
+        start = None if x0 is None else np.ldexp(x0, -k).astype(dtype)
+    stencil = Stencil(values.shape, spacing)
+    solved = execute(with_host_result(plan), asked._replace(system=stencil), rhs, start)
+    outcome = solved.outcome
+    with np.errstate(all="ignore"):
+        u = np.ldexp(solved.x, k)
+        returned = np.ldexp(u, -k)
+        if not np.array_equal(returned, solved.x):
+            residual, whole = load("hetero.ops.poisson.dst").norms(stencil, rhs, returned)
+            status = CONVERGED if residual <= asked.rtol * whole else ROUNDING
+            if not math.isfinite(residual):
+                status = NOT_FINITE
+            outcome = Outcome(status, outcome.iterations, residual, whole)
+    if describe(f).location != HOST:
+        u = like(f, u)
+    return Result(solved._replace(x=u, outcome=outcome), stencil, k - 2 * e)
+
+
+def _boundary_exponent(faces: list[Face], spacing: tuple[float, ...]) -> float:
+    """Of the largest of the boundary's shares, or one more."""
+    exponents = [
+        _exponent(value.astype(np.float64)) + 2 - 2 * math.frexp(spacing[axis])[1]
+        for axis, _, value in faces
+    ]
+    return max(exponents, default=_NONE)
 
 
 def _exponent(values: np.ndarray) -> float:

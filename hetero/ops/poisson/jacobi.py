@@ -18,10 +18,10 @@ from hetero.devices import meetings
 from hetero.devices.base import Device
 from hetero.host.loops import as_loops_take
 from hetero.imports import load
-from hetero.kernels.common.launch import VECTOR_BYTES
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Exchange, Part
 from hetero.ops.linear_systems.partition import Slab, halo_copies, slabs
+from hetero.ops.linear_systems.solve import Solve
 from hetero.ops.linear_systems.systems import (
     CONVERGED,
     LIMIT,
@@ -35,63 +35,42 @@ _FEWEST, _MOST = 64, 8192  # sweeps between two looks at the residual
 _QUEUED = 1024  # passes that are queued before the host waits, and an interrupt gets through
 
 
-def solve(
-    devices: Sequence[Device],
-    stencil: Stencil,
-    f: Any,
-    u: Any,
-    *,
-    dtype: Any = None,
-    from_zero: bool = False,
-    **limits: Any,
-) -> Outcome:
-    """Sweep until the residual is small, or a number of times.
+def solve(devices: Sequence[Device], asked: Solve, f: Any, u: Any, dtype: Any = None) -> Outcome:
+    """Sweep until the residual is small, or ``asked.exactly`` as often as the limit says.
 
     Parameters
     ----------
     devices : sequence of Device
         None: the CPU. Several are of one kind, and one may come several times; grids with too few
         rows use fewer.
-    stencil : Stencil
-        The grid; u is zero outside of it.
-    f, u : ndarray of ``stencil.shape``, or device buffers
+    asked : Solve
+        Its system is a `Stencil`; u is zero outside of it.
+    f, u : ndarray of the stencil's shape, or device buffers of ``dtype``
         C-contiguous, float32 or float64. ``u`` is the start and gets the result. Device buffers,
         with one device only, must lie on it, in the order of its default stream.
-    dtype : dtype, optional
-        Of device buffers.
-    from_zero : bool
-        Start from zero, whatever ``u`` holds.
-    **limits
-        Sweeps or tolerances; see `_iterate`.
     """
     if not devices:
-        return _on_cpu(stencil, f, u, limits)
-    whole = plan_jacobi.GridSlab.of(*stencil, np.dtype(dtype or f.dtype).name)
-    depth = plan_jacobi.default_depth(whole)  # sweeps of a pass
-    cuts = slabs(stencil.shape[0], len(devices), depth)
+        run = _Cpu(asked.system, f, u)
+        outcome = _iterate(run, asked)
+        u[...] = run.u.reshape(u.shape)
+        return outcome
+    whole = plan_jacobi.GridSlab.of(*asked.system, np.dtype(dtype or f.dtype).name)
+    cuts = slabs(whole.held, len(devices), plan_jacobi.default_depth(whole))
     devices = devices[: len(cuts)]
+    start = None if asked.from_zero and len(devices) > 1 else u
     with contextlib.ExitStack() as stack:
         # One device is active for all that follows, not for each launch.
         stack.enter_context(devices[0].active() if len(cuts) == 1 else meetings.turn(devices))
-        run = _Devices(devices, cuts, whole, depth)
-        stack.callback(run.exchange.synchronize)  # before memory is free, whatever happens
-        run.load(f, None if from_zero else u)
-        outcome = _iterate(run, **limits)
-        run.store(u)
-        return outcome
-
-
-def _on_cpu(stencil: Stencil, f: np.ndarray, u: np.ndarray, limits: dict[str, Any]) -> Outcome:
-    run = _Cpu(stencil, f, u)
-    outcome = _iterate(run, **limits)
-    u[...] = run.u.reshape(u.shape)
+        on = _Devices(devices, cuts, whole)
+        stack.callback(on.exchange.synchronize)  # before memory is free, whatever happens
+        on.load(f, start)
+        outcome = _iterate(on, asked)
+        on.store(u)
     return outcome
 
 
-def _iterate(
-    run: _Cpu | _Devices, *, sweeps: int | None = None, rtol: float = 0.0, maxiter: int = 10**9
-) -> Outcome:
-    """Sweep until norm(f - A u) <= rtol norm(f), ``maxiter`` times at most, or exactly ``sweeps``.
+def _iterate(run: _Cpu | _Devices, asked: Solve) -> Outcome:
+    """Sweep until norm(f - A u) <= rtol norm(f), or to the limit.
 
     The residual is computed only now and then. Its norm falls ever more slowly, towards a factor of
     cos(pi / (n + 1)) a sweep: the sweeps that are left, reckoned with the last factor seen, are
@@ -99,12 +78,12 @@ def _iterate(
     Without rounding the norm would never rise: where it did not fall twice in a row, rounding keeps
     it up.
     """
-    norm = run.right_side()  # the host would take longer to see f's range
-    if sweeps is None and norm == 0.0:
+    norm, limit = run.right_side(), asked.maxiter  # the host would take longer to see f's range
+    if norm == 0.0 and not asked.exactly:
         run.zero()
         return Outcome(CONVERGED, 0, 0.0, 0.0)
-    target, limit = (rtol * norm, maxiter) if sweeps is None else (-1.0, sweeps)
-    more, before, residual, stalled = (sweeps or 0), 0, math.inf, 0
+    target, more = (-1.0, limit) if asked.exactly else (asked.rtol * norm, 0)
+    before, residual, stalled = 0, math.inf, 0
     while True:
         run.advance(more)
         last, residual = residual, run.residual()
@@ -129,7 +108,7 @@ def _iterate(
 
 
 class _Cpu:
-    """u, where the next u goes, and how many sweeps were made, on the CPU."""
+    """A solve on the CPU: the present u, and how many sweeps were made."""
 
     def __init__(self, stencil: Stencil, f: np.ndarray, u: np.ndarray) -> None:
         shape, self._weights = stencil.box
@@ -151,21 +130,21 @@ class _Cpu:
 
     def residual(self) -> float:
         """Norm of f - A u, computed in double."""
-        return self._norm(self.u, self._weights)
+        return self._norm(self._weights)
 
     def right_side(self) -> float:
         """Norm of f; called before the first sweep."""
-        return self._norm(self._f, (0.0, 0.0, 0.0))  # with which any finite u will do
-
-    def _norm(self, u: np.ndarray, weights: tuple[float, float, float]) -> float:
-        sums = np.empty(len(u))
-        self._loops.residual_rows(self._team, u, self._f, weights, sums)
-        with np.errstate(over="ignore", invalid="ignore"):
-            return math.sqrt(sums.sum())
+        return self._norm((0.0, 0.0, 0.0))  # with which any finite u will do
 
     def zero(self) -> None:
         """Make u zero."""
         self.u[...] = 0.0
+
+    def _norm(self, weights: tuple[float, ...]) -> float:
+        sums = np.empty(len(self.u))
+        self._loops.residual_rows(self._team, self.u, self._f, weights, sums)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return math.sqrt(sums.sum())
 
 
 class _Devices:
@@ -173,36 +152,32 @@ class _Devices:
     (``now``)."""
 
     def __init__(
-        self,
-        devices: Sequence[Device],
-        cuts: Sequence[Slab],
-        whole: plan_jacobi.GridSlab,
-        depth: int,
+        self, devices: Sequence[Device], cuts: Sequence[Slab], whole: plan_jacobi.GridSlab
     ) -> None:
         self.sweeps = self.now = 0
-        self._depth, self._nbytes = depth, whole.nbytes
-        self._slabs = [
-            _Slab(device, slab, whole, alone=len(cuts) == 1)
-            for device, slab in zip(devices, cuts, strict=True)
-        ]
+        self._whole = whole
+        each = zip(devices, cuts, strict=True)
+        self._slabs = [_Slab(device, slab, whole, len(cuts) == 1) for device, slab in each]
         self._rows = halo_copies(cuts, whole.row_bytes)
         self.exchange = Exchange(self._slabs)
 
     def load(self, f: Any, u: Any) -> None:
         """Bring what the caller gives, zero for None; returns when it is there."""
-        self.exchange.at_once(lambda number: self._slabs[number].load(f, u), 2 * self._nbytes)
-        self._halos = [
-            self.exchange.bind(BufferCopies(self._rows, name, name)) for name in ("u0", "u1")
-        ]
+        nbytes = 2 * self._whole.nbytes
+        self.exchange.at_once(lambda number: self._slabs[number].load(f, u), nbytes)
+        copies = [BufferCopies(self._rows, name, name) for name in ("u0", "u1")]
+        self._halos = list(map(self.exchange.bind, copies))
 
     def store(self, u: Any) -> None:
         """Write the present u to an array or a buffer of the caller."""
         self.exchange.check()
-        name = f"u{self.now}"
-        self.exchange.at_once(lambda number: self._slabs[number].store(name, u), self._nbytes)
+        store = f"u{self.now}"
+        self.exchange.at_once(
+            lambda number: self._slabs[number].store(store, u), self._whole.nbytes
+        )
 
     def advance(self, sweeps: int) -> None:
-        depths = plan_jacobi.passes(sweeps, self._depth)
+        depths = plan_jacobi.passes(sweeps, plan_jacobi.default_depth(self._whole))
         while batch := tuple(islice(depths, _QUEUED)):
             with self.exchange.queued():
                 for depth in batch:
@@ -219,6 +194,9 @@ class _Devices:
     def right_side(self) -> float:
         return self._norm(1 - self.now)  # of zero, which this buffer holds before any sweep
 
+    def zero(self) -> None:
+        self.now = 1 - self.now  # before any sweep
+
     def _norm(self, which: int) -> float:
         self.exchange.check()
         for each in self._slabs:
@@ -227,9 +205,6 @@ class _Devices:
         sums = [each.download("partial", np.empty(each.sums)) for each in self._slabs]
         with np.errstate(over="ignore", invalid="ignore"):
             return math.sqrt(np.concatenate(sums).sum())
-
-    def zero(self) -> None:
-        self.now = 1 - self.now  # before any sweep
 
 
 class _Slab(Part):
@@ -248,59 +223,34 @@ class _Slab(Part):
         self._bound: dict[Any, Bound] = {}
 
     def load(self, f: Any, u: Any) -> None:
-        """Make the buffers and bring f and u."""
-        device, nbytes = self.device, self.grid.nbytes
+        """Make the buffers and bring the rows of f and u: of arrays, or of the caller's buffers."""
+        grid, device = self.grid, self.device
         with device.active():
-            self._bring("f", f)
-            if u is not None:
-                self._bring("u0", u)
-            for name in ("u0", "u1") if u is None else ("u1",):
-                device.fill(self.allocate(nbytes, name), nbytes)
+            for name, values in (("f", f), ("u0", u), ("u1", None)):
+                device.fill(self.allocate(grid.nbytes, name), grid.nbytes)
+                if isinstance(values, np.ndarray):
+                    rows = values[self._slab.first : self._slab.first + grid.held]
+                    values = self.upload(np.ascontiguousarray(rows, grid.dtype), "rows")
+                if values is not None:
+                    self._copy_rows(values, self.buffers[name], grid.columns, grid.pitch)
+                if self.stream is not None:  # the default queue did a part of it
+                    device.synchronize()
             self.allocate(8 * self.sums, "partial")
-            if self.stream is not None:
-                device.synchronize()  # this far the default queue did the work
-
-    def _bring(self, name: str, values: Any) -> None:
-        """The rows of an array, or of a buffer of the caller, as the kernels need them."""
-        grid = self.grid
-        if isinstance(values, np.ndarray):
-            padded = rows = values[self._slab.first : self._slab.first + grid.held]
-            if not grid.packed:
-                padded = np.zeros((grid.held, grid.pitch), grid.dtype)
-                padded[:, : grid.columns] = rows
-            self.upload(np.ascontiguousarray(padded, grid.dtype), name)
-        elif self._is_usable(values):
-            self.buffers[name] = values
-        else:
-            self.device.fill(self.allocate(grid.nbytes, name), grid.nbytes)
-            self._change_pitch(values, self.buffers[name], grid.columns, grid.pitch)
-
-    def _is_usable(self, buffer: Any) -> bool:
-        """Whether the kernels can work in a buffer of the caller as it is."""
-        aligned = not isinstance(buffer, int) or buffer % VECTOR_BYTES == 0
-        return aligned and self.grid.packed
-
-    def _change_pitch(self, source: Any, target: Any, *pitches: int) -> None:
-        launch = plan_jacobi.change_pitch(self.grid, *pitches, self.device.target)
-        self.start(self.bind(launch, source=source, target=target))
 
     def store(self, name: str, u: Any) -> None:
         """Write the own rows to the caller's array, or all to the caller's buffer."""
         grid, slab = self.grid, self._slab
+        is_array = isinstance(u, np.ndarray)
         with self.device.active():
-            if not isinstance(u, np.ndarray):
-                now = self.buffers[name]
-                if not self._is_usable(u):
-                    self._change_pitch(now, u, grid.pitch, grid.columns)
-                elif now is not u:
-                    self.device.copy(u, now, grid.nbytes)
-                return
-            rows = u[slab.begin : slab.end]
-            direct = grid.packed and rows.flags.c_contiguous
-            values = rows if direct else np.empty((len(rows), grid.pitch), grid.dtype)
-            self.download(name, values, slab.above * grid.row_bytes)
-            if not direct:
-                rows[...] = values[:, : grid.columns]
+            target = self.buffers["rows"] if is_array else u
+            self._copy_rows(self.buffers[name], target, grid.pitch, grid.columns)
+            if is_array:
+                row_bytes = grid.columns * u.itemsize
+                self.download("rows", u[slab.begin : slab.end], slab.above * row_bytes)
+
+    def _copy_rows(self, source: Any, target: Any, *pitches: int) -> None:
+        launch = plan_jacobi.change_pitch(self.grid, *pitches, self.device.target)
+        self.start(self.bind(launch, source=source, target=target))
 
     def sweep(self, depth: int, now: int) -> Bound:
         """A pass of ``depth`` sweeps over the present u, to be started."""

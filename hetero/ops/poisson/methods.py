@@ -25,8 +25,6 @@ from hetero.registry.models import Work
 from hetero.registry.problem import Problem, check_dims
 
 if TYPE_CHECKING:
-    from hetero.devices.base import Device
-    from hetero.host.loops import Family
     from hetero.ops.linear_systems.systems import Outcome
 
 NAME, JACOBI = "poisson", "jacobi"  # the method that makes as many sweeps as are asked for
@@ -99,7 +97,7 @@ class Method:
     """What a method's rows have in common, whatever the kind of device."""
 
     name: str
-    solve: Callable[..., Outcome]  # ``solve(devices, problem, arguments)``; no devices: the CPU
+    modules: tuple[str, str]  # with ``solve(devices, asked, f, u, dtype)``: on the CPU, on devices
     expected: Callable[[Problem], float]  # iterations that the tolerance takes
     passes: float  # over f's memory in an iteration, for profiles without measured constants
     times_f: float  # memory on the CPU but for f, in times of f
@@ -110,7 +108,7 @@ class Method:
 
     def register(self, **row: Any) -> None:
         """Add a row for some kinds of devices; see `registry.register_method`."""
-        common = {"operation": NAME, "method": self.name, "work": self.work}
+        common = {"operation": NAME, "method": self.name, "work": self.work, "run": self.run}
         registry.register_method(**common | {"excludes": self.excludes} | row)
 
     def expected_iterations(self, problem: Problem) -> int:
@@ -151,18 +149,20 @@ class Method:
         short = f"takes about {wanted:.3g} {self.iterations}, {limit} are allowed"
         return registry.Unasked(short)
 
-    def on_cpu(self, devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:
-        """Solve; MemoryError before that takes more memory than there is, not in it."""
-        (f,) = arguments.inputs
-        needed = f.itemsize * (self.times_f * f.size + self.lines * max(f.shape))
-        available = load("hetero.host.cpu").available_memory() if needed > _SMALL else math.inf
-        if needed > available:
-            raise MemoryError(
-                f"solve_poisson by {self.name!r} takes about {needed / 2**30:.1f} GiB more for f "
-                f"of shape {f.shape}, {available / 2**30:.1f} GiB are available; 'jacobi' takes "
-                "least"
-            )
-        return self.solve(devices, problem, arguments)
+    def run(self, devices: tuple[Any, ...], problem: Problem, arguments: Arguments) -> Outcome:
+        """Solve; MemoryError before that takes more memory on the CPU than there is, not in it."""
+        (f,), u, asked = arguments
+        if not devices:
+            needed = f.itemsize * (self.times_f * f.size + self.lines * max(f.shape))
+            if needed > _SMALL and needed > (
+                available := load("hetero.host.cpu").available_memory()
+            ):
+                raise MemoryError(
+                    f"solve_poisson by {self.name!r} takes about {needed / 2**30:.1f} GiB more for "
+                    f"f of shape {f.shape}, {available / 2**30:.1f} GiB are available; 'jacobi' "
+                    "takes least"
+                )
+        return load(self.modules[bool(devices)]).solve(devices, asked, f, u, problem.dtype)
 
 
 def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteration]:
@@ -217,33 +217,6 @@ def transform_cost(n: int, kind: str) -> float:
     return 3.8 if largest > 127 else 1.0
 
 
-def _dst(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
-    (f,), u, solve = arguments
-    how = {"rtol": solve.rtol, "lenient": solve.lenient, "measured": solve.measured}
-    direct = load("hetero.ops.poisson.dst").solve
-    return direct(devices, solve.system, f, u, dtype=problem.dtype, **how)
-
-
-def _multigrid(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
-    (f,), u, solve = arguments
-    limits = {"rtol": solve.rtol, "maxiter": solve.maxiter}
-    if not devices:
-        return load("hetero.ops.multigrid.multigrid_cpu").solve(solve.system, f, u, **limits)
-    limits |= {"dtype": problem.dtype, "from_zero": solve.from_zero}
-    on_devices = load("hetero.ops.multigrid.multigrid_device").solve
-    return on_devices(devices, solve.system, f, u, **limits)
-
-
-def _jacobi(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
-    (f,), u, solve = arguments
-    limits = {"rtol": solve.rtol, "maxiter": solve.maxiter}
-    if solve.exactly:
-        limits["sweeps"] = solve.maxiter
-    sweeping = load("hetero.ops.poisson.jacobi").solve
-    here = {"dtype": problem.dtype, "from_zero": solve.from_zero and len(devices) > 1}
-    return sweeping(devices, solve.system, f, u, **here, **limits)
-
-
 def _no_cufft(problem: Problem, info: dict[str, Any]) -> str | None:
     here = None if info.get("elsewhere") else load("hetero.devices.cuda.cufft").obstacle()
     return _DST.excludes(problem, info) or here
@@ -254,35 +227,21 @@ def _solid(problem: Problem, info: dict[str, Any]) -> str | None:
     return reason or _JACOBI.excludes(problem, info)
 
 
-def _shared(problem: Problem) -> bool:
-    """Several devices need some rows each."""
-    return problem.dims[0] >= 2 * _LEAST_ROWS
-
-
-def _cut(problem: Problem) -> bool:
-    return grids.is_shared(problem.dims)
-
-
-def _compiled(family: Family) -> Callable[[Problem], tuple[str, ...]]:
-    """What is compiled for a method on the CPU."""
-    return lambda problem: (family.of(problem.dtype),)
-
-
 _DST = Method(
     name="dst",
-    solve=_dst,
+    modules=("hetero.ops.poisson.dst",) * 2,
     expected=lambda problem: 1,
     passes=40.0,
     times_f=4.0,
     lines=40.0,
     cost=transform_cost,
 )
-_DST.register(kinds=("cpu",), run=_DST.on_cpu)
-_DST.register(kinds=("cuda",), run=_dst, excludes=_no_cufft)
+_DST.register(kinds=("cpu",))
+_DST.register(kinds=("cuda",), excludes=_no_cufft)
 
 _MULTIGRID = Method(
     name="multigrid",
-    solve=_multigrid,
+    modules=("hetero.ops.multigrid.multigrid_cpu", "hetero.ops.multigrid.multigrid_device"),
     expected=cycles,
     iterations="cycles",
     passes=10.0,
@@ -290,18 +249,23 @@ _MULTIGRID = Method(
     lines=45.0,
     coarsest=grids.coarsest,
 )
-_MULTIGRID.register(kinds=("cpu",), run=_MULTIGRID.on_cpu, loops=_compiled(CYCLES))
-_MULTIGRID.register(kinds=registry.PORTABLE, run=_multigrid, shared=_cut)
+_MULTIGRID.register(kinds=("cpu",), loops=lambda problem: (CYCLES.of(problem.dtype),))
+# Several devices divide the grid, or each needs some rows.
+_MULTIGRID.register(kinds=registry.PORTABLE, shared=lambda problem: grids.is_shared(problem.dims))
 
 _JACOBI = Method(
     name=JACOBI,
-    solve=_jacobi,
+    modules=("hetero.ops.poisson.jacobi",) * 2,
     expected=sweeps,
     iterations="sweeps",
     passes=3.0,
     times_f=7.0,
 )
-_JACOBI.register(kinds=("cpu",), run=_JACOBI.on_cpu, loops=_compiled(SWEEPS))
-_JACOBI.register(kinds=registry.PORTABLE, run=_jacobi, shared=_shared, excludes=_solid)
+_JACOBI.register(kinds=("cpu",), loops=lambda problem: (SWEEPS.of(problem.dtype),))
+_JACOBI.register(
+    kinds=registry.PORTABLE,
+    shared=lambda problem: problem.dims[0] >= 2 * _LEAST_ROWS,
+    excludes=_solid,
+)
 
 BY_NAME = {method.name: method for method in (_DST, _MULTIGRID, _JACOBI)}

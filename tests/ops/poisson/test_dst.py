@@ -1,4 +1,5 @@
-"""The direct solver on the CPU: sine transforms of any extents, refined where rounding shows."""
+"""The direct solver: sine transforms of any extents, refined where rounding shows; on the CPU, on
+OpenCL with NumPy's FFT in cuFFT's place, and on a GPU."""
 
 from __future__ import annotations
 
@@ -6,9 +7,13 @@ import sys
 
 import numpy as np
 import pytest
+import runtimes
 
 import hetero
+from hetero import devices
+from hetero.devices.cuda import cufft
 from hetero.ops.linear_systems.operators import Poisson
+from hetero.ops.linear_systems.solve import Solve
 from hetero.ops.linear_systems.systems import CONVERGED, ROUNDING, Stencil
 from hetero.ops.multigrid import multigrid_cpu
 from hetero.ops.poisson import dst
@@ -24,7 +29,7 @@ def test_the_residual_is_the_true_one(shape, dtype, loaded, monkeypatch):
     f = np.random.default_rng(1).random(shape).astype(dtype)
     u = np.empty_like(f)
     stencil = Stencil(shape, (1.0, 0.5, 2.0)[: len(shape)])
-    outcome = dst.solve((), stencil, f, u, rtol=1.0)
+    outcome = dst.solve((), Solve(stencil, 1.0, 0.0, 1), f, u, f.dtype)
     assert (outcome.status, outcome.iterations) == (CONVERGED, 1)
     for norms in (dst.norms, multigrid_cpu.norms):
         size, whole = norms(stencil, f, u)
@@ -71,18 +76,122 @@ def test_a_refinement_that_is_worse_is_not_kept(monkeypatch):
     f = np.random.default_rng(3).random((20, 30)).astype("f4")
     stencil = Stencil(f.shape, (1.0, 1.0))
     plain = np.empty_like(f)
-    expected = dst.solve((), stencil, f, plain, rtol=1.0)
-    apply, calls = dst.apply, []
-
-    def spoiled(*arguments, **options):
-        calls.append(arguments)
-        result = apply(*arguments, **options)
-        return result + 1 if len(calls) > 1 else result
-
-    monkeypatch.setattr(dst, "apply", spoiled)
+    expected = dst.solve((), Solve(stencil, 1.0, 0.0, 1), f, plain, f.dtype)
+    solves = iter([dst.applied, lambda *_: lambda r, u: np.add(u, 1, out=u)])
+    monkeypatch.setattr(dst, "applied", lambda *key: next(solves)(*key))
     u = np.empty_like(f)
-    outcome = dst.solve((), stencil, f, u, rtol=1e-12)
-    assert len(calls) == 2
+    outcome = dst.solve((), Solve(stencil, 1e-12, 0.0, 1), f, u, f.dtype)
+    assert outcome.iterations == 2
     np.testing.assert_array_equal(u, plain)
     assert outcome.residual == expected.residual
     assert outcome.status == ROUNDING
+
+
+def unaligned(f):
+    made = np.empty(f.nbytes + 1, np.uint8)[1:].view(f.dtype).reshape(f.shape)
+    made[...] = f
+    return made
+
+
+@pytest.mark.parametrize(
+    "lay", [lambda f: f[::-1, ::2], lambda f: f.astype(">f4"), unaligned, lambda f: f.astype(int)]
+)
+def test_a_remembered_call_takes_f_as_it_lies(lay):
+    """Strided, of another byte order, unaligned, of whole numbers; all read-only."""
+    f = lay(np.random.default_rng(6).random((12, 14)) * 9)
+    f.flags.writeable = False
+    plain = np.array(f, f.dtype.newbyteorder("="))
+    expected = hetero.solve_poisson(plain, device="cpu", method="dst", return_info=True)[0]
+    for _ in range(3):
+        u = hetero.solve_poisson(f, device="cpu", method="dst")
+        np.testing.assert_array_equal(u, expected)
+
+
+def test_a_remembered_call_looks_at_the_values():
+    f, placed = np.random.default_rng(7).random((9, 9)), {"device": "cpu", "method": "dst"}
+    for _ in range(3):
+        u = hetero.solve_poisson(f, **placed)
+    np.testing.assert_allclose(hetero.solve_poisson(np.ldexp(f, 900), **placed), np.ldexp(u, 900))
+    assert not hetero.solve_poisson(0.0 * f, **placed).any()
+    f[3, 4] = np.nan
+    with pytest.warns(RuntimeWarning, match="not finite"):
+        hetero.solve_poisson(f, **placed)
+
+
+# -- On devices ----------------------------------------------------------------------------------
+
+
+class NumpyTransform:
+    """What `cufft.RealTransform` does, on the host."""
+
+    def __init__(self, device, length, rows, dtype):
+        self.device, self.length, self.rows, self.dtype = device, length, rows, dtype
+
+    def __call__(self, buffer):
+        values = np.empty((self.rows, self.length + 2), self.dtype)
+        self.device.download(buffer, values)
+        found = np.fft.rfft(values[:, : self.length], axis=1)
+        values = np.ascontiguousarray(found.astype("c8" if self.dtype == "float32" else "c16"))
+        self.device.upload(values.view(self.dtype), buffer)
+
+
+@pytest.fixture(params=["opencl", pytest.param("cuda", marks=pytest.mark.gpu)])
+def place(request):
+    """(device, transform)."""
+    if request.param == "opencl":
+        return runtimes.opencl_device(), NumpyTransform
+    if reason := cufft.obstacle():
+        pytest.skip(reason)
+    return devices.get("cuda:0"), cufft.RealTransform
+
+
+def solved(place, f, spacing, *tolerances, spoil=None):
+    """For each tolerance what `Solver.solve` says, and u; f stays as it was."""
+    device, transform = place
+    results = []
+    with device.active():
+        solver = dst.Solver(device, Stencil(f.shape, spacing), f.dtype, transform)
+        (source, _f), (target, _u) = device.allocate(f.nbytes), device.allocate(f.nbytes)
+        device.upload(f, source)
+        for rtol in tolerances:
+            device.upload(np.full_like(f, np.nan), target)
+            said, u, kept = solver.solve(source, target, rtol), np.empty_like(f), np.empty_like(f)
+            device.download(target, u)
+            device.download(source, kept)
+            np.testing.assert_array_equal(kept, f)
+            results.append((said, u))
+            if spoil is not None:
+                solver.apply = spoil(device, solver.apply, source)
+    return results
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (6, 1), (4, 7), (33, 40), (3, 4, 5), (9, 1, 34)])
+def test_a_device_solves_exactly(place, shape, dtype, monkeypatch):
+    monkeypatch.setattr(dst, "_CHUNK_BYTES", 4096)  # several chunks even here
+    spacing = (0.5, 0.25, 0.125)[: len(shape)]
+    u, A = (np.random.default_rng(0).random(shape) - 0.5).astype(dtype), Poisson(shape, spacing)
+    f = (A @ u.astype("f8").ravel()).reshape(shape).astype(dtype)
+    (((size, whole, _), found),) = solved(place, f, spacing, 1e-10)
+    single = dtype == "float32"
+    np.testing.assert_allclose(found, u, atol=2e-5 if single else 1e-12)
+    residual = np.linalg.norm(f.astype("f8").ravel() - A @ found.astype("f8").ravel())
+    assert whole == pytest.approx(np.linalg.norm(f), rel=1e-6)
+    assert size <= (1e-4 if single else 1e-10) * whole
+    assert size == pytest.approx(residual, abs=(1e-4 if single else 1e-11) * whole)
+
+
+def test_a_devices_refinement_that_is_worse_is_not_kept(place):
+    f = np.random.default_rng(3).random((12, 17)).astype("f4")
+
+    def spoil(device, apply, source):
+        def spoiled(right, u):
+            apply(right, u)
+            if right is not source:
+                device.upload(np.ones_like(f), u)
+
+        return spoiled
+
+    first, (said, u) = solved(place, f, (1.0, 1.0), 1.0, 1e-12, spoil=spoil)
+    np.testing.assert_array_equal(u, first[1])
+    assert said == (*first[0][:2], 2)

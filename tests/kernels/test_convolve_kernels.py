@@ -23,10 +23,9 @@ from hetero.arrays import describe
 from hetero.kernels.common.boundaries import BOUNDARIES
 from hetero.kernels.convolution import plan as plan_convolve
 from hetero.kernels.convolution import plan_tiled
-from hetero.ops.convolve2d import direct_device
+from hetero.ops.convolve2d import device as direct_device
 from hetero.ops.convolve2d.filters import Filter
-from hetero.ops.convolve2d.operands import described
-from hetero.ops.convolve2d.window import window_of
+from hetero.ops.convolve2d.problem import described, window_of
 
 try:
     import pyopencl as cl

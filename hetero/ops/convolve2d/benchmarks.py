@@ -7,7 +7,7 @@ operands that lie there.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -15,31 +15,13 @@ import numpy as np
 
 from hetero import devices
 from hetero.arrays import HOST, spec
-from hetero.calling import execution, planner
-from hetero.ops import demonstration
-from hetero.ops.benchmark import (
-    Axis,
-    Benchmark,
-    Comparison,
-    Line,
-    Plane,
-    TimedCall,
-    Trial,
-    compared,
-    cuda_device,
-    from_host_by_cupy,
-    library,
-    moved_call,
-    name_of,
-    of_candidates,
-    rotating,
-)
+from hetero.calling import planner
+from hetero.ops import benchmark, demonstration
+from hetero.ops.benchmark import Axis, Benchmark, Comparison, Line, Plane, TimedCall, Trial
 from hetero.ops.convolve2d import OPERATION
-from hetero.ops.convolve2d.filters import FilterOptions
-from hetero.ops.convolve2d.operands import LARGEST_DOWNLOADED, filter_of
-from hetero.ops.convolve2d.value_ranges import is_wide
-from hetero.ops.convolve2d.window import BOUNDARIES, FFT, MODES
-from hetero.pricing.plan import CPU, Plan
+from hetero.ops.convolve2d.planning import LARGEST_DOWNLOADED
+from hetero.ops.convolve2d.problem import BOUNDARIES, MODES
+from hetero.pricing.plan import CPU
 from hetero.registry.problem import DEVICE_DTYPES
 
 pictured_result = demonstration.save_filtered
@@ -73,7 +55,7 @@ def draw(random: random.Random, on: str, largest: int) -> Trial:
 
     image = shape(16, min(largest // 2, _LARGEST_IMAGE))
     height, width = (min(f, n) for f, n in zip(shape(1, _LARGEST_FILTER), image, strict=True))
-    mode, boundary = random.choice(MODES), random.choice(BOUNDARIES)
+    options = {"mode": random.choice(MODES), "boundary": random.choice(BOUNDARIES)}
     on_host = on == HOST or height * width <= LARGEST_DOWNLOADED
     low_rank = random.random() < 1 / 3 and height * width > height + width and on_host
     rng = np.random.default_rng(3)
@@ -82,54 +64,26 @@ def draw(random: random.Random, on: str, largest: int) -> Trial:
         values = np.outer(0.1 + rng.random(height), 0.1 + rng.random(width)).astype(dtype)
     elif on_host:
         values = (rng.random((height, width)) - 0.5).astype(dtype)
-    return Trial((spec(image, dtype, on=on), values), {"mode": mode, "boundary": boundary})
-
-
-def remembered(
-    plan: Plan, operands: tuple[Any, ...], options: Mapping[str, Any]
-) -> Callable[[], object] | None:
-    """The call with a filter that is new each time; None where operands lie on a device.
-
-    Where the values of an image that is transformed are looked at, that is part of it.
-    """
-    image, values = operands
-    if plan.problem.device is not None:
-        return None
-    dtype = np.dtype(plan.problem.dtype)
-    inputs = plan.problem.inputs[:1]
-    looks = plan.chosen.method == FFT
-
-    def run() -> Any:
-        given = FilterOptions(filter_of(values, dtype), 0.0)
-        _ = given.filter.rank  # what a call asks for to make its plan
-        if looks:
-            is_wide(image, given.filter, plan.problem.options, 0.0)
-        return execution.execute(plan, execution.Call((image,), inputs, options=given))
-
-    return run
+    return Trial((spec(image, dtype, on=on), values), options)
 
 
 def benchmarks(dtype: str) -> Iterator[Benchmark]:
     """Images and filters of all sizes, on the CPU and on the first GPU."""
-    places = [(CPU, size) for size in ON_CPU]
-    if (gpu := cuda_device()) is not None:
-        places += [(gpu, size) for size in ON_GPU]
+    gpu = benchmark.cuda_device()
+    places = [(CPU, size) for size in ON_CPU] + [(gpu, size) for size in ON_GPU if gpu]
     for place, (n, f) in places:
-        where = HOST if place == CPU else place
-        case = f"{n} x {n} with {f} x {f}, operands on {where}, {dtype}"
-        facts = {
-            "floor_bytes": 2.0 * n * n * np.dtype(dtype).itemsize,  # one read, one write
-            "passes": " in two passes",
-        }
+        case = f"{n} x {n} with {f} x {f}, operands on {HOST if place == CPU else place}, {dtype}"
+        floor = 2.0 * n * n * np.dtype(dtype).itemsize  # one read, one write
         make = partial(_from_host if place == CPU else _on_gpu, n, f, dtype)
+        facts = {"floor_bytes": floor, "passes": " in two passes"}
         yield Benchmark(case, make, facts=facts, device=place)
 
 
 def moved(dtype: str) -> Iterator[Benchmark]:
     """Large images and small filters, from the host to the host."""
-    for n, f in MOVED if cuda_device() else MOVED_BESIDE_CPU:
+    for n, f in MOVED if benchmark.cuda_device() else MOVED_BESIDE_CPU:
         case = f"{n} x {n} with {f} x {f}, host to host, {dtype}"
-        yield moved_call(case, partial(_from_host, n, f, dtype, moved=True))
+        yield benchmark.moved_call(case, partial(_from_host, n, f, dtype, moved=True))
 
 
 def demonstrated(largest: int) -> Iterator[Benchmark]:
@@ -142,8 +96,9 @@ def demonstrated(largest: int) -> Iterator[Benchmark]:
 
 
 def _filtered(image: np.ndarray, values: np.ndarray) -> Comparison:
-    peers = _cpu_peers(image, values, 1e8) | from_host_by_cupy(_by_cupy, image, values)
-    return compared(OPERATION, (image, values), {"mode": "same"}, peers, "cv2")
+    peers = _cpu_peers(image, values, 1e8)
+    peers |= benchmark.from_host_by_cupy(_by_cupy, image, values)
+    return benchmark.compared(OPERATION, (image, values), {"mode": "same"}, peers, "cv2")
 
 
 def _data(n: int, f: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
@@ -153,9 +108,9 @@ def _data(n: int, f: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _from_host(n: int, f: int, dtype: str, moved: bool = False) -> Comparison:
     data = _data(n, f, dtype)
-    peers = from_host_by_cupy(_by_cupy, *data) if moved else _cpu_peers(*data)
+    peers = benchmark.from_host_by_cupy(_by_cupy, *data) if moved else _cpu_peers(*data)
     longest = _LONGEST_ON_GPU if moved else _LONGEST
-    return compared(OPERATION, data, {"mode": "same"}, peers, longest=longest)
+    return benchmark.compared(OPERATION, data, {"mode": "same"}, peers, longest=longest)
 
 
 def _by_cupy(cupy: Any, image: Any, values: Any) -> Any:
@@ -175,48 +130,49 @@ def _cpu_peers(image: np.ndarray, values: np.ndarray, most: float = 1e9) -> dict
     if image.size * values.size < most:
         calls["SciPy convolve2d"] = lambda turn: signal.convolve2d(image, values, "same")
         calls["SciPy ndimage"] = lambda turn: ndimage.convolve(image, values, mode="constant")
-    if (cv2 := library("cv2")) is None:
-        return calls
-    flipped = np.ascontiguousarray(values[::-1, ::-1])
-    anchor = (values.shape[1] // 2, values.shape[0] // 2)
-    calls["OpenCV filter2D"] = lambda turn: cv2.filter2D(
-        image, -1, flipped, anchor=anchor, borderType=cv2.BORDER_CONSTANT
-    )
+    if (cv2 := benchmark.library("cv2")) is not None:
+        given = -1, np.ascontiguousarray(values[::-1, ::-1])
+        how = {"anchor": tuple(n // 2 for n in values.T.shape), "borderType": cv2.BORDER_CONSTANT}
+        calls["OpenCV filter2D"] = lambda turn: cv2.filter2D(image, *given, **how)
     return calls
 
 
 def _on_gpu(n: int, f: int, dtype: str) -> Comparison:
     image, values = _data(n, f, dtype)
     turns = max(1, min(8, (1 << 28) // image.nbytes))
-    device = devices.get(cuda_device() or "")
+    device = devices.get(benchmark.cuda_device() or "")
     sets = [(device.array_of(image),) for _ in range(turns)]
     there = device.array_of(values)
     known = values if values.size <= LARGEST_DOWNLOADED else there
     plan = planner.plan_call(OPERATION, (*sets[0], known), {"mode": "same"})
 
     def by(**placed: str) -> TimedCall:
-        return rotating(lambda image: OPERATION.call(image, there, "same", **placed), sets)
+        return benchmark.rotating(lambda x: OPERATION.call(x, there, "same", **placed), sets)
 
-    calls = of_candidates(plan, by, longest=_LONGEST_ON_GPU, only=cuda_device())
-    return Comparison(calls, dict(_gpu_peers(image, values, turns)), name_of(plan.chosen))
+    calls = benchmark.of_candidates(plan, by, longest=_LONGEST_ON_GPU, only=device.name)
+    peers = dict(_gpu_peers(image, values, turns))
+    return Comparison(calls, peers, benchmark.name_of(plan.chosen))
 
 
 def _gpu_peers(
     image: np.ndarray, values: np.ndarray, turns: int
 ) -> Iterator[tuple[str, TimedCall]]:
-    if (cupy := library("cupy")) is not None:
+    if (cupy := benchmark.library("cupy")) is not None:
         from cupyx.scipy import ndimage, signal
 
-        images = [(cupy.asarray(image),) for _ in range(turns)]
-        there = cupy.asarray(values)
-        yield "CuPy fftconvolve", rotating(lambda x: signal.fftconvolve(x, there, "same"), images)
+        images, there = [(cupy.asarray(image),) for _ in range(turns)], cupy.asarray(values)
+        by_fft = partial(signal.fftconvolve, in2=there, mode="same")
+        yield "CuPy fftconvolve", benchmark.rotating(by_fft, images)
         if values.shape[0] <= 15:
             by_ndimage = partial(ndimage.convolve, weights=there, mode="constant")
-            yield "CuPy ndimage", rotating(by_ndimage, images)
-    if values.shape[0] > _TORCH_LARGEST or (torch := library("torch")) is None:
-        return
-    tensors = [(torch.from_numpy(image)[None, None].cuda(),) for _ in range(turns)]
-    taps = torch.from_numpy(np.ascontiguousarray(values[::-1, ::-1]))[None, None].cuda()
-    torch.backends.cudnn.allow_tf32 = False
-    convolved = partial(torch.nn.functional.conv2d, weight=taps, padding=values.shape[0] // 2)
-    yield "torch conv2d", rotating(convolved, tensors)
+            yield "CuPy ndimage", benchmark.rotating(by_ndimage, images)
+    torch = benchmark.library("torch") if values.shape[0] <= _TORCH_LARGEST else None
+    if torch is not None:
+        tensors = [(torch.from_numpy(image)[None, None].cuda(),) for _ in range(turns)]
+        taps = torch.from_numpy(np.ascontiguousarray(values[::-1, ::-1]))[None, None].cuda()
+        torch.backends.cudnn.allow_tf32 = False
+        how = {"weight": taps, "padding": values.shape[0] // 2}
+        yield (
+            "torch conv2d",
+            benchmark.rotating(partial(torch.nn.functional.conv2d, **how), tensors),
+        )

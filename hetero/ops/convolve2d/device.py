@@ -126,16 +126,15 @@ def prepared_direct(device: Any, problem: Problem, aligned: int, options: Filter
     itemsize = np.dtype(problem.dtype).itemsize
     numbers = {"fillvalue": options.fillvalue, "only_if": device.null}
     launch = device.prepared(planned, ("image", "taps", "out"), itemsize, **numbers)
+    last = taps - filter.operand.pointer if filter.array is None else 0
 
     def run(image: int, _: int, out: int, owner: Any = owner) -> None:  # which keeps the taps
         launch(image, taps, out)
 
-    def run_with(image: int, filter: int, out: int, last: int = 0) -> None:
+    def run_with(image: int, filter: int, out: int) -> None:
         launch(image, filter + last, out)
 
-    if filter.array is None:
-        return functools.partial(run_with, last=taps - filter.operand.pointer)
-    return run
+    return run_with if filter.array is None else run
 
 
 def separable(

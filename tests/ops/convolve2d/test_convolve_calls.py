@@ -140,6 +140,19 @@ def test_complex_fill_values_reach_every_part(size):
                 right(hetero.convolve2d(x, y, *options), x, y, *options)
 
 
+@pytest.mark.parametrize("size", [(6, 7), (130, 140)])
+def test_infinity_beside_complex_numbers(size):
+    """A real operand counts as complex, whatever the sizes: zero times infinity is NaN."""
+    values = rng.random(size), rng.random((5, 4))
+    for real, bad, value in product((0, 1), (0, 1), (np.inf, -np.inf, np.nan)):
+        given = [x.copy() for x in values]
+        given[bad][2, 3] = value
+        given[1 - real] = given[1 - real] + 0.5j
+        found, expected = (convolve(*given, "same") for convolve in (hetero.convolve2d, convolve2d))
+        np.testing.assert_array_equal(np.isnan(found.real), np.isnan(expected.real))
+        np.testing.assert_array_equal(np.isnan(found.imag), np.isnan(expected.imag))
+
+
 # -- What SciPy takes, refuses and warns of ------------------------------------------------------
 
 

@@ -17,8 +17,7 @@ from hetero.imports import load
 from hetero.ops import kmeans, poisson
 from hetero.ops.cg.operands import CgOptions, System
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
-from hetero.ops.convolve2d.operands import described
-from hetero.ops.convolve2d.window import SEPARABLE, window_of
+from hetero.ops.convolve2d.problem import SEPARABLE, described, window_of
 from hetero.ops.kmeans.fit import Fit
 from hetero.ops.kmeans.operands import PLUS_PLUS
 from hetero.ops.linear_systems.solve import Solve

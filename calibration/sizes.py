@@ -23,7 +23,7 @@ from hetero.calibration import operands
 from hetero.devices.base import Device
 from hetero.imports import load
 from hetero.ops.cg.methods import ADAPTIVE
-from hetero.ops.convolve2d.window import DIRECT, FFT, SEPARABLE
+from hetero.ops.convolve2d.problem import DIRECT, FFT, SEPARABLE
 from hetero.ops.multigrid import grids
 from hetero.ops.poisson.methods import BY_NAME
 from hetero.registry import Implementation
@@ -307,8 +307,8 @@ def _images(
         if filters:
             sizes, block = grid([images, *filters]), 1
             if on_cpu:
-                direct_cpu = load("hetero.ops.convolve2d.direct_cpu")
-                block = direct_cpu.block_width(np.dtype(dtype))
+                convolve = load("hetero.ops.convolve2d.cpu")
+                block = convolve.block_width(np.dtype(dtype))
         between = _IMAGES_BETWEEN if on_cpu or filters else _FFT_BETWEEN
         knots, held_out = (
             _by_work(row, problem, chosen, block)

@@ -136,7 +136,7 @@ def _plan(A: Any, B: Any, C: Any) -> Any:
 def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
     """The product; None where it holds NaN or infinity, which NumPy is to warn of."""
     execution, results = load("hetero.calling.execution"), load("hetero.moving.results")
-    kernels, numpy = load("hetero.ops.convolve2d.direct_device"), sys.modules["numpy"]
+    kernels, numpy = load("hetero.ops.convolve2d.device"), sys.modules["numpy"]
     given = () if C is None else (C, plan.problem.output)
     flags: dict[Any, Any] = {}  # device -> (buffer, owner), of whether a part is not finite
 

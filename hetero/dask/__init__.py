@@ -25,7 +25,7 @@ from hetero.dask.blocks import check_placement, one_element, run
 from hetero.dask.clustering import kmeans as kmeans
 from hetero.host import cpu
 from hetero.host.blas import one_thread
-from hetero.ops.convolve2d import operands
+from hetero.ops.convolve2d import problem
 
 __all__ = ["KMeans", "convolve2d", "kmeans", "matmul", "matvec", "solve_cg", "solve_poisson"]
 
@@ -93,7 +93,7 @@ def convolve2d(
             f"an image of two or more dimensions and a kernel of two are needed, got "
             f"{image.shape} and {kernel.shape}"
         )
-    operands.refuse_colour(image.shape)
+    problem.refuse_colour(image.shape)
     dtype = run("convolve2d", *map(one_element, (image, kernel)), mode, boundary, fillvalue).dtype
     if 0 in (*image.shape, *kernel.shape):
         empty = np.empty(image.shape, image.dtype), np.empty(kernel.shape, kernel.dtype)

@@ -21,8 +21,8 @@ from hetero.arrays import HOST, spec
 from hetero.host import cpu
 from hetero.imports import load
 from hetero.ops import demonstration
-from hetero.ops.convolve2d.operands import LARGEST_DOWNLOADED
-from hetero.ops.convolve2d.window import BOUNDARIES, MODES
+from hetero.ops.convolve2d.planning import LARGEST_DOWNLOADED
+from hetero.ops.convolve2d.problem import BOUNDARIES, MODES
 from hetero.registry import Operation
 from hetero.registry.problem import DEVICE_DTYPES
 

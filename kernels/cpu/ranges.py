@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero.host.threads import compiled, helper, no_overlap, part, team_for
+from hetero.host.threads import compiled, no_overlap, part, team_for
 
-__all__ = ["block_sums", "least_lines"]
+__all__ = ["block_sums"]
 
 
 @compiled
@@ -67,70 +67,3 @@ def block_sums(
 
 def _extents(size: int, count: int) -> np.ndarray:
     return np.diff(np.arange(count + 1) * size // count)
-
-
-@helper
-def _line(plane, first, last, place, transposed):  # type: ignore
-    """Sum, number and least of the values of a part of a column, or row, that are not zero."""
-    total, count, least = 0.0, 0, np.inf
-    for k in range(first, last):
-        value = np.float64(abs(plane[place, k] if transposed else plane[k, place]))
-        if value > 0.0:
-            total += value
-            count += 1
-            least = min(least, value)
-    return total, count, least
-
-
-@compiled
-def _least_lines(team, planes, blocks, down, across, sums):  # type: ignore
-    _find_least(team, len(blocks), (planes, blocks, down, across, sums))
-
-
-@part
-def _find_least(start, stop, planes, blocks, down, across, sums):  # type: ignore
-    no_overlap()
-    _, height, width = planes.shape
-    for task in range(start, stop):
-        plane, result = planes[blocks[task, 0]], np.inf
-        for transposed in (False, True):
-            along, other = (2, 1) if transposed else (1, 2)
-            i, j = blocks[task, along], blocks[task, other]
-            n, m = (across, down) if transposed else (down, across)
-            length, breadth = (width, height) if transposed else (height, width)
-            first, last = i * length // n, (i + 1) * length // n
-            before, after = max(i - 1, 0) * length // n, min(i + 2, n) * length // n
-            for line in range(j * breadth // m, (j + 1) * breadth // m):
-                total, count, least = _line(plane, first, last, line, transposed)
-                if count > 0:
-                    sum0, count0, _ = _line(plane, before, first, line, transposed)
-                    sum1, count1, _ = _line(plane, last, after, line, transposed)
-                    dense = 2 * (count + max(count0, count1)) >= last - first
-                    result = min(result, total + max(sum0, sum1) if dense else least)
-        sums[task] = result
-
-
-def least_lines(planes: np.ndarray, blocks: np.ndarray, down: int, across: int) -> np.ndarray:
-    """The least row or column of blocks that is not all zero, with its continuation.
-
-    A line that begins or ends in a block goes on in the next: of the two next to it, the larger one
-    is added. Of a line of few values that are not zero, the least of them counts.
-
-    Parameters
-    ----------
-    planes : (batch, h, w) ndarray of float32 or float64
-    blocks : (n, 3) ndarray of int64
-        Plane, row and column of each block.
-    down, across : int
-        How many blocks there are.
-
-    Returns
-    -------
-    (n,) ndarray of float64
-        Sums of absolute values; inf for a block of zeros.
-    """
-    sums = np.empty(len(blocks))
-    planes = np.ascontiguousarray(planes)
-    work = len(blocks) * planes[0].size // (down * across) * 8
-    _least_lines(team_for(work), planes, np.ascontiguousarray(blocks), down, across, sums)
-    return sums

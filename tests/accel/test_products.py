@@ -18,7 +18,7 @@ import hetero
 from hetero import accel, devices, profile, tables
 from hetero.accel import gate, products
 from hetero.arrays import kept
-from hetero.ops.convolve2d import direct_device
+from hetero.ops.convolve2d import device as direct_device
 
 
 def loops():

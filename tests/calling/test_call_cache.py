@@ -210,13 +210,13 @@ def filters(cuda, monkeypatch):
     def there(filter, problem):
         shape = problem.options.filter_height, problem.options.filter_width
         dtype = np.dtype(problem.dtype)
-        return shape, dtype, tuple(stride * dtype.itemsize for stride in filter.strides)
+        return shape, dtype, filter.operand.strides
 
     def run(devices, problem, arguments):
         (image,), out, options = arguments
         taps = options.filter.array
         if taps is None:
-            taps = options.filter.pointer, *there(options.filter, problem)
+            taps = options.filter.operand.pointer, *there(options.filter, problem)
         compute(problem, taps, problem.options, image, out)
 
     def prepare(device, problem, aligned, options):

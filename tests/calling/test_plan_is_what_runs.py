@@ -23,7 +23,7 @@ from hetero import profile, registry
 from hetero.calling import planner
 from hetero.devices.cuda import cufft
 from hetero.errors import HeteroError
-from hetero.ops.convolve2d import planning, problem
+from hetero.ops.convolve2d import planning, problem_of
 from hetero.ops.kmeans import fit
 from hetero.ops.linear_systems.systems import CONVERGED, Outcome
 from hetero.pricing import places
@@ -340,21 +340,20 @@ def test_small_convolutions(machine):
     data["models"]["cpu|convolve2d|fft|float64|*"]["constants"]["overhead"] = 5e-6
     profile.set_current(profile.Profile(data))
     operands = [np.ones((8, 8)), np.ones((3, 3))]
-    assert planner.plan(problem(*operands)).chosen.method == "fft"
+    assert planner.plan(problem_of(*operands)).chosen.method == "fft"
     plan = compare(record, registry.operation("convolve2d"), operands, {}, {})
     assert plan.chosen.method == "direct"
 
 
 def test_this_test_finds_a_call_that_does_otherwise(machine, monkeypatch):
     """A planted mistake: complex numbers planned in parts, and computed by SciPy."""
-    from hetero.ops.convolve2d import planning
-
     record, _, _ = machine
     a, b = (np.ones(shape, "complex64") for shape in ((90, 91), (11, 12)))
     operation = registry.operation("convolve2d")
     compare(record, operation, [a, b], {}, {})
-    whole, by_scipy = planning._in_real_parts, planning._by_scipy
-    mistaken = lambda call: whole(call)._replace(run=by_scipy(call).run)  # noqa: E731
-    monkeypatch.setattr(planning, "_in_real_parts", mistaken)
+    run = planning.result_of
+    mistaken = lambda call: run(call._replace(method="scipy"))  # noqa: E731
+    monkeypatch.setattr(planning, "result_of", mistaken)
+    monkeypatch.setattr("hetero.ops.convolve2d.result_of", mistaken)
     with pytest.raises(AssertionError, match=r"(?s)sum of 2 real convolutions.*ran.*scipy"):
         compare(record, operation, [a, b], {}, {})

@@ -10,7 +10,7 @@ from command_line import NO_CHOICE, OK, refused
 import hetero
 from hetero import profile
 from hetero.host import cpu
-from hetero.ops.convolve2d import tiles
+from hetero.ops.convolve2d import fft
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -179,11 +179,11 @@ def test_another_machine_has_its_own_cores(data, monkeypatch, cores):
     lacking(monkeypatch)
     other = {**cpu.describe(), "cores": cores}
     monkeypatch.setattr(cpu, "describe", lambda: other)
-    tiles.on_cpu.cache_clear()
+    fft.on_cpu.cache_clear()
     try:
         assert [data("explain", *line, "--profile", "h200") for line in lines] == here
     finally:
-        tiles.on_cpu.cache_clear()
+        fft.on_cpu.cache_clear()
 
 
 def test_this_machine_has_only_what_is_installed(data, monkeypatch, cuda):

@@ -14,10 +14,9 @@ from hetero.devices.base import Device
 from hetero.devices.cuda.device import CudaDevice
 from hetero.devices.storage import Storage
 from hetero.kernels import Target
-from hetero.ops.convolve2d import direct_device
+from hetero.ops.convolve2d import device as direct_device
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
-from hetero.ops.convolve2d.operands import described
-from hetero.ops.convolve2d.window import window_of
+from hetero.ops.convolve2d.problem import described, window_of
 from hetero.registry import Arguments
 
 IMAGE, B, OUT, SCRATCH = (number << 20 for number in (16, 32, 64, 128))

@@ -27,9 +27,8 @@ from hetero.kernels.cpu import (
     vectors,
     vectors_numpy,
 )
-from hetero.ops.convolve2d import value_ranges
-from hetero.ops.convolve2d.filters import Filter
-from hetero.ops.convolve2d.window import window_of
+from hetero.ops.convolve2d import filters
+from hetero.ops.convolve2d.problem import window_of
 from hetero.ops.kmeans import compiled_cpu
 from hetero.ops.linear_systems import loops as solver_loops
 
@@ -141,7 +140,9 @@ def test_read_only_arrays_compile_nothing_anew():
         hetero.solve_poisson(f, method="jacobi", rtol=0.1)
         hetero.solve_cg(A, b, method="numba", M="jacobi", maxiter=20)
         hetero.solve_cg(hetero.Poisson((80, 80)), b, method="numba", maxiter=20)
-        value_ranges.is_wide(image, Filter(taps), window_of(image.shape, taps.shape, "same"), 0.0)
+        filters.is_wide(
+            image, filters.Filter(taps), window_of(image.shape, taps.shape, "same"), 0.0
+        )
         found = {}
         for module in (cg, csr, jacobi, multigrid, ranges, vectors):
             for name, loop in vars(module).items():

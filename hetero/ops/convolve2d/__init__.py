@@ -7,18 +7,17 @@ from typing import Any
 import numpy as np
 
 from hetero import registry, settings
-from hetero.arrays import Array, describe_used
+from hetero.arrays import Array, Spec, describe_used
 from hetero.calling import planner
 from hetero.calling.call_cache import MISS
-from hetero.ops.convolve2d import methods  # noqa: F401  # registers them
-from hetero.ops.convolve2d.operands import NAME, checked, from_dims, problem
-from hetero.ops.convolve2d.planning import SMALL, key_of, planned, scipys
-from hetero.ops.convolve2d.ranges import cut
-from hetero.ops.convolve2d.window import MODES
+from hetero.ops.convolve2d.methods import cut
+from hetero.ops.convolve2d.planning import SMALL, key_of, plan_of, result_of, scipys
+from hetero.ops.convolve2d.problem import MODES, NAME, checked, described
 from hetero.pricing.plan import Plan
+from hetero.registry.problem import Problem, check_dims
 from hetero.tables import find
 
-__all__ = ["OPERATION", "convolve2d", "from_dims", "problem"]
+__all__ = ["OPERATION", "convolve2d", "from_dims", "problem_of"]
 
 _ndarray = np.ndarray
 _forced = settings.forced.get
@@ -57,16 +56,14 @@ def convolve2d(
         a row that make up the filter), "fft" (transforms of the image, or of tiles where that costs
         less), "streamed" (bands of an image on the host that go to a GPU, are convolved by one of
         these and come back, all at the same time), "scipy" (SciPy's function, for dtypes that no
-        other takes, and where the loops of others are not compiled; sums by NumPy while nobody has
-        imported `scipy.signal`).
+        other takes, and where the loops of others are not compiled).
 
     Returns
     -------
     (..., oh, ow) array
-        float32 and float64 run on devices; complex numbers as sums of real convolutions; what else
-        there is, integers for example, by SciPy on the CPU. A
-        NumPy array where the image lies on the host and the filter too; else an array of the device
-        array's type, there.
+        float32 and float64 run on devices; complex numbers as sums of real convolutions; integers
+        and others by SciPy on the CPU. A NumPy array where both operands lie on the host; else an
+        array of the device array's type, there.
 
     Raises
     ------
@@ -79,27 +76,23 @@ def convolve2d(
 
     Notes
     -----
-    "streamed" takes images of any size, whatever memory the device has. "direct" on the CPU
-    is SciPy's loop on the calling thread where there are few products. The smallest complex arrays
-    are SciPy's too.
+    "streamed" takes images of any size, whatever memory the device has. "direct" on the CPU is
+    SciPy's loop where there are few products, also of complex numbers; while nobody has imported
+    `scipy.signal`, such calls are summed by NumPy.
 
     By every method results are exactly 0 where all products are, whole if all operands are and the
-    sums fit the dtype, and not negative if no operand is, as the direct sum's. Sums of broken
-    numbers that cancel are 0 in none of them but by luck. Where an image has windows that hold
-    nothing but zeros, a transform on the CPU takes up to twice its time.
+    sums fit the dtype, and not negative if no operand is, as the direct sum's. Where an image has
+    windows that hold nothing but zeros, a transform on the CPU takes up to twice its time. NaN and
+    infinity spread as in the direct sum, which takes the place of results that are not finite.
 
-    NaN and infinity spread as in the direct sum: where another method's result is not finite, the
-    direct sum takes its place.
+    "fft" is accurate relative to the largest values of the image, or of the tile. It is not chosen
+    where values on the host, the fill value or the filter are seen to differ so much in size that
+    an error is estimated to exceed 1e3 eps of the sum of the products' absolute values. Results
+    that meet less of the image than a block of half the filter's extents do not count. By name it
+    is taken whatever the values. Images on a device are not looked at.
 
-    "fft" is accurate relative to the largest values of the image, or of the tile: one pixel of 1e20
-    leaves nothing of others of 1. It is not chosen where values on the host, the fill value or the
-    filter are seen to differ so much in size that an error is estimated to exceed 1e3 eps of the
-    sum of the products' absolute values. What "full" gives near its edges, and results that meet no
-    more than a corner of a part that is not zero, do not count. By name it is taken whatever the
-    values. Images on a device are not looked at.
-
-    How often the fastest method is chosen, and how much time a wrong choice costs, is in
-    ``docs/benchmarks.md``; ``hetero verify convolve2d`` measures it on this machine.
+    How often the fastest method is chosen is in ``docs/benchmarks.md``; ``hetero verify
+    convolve2d`` measures it on this machine.
 
     See Also
     --------
@@ -140,9 +133,7 @@ def convolve2d(
         if result is not MISS:
             return result
     placed = planner.placement(device, method)
-    return planned(
-        checked(in1, in2, mode, boundary, fillvalue, *placed, describe=describe_used)
-    ).run()
+    return result_of(checked(in1, in2, mode, boundary, fillvalue, *placed, describe=describe_used))
 
 
 def _plan(
@@ -153,7 +144,22 @@ def _plan(
     machine: planner.Machine = planner.HERE,
 ) -> Plan:
     placed = {"device": device, "method": method, "machine": machine}
-    return planned(checked(*operands, **options, **placed)).plan()
+    return plan_of(checked(*operands, **options, **placed))
+
+
+def problem_of(
+    in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: Any = 0
+) -> Problem:
+    """The problem of ``convolve2d(in1, in2, ...)`` as a whole, whatever parts it is done in, by all
+    but the values."""
+    call = checked(in1, in2, mode, boundary, fillvalue)
+    return described(call.a, call.b, call.dtype, call.window())
+
+
+def from_dims(dims: tuple[int, ...], dtype: str, on: str, mode: str = "full") -> Problem:
+    """The problem with dimensions H W FH FW, as ``hetero explain convolve2d`` asks for it."""
+    check_dims(NAME, dims, "H W FH FW")
+    return problem_of(Spec(dims[:2], dtype, on=on), Spec(dims[2:], dtype, on=on), mode)
 
 
 OPERATION = registry.register_operation(
@@ -163,7 +169,7 @@ OPERATION = registry.register_operation(
         call=convolve2d,
         summary="2-D convolution, with the semantics of scipy.signal.convolve2d",
         dims=("H W FH FW",),
-        problem=problem,
+        problem=problem_of,
         from_dims=from_dims,
         plan=_plan,
         options={"mode": (MODES, "which results; default: full")},

@@ -1,47 +1,30 @@
-"""What a convolution's ``run`` gets beside the image: the filter, its factors, the fill value."""
+"""What is known of values: a filter's factors, and whether a transform would lose small values."""
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import replace
+from math import isfinite
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hetero.arrays import Operand
+from hetero.host import loops
 from hetero.imports import load
+from hetero.ops.convolve2d.problem import FFT, Window
+from hetero.ops.linear_systems.systems import on_vectors
+from hetero.pricing.plan import CPU, Plan
+from hetero.registry.problem import Problem
 
 LARGEST_REMEMBERED = 4096  # elements of a filter whose content is compared from call to call
 PURPOSE = "convolution filters"
 _KEPT = 8  # things of filters, in each context
-_MOST = 8  # factors; more are not looked for
-_SAMPLE = 24  # rows and columns that are looked at first
-_ROWS = 64  # that are looked at while they are in a cache
-_LOST = 1e3  # eps by which a tap may be off, and how much larger its products may be
-
-
 # Whether results of the CPU's transforms are to be 0 where the direct sum's are.
 exact_zeros = ContextVar("exact_zeros", default=True)
-
-
-class computed_once:
-    """As `functools.cached_property`, whose lock, in Python 3.11, a fork leaves taken."""
-
-    def __init__(self, compute: Callable[[Any], Any]) -> None:
-        self._compute = compute
-        self.__doc__ = compute.__doc__
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        if instance is None:
-            return self
-        found = instance.__dict__[self._name] = self._compute(instance)
-        return found
 
 
 class Filter:
@@ -54,85 +37,63 @@ class Filter:
     def __init__(
         self, array: np.ndarray | None, held: Any = None, operand: Operand | None = None
     ) -> None:
-        self.array = array
-        self._held = held
-        self._operand = operand
-        self.made: dict[Any, Any] | None = None  # where it keeps things by itself
-        if operand is not None:
-            self.pointer: Any = operand.pointer
-            self.strides = operand.staged_strides()[-2:]
+        small = array is not None and array.size <= LARGEST_REMEMBERED
+        self.array, self.operand = array, operand
+        # The values of a small filter; what is kept for it is found by them.
+        self.content = array.tobytes() if small else None
+        self._held, self._found = held, {}
 
     def downloaded(self) -> Filter:
         """The filter with its values known."""
         if self.array is not None:
             return self
         transfer = load("hetero.moving.transfer")
-        return Filter(np.ascontiguousarray(transfer.to_host(self._held, self._operand)))
+        return Filter(np.ascontiguousarray(transfer.to_host(self._held, self.operand)))
 
     def at(self, pointer: int) -> Filter:
         """One on its device for another of the same kind, which the caller keeps alive."""
         if self.array is not None:
             return self
-        other = copy.copy(self)
-        other._held, other.pointer = None, pointer
-        return other
+        return Filter(None, None, self.operand._replace(pointer=pointer))
 
-    def held(self) -> Filter:
-        """The filter, for which `kept` keeps things as long as this one lives, however large."""
-        if self.content is not None or self.array is None:
-            return self
-        held = Filter(self.array)
-        held.made = {}
-        return held
-
-    @computed_once
-    def content(self) -> bytes | None:
-        """The values of a small filter; what is kept for it is found by them."""
-        small = self.array is not None and self.array.size <= LARGEST_REMEMBERED
-        return self.array.tobytes() if small else None
-
-    @computed_once
+    @property
     def taps(self) -> np.ndarray:
         """The flipped filter, rotated by 180 degrees, C-contiguous: convolution by correlation."""
         return np.ascontiguousarray(self.array[::-1, ::-1])
 
-    @computed_once
-    def facts(self) -> SimpleNamespace:
-        """What the filter's values, which are known, say.
-
-        Its factors and those of the flipped one, see `low_rank`; whether taps are ``whole``, none
-        is negative (``positive``), some are 0 (``zeros``); the sum of their sizes.
-        """
-        return self.found(_facts)
-
     def found(self, look: Callable[[np.ndarray], Any]) -> Any:
-        """``look(array)``, which for a small filter is remembered."""
-        if self.content is None:
-            return look(self.array)
-        return _remembered(look, self.content, self.array.shape, self.array.dtype.char)
+        """``look(array)``, remembered: for a small filter by its values."""
+        if self.content is not None:
+            return _remembered(look, self.content, self.array.shape, self.array.dtype.char)
+        if look not in self._found:
+            self._found[look] = look(self.array)
+        return self._found[look]
 
     @property
     def rank(self) -> int:
         """Number of its factors; 0 where there are too many, or its values are not known."""
-        found = None if self.array is None else self.facts.factors
-        return 0 if found is None else len(found[0])
+        factors = None if self.array is None else self.found(flipped_factors)
+        return 0 if factors is None else len(factors[0])
 
 
 class FilterOptions(NamedTuple):
-    """The filter, and the value beyond the image's edges."""
+    """What a convolution's ``run`` gets beside the image: filter, value beyond the edges."""
 
     filter: Filter
     fillvalue: Any
 
 
+@functools.lru_cache(maxsize=1024)
+def _remembered(
+    look: Callable[[np.ndarray], Any], content: bytes, shape: tuple[int, int], dtype: str
+) -> Any:
+    return look(np.frombuffer(content, dtype).reshape(shape))
+
+
 def kept(device: Any, filter: Filter, what: Any, make: Callable[[], Any]) -> Any:
-    """What ``make()`` made for the filter's values on a device, now or earlier."""
+    """What ``make()`` made for the values of a filter, of a small one now or earlier."""
     if filter.content is None:
-        if filter.made is None:
-            return make()
-        if what not in filter.made:
-            filter.made[what] = make()
-        return filter.made[what]
+        return make()
     array = filter.array
     key = filter.content, array.shape, array.dtype.char, what
     made = device.storage().find(PURPOSE, key)
@@ -143,6 +104,11 @@ def kept(device: Any, filter: Filter, what: Any, make: Callable[[], Any]) -> Any
 
 
 # -- Filters of low rank: sums of a few products of a column and a row -----------------------------
+
+_MOST = 8  # factors; more are not looked for
+_SAMPLE = 24  # rows and columns that are looked at first
+_ROWS = 64  # that are looked at while they are in a cache
+_OFF = 1e3  # eps by which a tap may be off, and how much larger its products may be
 
 
 @np.errstate(all="ignore")  # what underflows is too small to count, and NaN ends the search
@@ -156,26 +122,23 @@ def low_rank(filter: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     Returns
     -------
     (columns, rows) : (r, fh) and (r, fw) ndarray, or None
-        Their products add up to the filter up to twice the rounding of its dtype, in the 1-norm:
         ``abs(filter - columns.T @ rows).sum() <= 2 eps abs(filter).sum()``, less than the bound on
-        the rounding of the direct sum; each of them is 0 where a tap is; and no tap is lost beside
-        larger ones: see `_kept`. r is at most 8, and r (fh + fw) < fh fw. Of whole numbers they are
-        whole: so are their sums. None where there is no such r.
+        the rounding of the direct sum; each product is 0 where a tap is; no tap is lost beside
+        larger ones, see `_are_close`. r is at most 8, and r (fh + fw) < fh fw. Factors of whole
+        numbers are whole: so are their sums. None where there is no such r.
 
     Notes
     -----
     By adaptive cross approximation with full pivoting: the largest element's row and column are
-    taken out until nothing is left. It needs r passes over the filter and, unlike an SVD, no
-    LAPACK, whose threads would hold up the loops that follow.
+    taken out until nothing is left, in r passes over the filter and without LAPACK, whose threads
+    would hold up the loops that follow.
 
     References
     ----------
     M. Bebendorf, "Approximation of boundary element matrices", Numer. Math. 86 (2000), 565-589.
     """
     fh, fw = filter.shape
-    if not filter.size:
-        return None
-    most = min(_MOST, (fh * fw - 1) // (fh + fw))
+    most = min(_MOST, (fh * fw - 1) // max(fh + fw, 1))
     if most < 1:
         return None
     if max(fh, fw) > 2 * _SAMPLE:
@@ -186,6 +149,12 @@ def low_rank(filter: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     return _crosses(filter, most)
 
 
+def flipped_factors(filter: np.ndarray) -> tuple[np.ndarray, ...] | None:
+    """`low_rank` of the flipped filter."""
+    found = low_rank(filter)
+    return found and tuple(np.ascontiguousarray(lines[:, ::-1]) for lines in found)
+
+
 def is_whole(x: np.ndarray) -> bool:
     """Whether all numbers of a matrix are whole; most matrices differ in their first row."""
     parts = (x[i : i + _ROWS] for i in range(1, len(x), _ROWS))
@@ -193,13 +162,13 @@ def is_whole(x: np.ndarray) -> bool:
 
 
 def _crosses(filter: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Products of columns and rows that are as close as `low_rank` says; None where ``most`` are
+    not enough."""
     taps = filter.astype(np.float64)
-    rest = taps.copy()
-    total = float(np.abs(rest).sum())
+    rest, total = taps.copy(), float(np.abs(taps).sum())
     if not np.isfinite(total):
         return None
-    whole = total < 1 / np.finfo(np.float64).eps and is_whole(taps)
-    info = np.finfo(filter.dtype)
+    info, whole = np.finfo(filter.dtype), total < 1 / np.finfo(np.float64).eps and is_whole(taps)
     enough = 2.0 * float(info.eps) * total
     columns: list[np.ndarray] = []
     rows: list[np.ndarray] = []
@@ -218,48 +187,143 @@ def _crosses(filter: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray] | N
         rest -= column[:, None] * row
         columns.append(column)
         rows.append(row)
-        if float(np.abs(rest).sum()) > enough:
-            continue
-        rounded = np.array(columns).astype(filter.dtype), np.array(rows).astype(filter.dtype)
-        products = [c[:, None].astype(np.float64) * r for c, r in zip(*rounded, strict=True)]
-        error, size = np.abs(taps - sum(products)), sum(map(np.abs, products))
-        exact = not size[taps == 0.0].any()  # no rounding where SciPy has 0
-        right = exact and float(error.sum()) <= enough and _kept(taps, error, size, info)
-        return rounded if right else None
+        if float(np.abs(rest).sum()) <= enough:
+            found = np.array(columns).astype(filter.dtype), np.array(rows).astype(filter.dtype)
+            return found if _are_close(taps, found, enough, info) else None
     return None
 
 
-def _kept(taps: np.ndarray, error: np.ndarray, size: np.ndarray, info: np.finfo) -> bool:
-    """Whether small taps count where the image is small, or 0, beneath the large ones.
+def _are_close(taps: np.ndarray, found: tuple[Any, Any], enough: float, info: np.finfo) -> bool:
+    """Whether rounded factors are right, and small taps count beneath large ones.
 
-    Each tap is right to 1e3 eps of itself; or its products nearly cancel, and it is right to their
-    rounding. The products' ``size`` is no more than 1e3 times the taps around; if none is negative,
-    than the tap itself, so that no sum is.
+    There is no rounding where a tap is 0. Each tap is right to 1e3 eps of itself; or its products
+    nearly cancel, and it is right to their rounding. The products' size is no more than 1e3 times
+    the taps around; if none is negative, than the tap itself, so that no sum is.
     """
-    around, positive = np.abs(taps), bool((taps >= 0.0).all())
-    taps = around
-    if not positive:
-        around = np.lib.stride_tricks.sliding_window_view(np.pad(taps, 1), (3, 3)).max(axis=(2, 3))
-    right = (error <= _LOST * info.eps * taps + info.tiny) | (error <= 4.0 * info.eps * size)
-    return bool((right & (size <= _LOST * around + info.tiny)).all())
+    products = [c[:, None].astype(np.float64) * r for c, r in zip(*found, strict=True)]
+    error, size = np.abs(taps - sum(products)), sum(map(np.abs, products))
+    if size[taps == 0.0].any() or float(error.sum()) > enough:
+        return False
+    sizes = around = np.abs(taps)
+    if not (taps >= 0.0).all():
+        padded = np.pad(sizes, 1)
+        around = np.lib.stride_tricks.sliding_window_view(padded, (3, 3)).max(axis=(2, 3))
+    right = (error <= _OFF * info.eps * sizes + info.tiny) | (error <= 4.0 * info.eps * size)
+    return bool((right & (size <= _OFF * around + info.tiny)).all())
 
 
-@functools.lru_cache(maxsize=512)
-def _remembered(
-    look: Callable[[np.ndarray], Any], content: bytes, shape: tuple[int, int], dtype: str
-) -> Any:
-    return look(np.frombuffer(content, dtype).reshape(shape))
+# -- Values that a transform spreads or loses ------------------------------------------------------
+# A transform's error is eps times the norm of the filter times the root mean square of a tile of
+# the image; the direct sum's is eps times the sum of the products' absolute values at each point.
+# One value of 1e20 among others of 1 leaves nothing of them in a transform's result.
+
+_FAMILY = loops.register(loops.Family("ranges", f"{__name__}:examples"))
+# ``_serving(dtype)`` for float32 or float64: by NumPy on one thread where they are not compiled.
+_serving = loops.Serving(_FAMILY, "hetero.kernels.cpu.ranges", "hetero.kernels.cpu.ranges_numpy")
+_LOST = 1e3  # eps of the sum of the products' absolute values by which a transform may be off
+_SMALL = 1 << 14  # values that NumPy looks at sooner than a compiled loop is called
+_LARGEST = 32  # one in this many of a filter's values may be as large as it likes
 
 
 @np.errstate(all="ignore")
-def _facts(filter: np.ndarray) -> SimpleNamespace:
-    found = low_rank(filter)
-    flipped = found and tuple(np.ascontiguousarray(lines[:, ::-1]) for lines in found)
+def facts_of(filter: np.ndarray) -> SimpleNamespace:
+    """Whether taps are ``whole``, none is negative (``positive``), some are 0 (``zeros``); the sum
+    of their sizes; the 2-norm, and the mean of all but the largest, in terms of the largest: 0
+    where all are, or where one is not finite."""
+    sizes = np.abs(filter, dtype=np.float64)
+    largest, total = float(sizes.max()), float(sizes.sum())
+    norm = mean = 0.0
+    if 0.0 < largest < np.inf:
+        sizes /= largest
+        some = sizes[sizes > 0.0]
+        few = some.size - max(some.size // _LARGEST, 1)
+        # Not by BLAS, whose threads would spin while the loops of the check run.
+        norm = float(np.sqrt(np.square(sizes).sum()))
+        mean = float(np.partition(some, few)[:few].sum()) / sizes.size
     return SimpleNamespace(
-        factors=found,
-        flipped=flipped,
         whole=is_whole(filter),
         positive=bool((filter >= 0.0).all()),
         zeros=bool((filter == 0.0).any()),
-        size=float(np.abs(filter, dtype=np.float64).sum()),
+        size=total,
+        norm=norm,
+        mean=mean,
     )
+
+
+def is_finite(x: np.ndarray | None) -> bool:
+    """Whether an array, if its values are known, holds neither NaN nor infinity; many values by
+    threads, where they can."""
+    if x is None:
+        return True
+    if x.size < _SMALL or not x.flags.c_contiguous or x.dtype.char not in "fd":
+        return bool(np.isfinite(x).all())
+    return isfinite(on_vectors(x.dtype).times_zero(x.reshape(-1)))
+
+
+@np.errstate(all="ignore")
+def is_wide(
+    image: np.ndarray | None, filter: Filter, window: Window, fillvalue: float
+) -> bool | None:
+    """Whether a transform may be off by more than 1e3 eps of the sum of absolute products.
+
+    None where sums are not finite, so that a transform would spread NaN or infinity. Values that
+    are not known, of an image or of a filter, count as even.
+
+    Looked at, in one pass, are blocks of at most half the filter's extents, rounded up: every
+    window of the image that the filter covers holds one. A tile's mean square is at most the
+    largest value times the largest mean of a block. The sum of products is estimated by the least
+    block that is not zero and the mean of the filter without its largest values; results that meet
+    less than a block do not count.
+    """
+    if filter.array is None:
+        return False
+    facts = filter.found(facts_of)
+    if facts.norm == 0.0 and not np.isfinite(filter.array).all():
+        return None
+    if image is None:
+        return facts.norm > _LOST * facts.mean * filter.array.size
+    rows, columns = (window.filter_height + 1) // 2, (window.filter_width + 1) // 2
+    planes = loops.as_loops_take(image).reshape(-1, *image.shape[-2:])
+    sums, areas, peaks = _serving(image.dtype).block_sums(planes, rows, columns)
+    means = (sums / areas).max(axis=(1, 2))
+    if not np.isfinite(means).all():
+        return None
+    least = sums.min(axis=(1, 2))
+    if not least.all():
+        least = np.where(sums > 0.0, sums, np.inf).min(axis=(1, 2))
+    fill = abs(fillvalue) if window.filled else 0.0
+    errors = facts.norm * np.sqrt(np.maximum(peaks, fill)) * np.sqrt(np.maximum(means, fill))
+    return bool((errors > _LOST * facts.mean * least).any())
+
+
+def examples(dtype: np.dtype) -> None:
+    """Call the loop."""
+    load("hetero.kernels.cpu.ranges").block_sums(np.ones((1, 40, 40), dtype), 3, 3)
+
+
+# Seconds of a look: fixed; for a byte of the image on one core; for a block on one thread. 16 cores
+# of an H100's host go over 8192 x 8192 numbers of float32 in 5 ms, and over a million blocks in
+# 5.5 ms. For an element of a filter that is not remembered.
+_CALL, _BYTE, _BLOCK, _TAP = 7e-5, 2.8e-10, 5.5e-9, 3e-8
+_MOST_CORES = 16  # more are not faster than the memory
+
+
+def with_look(plan: Plan, problem: Problem, machine: dict[str, dict[str, Any]]) -> Plan:
+    """A plan whose candidates that transform take longer by what `is_wide` takes for the image of a
+    problem, on a machine with these descriptions of devices; the cheapest is first."""
+    w, dtype, cpu = problem.options, np.dtype(problem.dtype), machine.get(CPU, {})
+    cores = min(cpu.get("cores") or 1, _MOST_CORES)
+    if not (cpu.get("elsewhere") or loops.is_ready(_FAMILY.of(dtype))):
+        cores = 1
+    rows, columns = (w.filter_height + 1) // 2, (w.filter_width + 1) // 2
+    blocks = problem.batch * -(-w.height // rows) * -(-w.width // columns)
+    taps = w.filter_height * w.filter_width
+    look = _CALL + problem.batch * w.height * w.width * dtype.itemsize * _BYTE / cores
+    look += blocks * _BLOCK + (taps > LARGEST_REMEMBERED) * taps * _TAP
+    known, others = [], []
+    for c in plan.candidates:
+        if c.method == FFT and c.reason is None and c.seconds is not None:
+            c = c._replace(seconds=c.seconds + look, terms={"look": look, **c.terms})
+        (others if c.reason is not None or c.seconds is None else known).append(c)
+    known.sort(key=lambda c: c.seconds)
+    return replace(plan, candidates=(*known, *others))

@@ -1,24 +1,34 @@
 """The ways to convolve: why each cannot do a problem, what it takes, what it runs; and the table.
 
-A row is one method on some kinds of devices; a new one copies the row that is most like it.
+To add a method: write what it runs, as `cpu` or `device` says, and copy the row of the table that
+is most like it. `cut` gives the ranges in which any of them does a part of a call.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero import registry
-from hetero.arrays import HOST
+from hetero.arrays import HOST, dense
 from hetero.imports import load
 from hetero.moving import ranges, streaming
-from hetero.ops.convolve2d import direct_cpu, tiles
-from hetero.ops.convolve2d.filters import LARGEST_REMEMBERED, FilterOptions
-from hetero.ops.convolve2d.window import DIRECT, FFT, NAME, SCIPY, SEPARABLE, mode_of
+from hetero.ops.convolve2d import cpu, fft
+from hetero.ops.convolve2d.filters import LARGEST_REMEMBERED, FilterOptions, is_wide, with_look
+from hetero.ops.convolve2d.problem import (
+    DIRECT,
+    FFT,
+    NAME,
+    SCIPY,
+    SEPARABLE,
+    Window,
+    described,
+)
 from hetero.pricing import places
 from hetero.registry import Arguments
 from hetero.registry.models import Work
@@ -27,13 +37,12 @@ from hetero.registry.problem import DEVICE_DTYPES, Problem
 if TYPE_CHECKING:
     from hetero.devices.base import Device
 
-
+Info = dict[str, Any]
+Box = tuple[tuple[int, int], ...]
+Run = Callable[..., None]
 # What a filter's spectrum costs the host, in addition to what a convolution costs it.
 _SPECTRUM_CALLS = 0.7
-
-Info = dict[str, Any]
-Excludes = Callable[[Problem, Info], str | None]
-
+_WORKSPACE = 4  # of transforms, times a range and its result
 
 # -- Why a method cannot do a problem --------------------------------------------------------------
 
@@ -47,54 +56,51 @@ def not_real(problem: Problem, info: Info) -> str | None:
     return None
 
 
-def no_mode(problem: Problem, info: Info) -> str | None:
-    """SciPy knows three parts of the full convolution."""
-    if mode_of(problem.options) is None:
-        return "the part of the convolution that is wanted is none of SciPy's modes"
-    return None
-
-
 def spreads(problem: Problem, info: Info) -> str | None:
     """Methods that add up more than the filter covers spread what is not finite."""
     if not problem.options.finite:
         return "values that are not finite would spread further than in the direct sum"
-    return None
+    return not_real(problem, info)
 
 
 def high_rank(problem: Problem, info: Info) -> str | None:
     """Two passes per rank need a filter of low rank."""
-    return None if problem.options.rank > 0 else "the filter is not known to be of low rank"
+    known = "the filter is not known to be of low rank" if not problem.options.rank else None
+    return spreads(problem, info) or known
 
 
 def too_large(problem: Problem, info: Info) -> str | None:
-    """Shared memory holds columns of that number of taps."""
-    plan_convolve = load("hetero.kernels.convolution.plan")
-    most = plan_convolve.separable_limit(dtype=problem.dtype)
-    if max(problem.options.filter_height, problem.options.filter_width) > most:
-        return f"it takes filters up to {most} x {most}"
-    return None
+    """Shared memory holds columns of a number of taps."""
+    most = load("hetero.kernels.convolution.plan").separable_limit(dtype=problem.dtype)
+    fits = max(problem.options.filter_height, problem.options.filter_width) <= most
+    return high_rank(problem, info) or (None if fits else f"it takes filters up to {most} x {most}")
 
 
 def loses(problem: Problem, info: Info) -> str | None:
     """A transform's error is as large for small values as for the largest."""
-    if problem.options.wide_range:
-        return "values differ so much in size that a transform would lose the small ones"
-    return None
+    lost = "values differ so much in size that a transform would lose the small ones"
+    return spreads(problem, info) or (lost if problem.options.wide_range else None)
 
 
 def no_cufft(problem: Problem, info: Info) -> str | None:
     """Transforms on this machine's GPUs."""
-    return None if info.get("elsewhere") else load("hetero.devices.cuda.cufft").obstacle()
+    if (obstacle := loses(problem, info)) or info.get("elsewhere"):
+        return obstacle
+    return load("hetero.devices.cuda.cufft").obstacle()
 
 
-def _first_of(*checks: Excludes) -> Excludes:
-    """The first reason that any of several gives."""
+def not_in_ranges(problem: Problem, info: Info) -> str | None:
+    """Ranges of real floats that lie on the host."""
+    return not_real(problem, info) or places.not_in_ranges(problem, info)
 
-    def excludes(problem: Problem, info: Info) -> str | None:
-        reasons = (check(problem, info) for check in checks)
-        return next((reason for reason in reasons if reason is not None), None)
 
-    return excludes
+def not_plain(problem: Problem, info: Info) -> str | None:
+    """SciPy's loop takes long: it is for what no other method computes, or can here."""
+    if problem.options.mode is None:
+        return "the part of the convolution that is wanted is none of SciPy's modes"
+    if not_real(problem, info) or registry.missing(loops_of_direct(problem), info):
+        return None
+    return registry.Unasked(f"for dtypes that no other method computes, not {problem.dtype}")
 
 
 # -- What it takes ---------------------------------------------------------------------------------
@@ -117,20 +123,10 @@ def of_separable(problem: Problem, info: Info) -> Work:
     return _of_sum(problem, (w.rank * (w.filter_height + w.filter_width), 1))
 
 
-def of_separable_on_cpu(problem: Problem, info: Info) -> Work:
-    """The direct sum of a few products is SciPy's, which two passes do not catch up with."""
-    w = problem.options
-    taps = w.rank * (w.filter_height + w.filter_width)
-    if w.has_few(np.dtype(problem.dtype).char):
-        taps = max(taps, w.filter_height * w.filter_width + 1)
-    return _of_sum(problem, (taps, 1))
-
-
 def of_fft_on_cpu(problem: Problem, info: Info) -> Work:
-    """One tile or several, as SciPy transforms them."""
-    cores = _cores_elsewhere(info)
-    axes = tiles.on_cpu(problem.options, cores)
-    return _of_points(problem, tiles.weight_on_cpu(problem.options, axes, problem.batch, cores))
+    """One tile or several, as SciPy transforms them; on another machine by its cores."""
+    w, cores = problem.options, info.get("cores") if info.get("elsewhere") else None
+    return _of_points(problem, fft.weight_on_cpu(w, fft.on_cpu(w, cores), problem.batch, cores))
 
 
 def of_fft_on_device(problem: Problem, info: Info) -> Work:
@@ -140,13 +136,8 @@ def of_fft_on_device(problem: Problem, info: Info) -> Work:
     """
     filter = problem.inputs[1]
     new = filter.location != HOST or filter.size > LARGEST_REMEMBERED
-    weight = tiles.weight_on_device(tiles.on_device(problem.options), problem.batch, new)
+    weight = fft.weight_on_device(fft.on_device(problem.options), problem.batch, new)
     return _of_points(problem, weight, 1.0 + _SPECTRUM_CALLS * new)
-
-
-def _cores_elsewhere(info: Info) -> int | None:
-    """The cores of the machine that a profile from elsewhere describes; None for this one."""
-    return info.get("cores") if info.get("elsewhere") else None
 
 
 def _of_sum(problem: Problem, filter: tuple[int, int]) -> Work:
@@ -161,124 +152,162 @@ def _of_points(problem: Problem, weight: int, calls: float = 1.0) -> Work:
 
 
 def _moved(problem: Problem) -> float:
-    image, filter = problem.inputs
-    return float(image.nbytes + filter.nbytes + problem.output.nbytes)
+    return float(sum(o.nbytes for o in (*problem.inputs, problem.output)))
 
 
 # -- What it runs ----------------------------------------------------------------------------------
 
 
-def _lazy(module: str, name: str) -> Callable[[], Any]:
-    """Gives a function of this folder, whose module is loaded when it is first asked for."""
-
-    @functools.cache
-    def loaded() -> Any:
-        return getattr(load(f"hetero.ops.convolve2d.{module}"), name)
-
-    return loaded
-
-
-def _on_cpu(module: str, name: str) -> Callable[..., Any]:
-    """``run`` of a function ``compute(image, options, window, out)`` of a module.
-
-    The image is a stack (batch, h, w) of the result's dtype; ``options.filter.taps`` is the flipped
-    filter; the window may be of a band of the image, and then of no mode of SciPy's.
-    """
-    compute = _lazy(module, name)
+def _on_cpu(compute: Run) -> Run:
+    """``run`` of a function of the CPU."""
 
     def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
-        compute()(*direct_cpu.stacked(problem, arguments))
+        (image,), out, options = arguments
+        if options.filter.array is None:
+            options = options._replace(filter=options.filter.downloaded())
+        window, image = problem.options, np.asarray(image, out.dtype)
+        image = image.reshape(-1, *image.shape[-2:])
+        if image.strides[-1] != out.itemsize and image.shape[-1] > 1:
+            image = np.ascontiguousarray(image)
+        compute(image, options, window, out.reshape(-1, window.out_height, window.out_width))
 
     return run
 
 
 def _by_scipy(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
     (image,), out, options = arguments
-    out[...] = direct_cpu.by_scipy(image, options, problem.options)
+    out[...] = cpu.by_scipy(image, options, problem.options)
 
 
-def _on_device(module: str, name: str) -> Callable[..., Any]:
-    """``run`` of a function of the device, the problem, the image, the options and the result."""
-    compute = _lazy(module, name)
+def _on_device(name: str) -> dict[str, Callable[..., Any]]:
+    """``run`` and ``prepare`` of a function of `device`, of which no launch is made ahead."""
+
+    @cache
+    def compute() -> Run:
+        return getattr(load("hetero.ops.convolve2d.device"), name)
 
     def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
         (image,), output, options = arguments
         compute()(devices[0], problem, image, options, output)
 
-    return run
-
-
-def _prepared(module: str, name: str) -> Callable[..., Any]:
-    """``prepare`` of a function as in `_on_device`, of which no launch is made ahead."""
-    compute = _lazy(module, name)
-
     def prepare(device: Any, problem: Problem, aligned: int, options: FilterOptions) -> Any:
         convolve, storage, kept = compute(), load("hetero.devices.storage"), options.filter.at(0)
 
-        def run(image: int, filter: int, out: int) -> None:
+        def launch(image: int, filter: int, out: int) -> None:
             given = FilterOptions(kept.at(filter), options.fillvalue)
             with device.active(), storage.limited_to(places.memory_limit()):
                 convolve(device, problem, image, given, out)
 
-        return run
+        return launch
 
-    return prepare
+    return {"run": run, "prepare": prepare}
 
 
 def _prepare_direct(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
-    direct_device = load("hetero.ops.convolve2d.direct_device")
-    return direct_device.prepared_direct(device, problem, aligned, options)
-
-
-def _streamed(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
-    options = arguments.options
-    held = options._replace(filter=options.filter.held())  # goes up once
-    streaming.run(devices, problem, arguments._replace(options=held))
-
-
-def _plain_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
-    """SciPy's loop takes long: it is for what no other method computes, or can here."""
-    if (reason := no_mode(problem, info)) is not None or not_real(problem, info):
-        return reason
-    if registry.missing(_loops_of_direct(problem), info):
-        return None
-    other = f"for dtypes that no other method computes, not {problem.dtype}"
-    return registry.Unasked(other)
+    prepared_direct = load("hetero.ops.convolve2d.device").prepared_direct
+    return prepared_direct(device, problem, aligned, options)
 
 
 def _loops(problem: Problem) -> tuple[str, ...]:
-    return (direct_cpu.SUMS.of(problem.dtype),)
+    return (cpu.SUMS.of(problem.dtype),)
 
 
-def _loops_of_direct(problem: Problem) -> tuple[str, ...]:
-    dtype = np.dtype(problem.dtype)
-    few = direct_cpu.are_few(problem.options, problem.batch, dtype)
-    return () if few or direct_cpu.is_one(problem.options, problem.batch) else _loops(problem)
+def loops_of_direct(problem: Problem) -> tuple[str, ...]:
+    """The compiled loops that the direct sum needs: where it is SciPy's or NumPy's none."""
+    few = problem.options.has_few(np.dtype(problem.dtype).char, problem.batch)
+    return () if few or problem.options.is_outer else _loops(problem)
 
 
-_LOW_RANK = _first_of(spreads, not_real, high_rank)
-_TRANSFORMED = _first_of(spreads, not_real, loses)
-_CPU, _CUDA, _OPENCL = ("cpu",), ("cuda",), ("opencl",)
-_DIRECT = "direct_device", "direct"
-_SEPARABLE = "direct_device", "separable"
-_STREAMED = registry.Composed(of_direct, ranges.price)
-for kinds, method, excludes, counted, run, more in (
-    (_CPU, DIRECT, not_real, of_direct_on_cpu, _on_cpu("direct_cpu", "direct"),
-        {"loops": _loops_of_direct}),
-    (_CPU, SEPARABLE, _LOW_RANK, of_separable_on_cpu, _on_cpu("direct_cpu", "separable"),
-        {"loops": _loops}),
-    (_CPU, FFT, _TRANSFORMED, of_fft_on_cpu, _on_cpu("fft_cpu", "convolve"), {}),
-    (_CPU, SCIPY, _plain_obstacle, of_direct, _by_scipy, {}),
-    (_CUDA, DIRECT, not_real, of_direct, _on_device(*_DIRECT),
-        {"prepare": _prepare_direct}),
-    (_OPENCL, DIRECT, not_real, of_direct, _on_device(*_DIRECT), {}),
-    (registry.PORTABLE, SEPARABLE, _first_of(_LOW_RANK, too_large), of_separable,
-        _on_device(*_SEPARABLE), {"prepare": _prepared(*_SEPARABLE)}),
-    (_CUDA, FFT, _first_of(_TRANSFORMED, no_cufft), of_fft_on_device,
-        _on_device("fft_device", "convolve"), {"prepare": _prepared("fft_device", "convolve")}),
-    (registry.PORTABLE, "streamed", _first_of(not_real, places.not_in_ranges), _STREAMED,
-        registry.HostRun(_streamed, registry.ALWAYS), {}),
+_DIRECT = {"run": _on_device("direct")["run"]}
+for kinds, method, excludes, work, more in (
+    (("cpu",), DIRECT, not_real, of_direct_on_cpu,
+        {"run": _on_cpu(cpu.direct), "loops": loops_of_direct}),
+    (("cpu",), SEPARABLE, high_rank, of_separable,
+        {"run": _on_cpu(cpu.separable), "loops": _loops}),
+    (("cpu",), FFT, loses, of_fft_on_cpu, {"run": _on_cpu(fft.convolve)}),
+    (("cpu",), SCIPY, not_plain, of_direct, {"run": _by_scipy}),
+    (("cuda",), DIRECT, not_real, of_direct, {**_DIRECT, "prepare": _prepare_direct}),
+    (("opencl",), DIRECT, not_real, of_direct, _DIRECT),
+    (registry.PORTABLE, SEPARABLE, too_large, of_separable, _on_device("separable")),
+    (("cuda",), FFT, no_cufft, of_fft_on_device, _on_device("convolve")),
+    (registry.PORTABLE, "streamed", not_in_ranges, registry.Composed(of_direct, ranges.price),
+        {"run": registry.HostRun(streaming.run, registry.ALWAYS)}),
 ):  # fmt: skip
     registry.register_method(
-        operation=NAME, method=method, kinds=kinds, excludes=excludes, work=counted, run=run, **more
+        operation=NAME, method=method, kinds=kinds, excludes=excludes, work=work, **more
     )
+
+
+# -- Ranges, for several devices and for images that go through one --------------------------------
+
+
+def cut(problem: Problem) -> registry.Cut:
+    """How a convolution is cut: groups of whole images, or bands of rows of each.
+
+    What convolves a range is what the plan of that convolution, with the range on the device,
+    chooses.
+    """
+    image, filter = problem.inputs
+    whole, dtype = problem.options, np.dtype(problem.dtype)
+    stacked = len(image.shape) > 2
+
+    def part(box: Box, place: str) -> Problem:
+        (window, rows), (first, last) = band(whole, *box[1]), box[0]
+        shape = (*(last - first,) * stacked, window.height, window.width)
+        if place != HOST:
+            return described(dense(shape, dtype, place), filter, dtype, window)
+        some = image._replace(shape=shape, strides=image.strides[-len(shape) :])
+        if type(rows) is not slice and some.is_dense():
+            strides = *some.strides[:-2], *(2 * s for s in some.strides[-2:])
+            some = some._replace(strides=strides)  # so that packing is priced
+        return described(some, filter, dtype, window)
+
+    def arrays(box: Box, given: tuple[np.ndarray]) -> tuple[list[np.ndarray]]:
+        return ([images(np.asarray(given[0], dtype), box)[..., band(whole, *box[1])[1], :]],)
+
+    def output(box: Box, out: np.ndarray) -> np.ndarray:
+        return images(out, box)[..., slice(*box[1]), :]
+
+    def images(stack: np.ndarray, box: Box) -> np.ndarray:
+        return stack.reshape(-1, *stack.shape[-2:])[slice(*box[0])] if stacked else stack
+
+    def look(plan: Any, found: list[np.ndarray], options: FilterOptions) -> Problem:
+        """The problem of a range as its values decide it: a transform might lose some."""
+        problem = plan.problem
+        if plan.chosen.method != FFT:
+            return problem
+        wide = is_wide(found[0], options.filter, problem.options, options.fillvalue)
+        seen = problem.options._replace(finite=wide is not None, wide_range=bool(wide))
+        return replace(problem, options=seen)
+
+    return registry.Cut(
+        axes=(("images", problem.batch), ("rows", whole.out_height)),
+        needs=((0, 1),),
+        problem=part,
+        arrays=arrays,
+        output=output,
+        steps=(1, 1),
+        seconds=(0.0, 2.8e-4),  # H100, 16 cores
+        both=0.7,
+        workspace=_WORKSPACE,
+        priced=lambda plan, constants: with_look(plan, plan.problem, constants.machine()),
+        look=look,
+    )
+
+
+def band(whole: Window, begin: int, end: int) -> tuple[Window, slice | np.ndarray]:
+    """The window of rows ``begin`` to ``end`` of the result, and the rows of the image it is in.
+
+    With boundary "fill" these end where the image does. Else they are those of the image extended
+    above and below, so that nothing beyond them is read but to the left and right.
+    """
+    if (begin, end) == (0, whole.out_height):
+        return whole, slice(None)
+    first, last = begin - whole.top, end - whole.top + whole.filter_height - 1
+    rows: slice | np.ndarray = slice(max(first, 0), min(last, whole.height))
+    height, top = rows.stop - rows.start, rows.start - first
+    if whole.boundary != "fill":
+        if (rows.start, rows.stop) != (first, last):
+            rows = fft.places(first, last - first, whole.height, whole.boundary)
+        height, top = last - first, 0
+    return whole._replace(height=height, out_height=end - begin, top=top, mode=None), rows

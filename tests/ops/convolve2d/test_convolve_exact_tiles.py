@@ -10,7 +10,7 @@ from test_convolve_shapes import cases, compare
 
 from hetero import registry
 from hetero.devices.cuda import cufft
-from hetero.ops.convolve2d import fft_device, tiles
+from hetero.ops.convolve2d import device, fft
 from hetero.profile import inventory
 from hetero.registry import Implementation
 
@@ -46,12 +46,12 @@ def by_cufft(monkeypatch, opencl):
     ]
     monkeypatch.setitem(registry.problem._implementations, "convolve2d", [*known, *rows])
     monkeypatch.setattr(cufft, "obstacle", lambda: None)
-    monkeypatch.setattr(fft_device, "_transform", OnHost)
-    monkeypatch.setattr(tiles, "_POWERS", (64, 128))
-    tiles.on_device.cache_clear()
+    monkeypatch.setattr(device, "_transform", OnHost)
+    monkeypatch.setattr(fft, "_POWERS", (64, 128))
+    fft.on_device.cache_clear()
     inventory.changed()
     yield opencl
-    tiles.on_device.cache_clear()
+    fft.on_device.cache_clear()
     inventory.changed()
 
 
@@ -59,26 +59,26 @@ def by_cufft(monkeypatch, opencl):
 @pytest.mark.parametrize("several", [False, True])
 def test_the_kernels_around_cufft(by_cufft, several, dtype, monkeypatch):
     if several:
-        monkeypatch.setattr(tiles, "weight_on_device", as_many_tiles)
+        monkeypatch.setattr(fft, "weight_on_device", as_many_tiles)
     every_case(by_cufft, "fft", dtype)
 
 
 @pytest.mark.parametrize("several", [False, True])
 def test_lengths_of_the_transforms(by_cufft, several, monkeypatch):
-    def repaired(device, problem, image, options, out, only_if):
+    def repaired(where, problem, image, options, out, only_if):
         host = np.empty(1, np.int32)
-        device.download(only_if, host)
+        where.download(only_if, host)
         assert not host[0], "taken for not finite"
 
-    monkeypatch.setattr(fft_device, "direct", repaired)
+    monkeypatch.setattr(device, "direct", repaired)
     if several:
-        monkeypatch.setattr(tiles, "weight_on_device", as_many_tiles)
+        monkeypatch.setattr(fft, "weight_on_device", as_many_tiles)
     assert all(compare(case, i, by_cufft, "fft") for i, case in enumerate(cases("cuda", 240)))
 
 
 @pytest.mark.parametrize("dtype", REAL)
 def test_several_tiles(dtype, monkeypatch):
-    monkeypatch.setattr(tiles, "weight_on_cpu", lambda window, axes, *of: as_many_tiles(axes))
-    tiles.on_cpu.cache_clear()
+    monkeypatch.setattr(fft, "weight_on_cpu", lambda window, axes, *of: as_many_tiles(axes))
+    fft.on_cpu.cache_clear()
     every_case("cpu", "fft", dtype)
-    tiles.on_cpu.cache_clear()
+    fft.on_cpu.cache_clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -11,9 +10,7 @@ from convolutions import (
     BOUNDARIES,
     MODES,
     REAL,
-    check,
     close,
-    each_way,
     images,
     not_finite,
     obstacle,
@@ -27,48 +24,11 @@ from gpu_libraries import LIBRARIES
 import hetero.ops
 from hetero import registry, tables
 from hetero.arrays import describe, spec
-from hetero.errors import DeviceNotAvailable, MethodNotAvailable
+from hetero.errors import MethodNotAvailable
 from hetero.host import loops
-from hetero.ops.convolve2d.operands import described
-from hetero.ops.convolve2d.window import window_of
+from hetero.ops.convolve2d.problem import described, window_of
 
 pytestmark = pytest.mark.usefixtures("no_failure")
-
-
-def in_threads(work, count=8):
-    """Run ``work(number)`` in so many threads at once; the first exception is raised here."""
-    start = threading.Barrier(count)
-
-    def body(number):
-        start.wait()
-        work(number)
-
-    with ThreadPoolExecutor(count) as pool:
-        list(pool.map(body, range(count)))
-
-
-@each_way
-def test_threads(device, method):
-    step = 16 if device.startswith("opencl") else 8  # each size is seconds of compiling there
-    pairs = [
-        (images((n, n + 3)), np.outer(images(n // 6), images(n // 7))) for n in range(30, 62, step)
-    ]
-    reasons = [obstacle(*pair, device, method) for pair in pairs]
-    pairs = [pair for pair, reason in zip(pairs, reasons, strict=True) if reason is None]
-    if not pairs:
-        pytest.skip(reasons[0])
-    forced = {"device": device, "method": method}
-    expected = [hetero.convolve2d(*pair, "same", "wrap", **forced) for pair in pairs]
-    for result, pair in zip(expected, pairs, strict=True):
-        close(result, *pair, method, mode="same", boundary="wrap")
-
-    def work(number):
-        for turn in range(6):
-            which = (number + turn) % len(pairs)
-            result = hetero.convolve2d(*pairs[which], "same", "wrap", **forced)
-            np.testing.assert_array_equal(result, expected[which])
-
-    in_threads(work)
 
 
 def test_threads_with_the_choice_left_open():
@@ -82,7 +42,8 @@ def test_threads_with_the_choice_left_open():
             with hetero.use(device="cpu", method="fft" if number % 2 else "direct"):
                 close(hetero.convolve2d(a, b), a, b)
 
-    in_threads(work)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))  # the first exception is raised here
 
 
 def test_use():
@@ -98,22 +59,6 @@ def test_use():
         np.testing.assert_array_equal(hetero.convolve2d(a, b, method="direct"), direct)
     with hetero.use(method="separable"), pytest.raises(MethodNotAvailable):
         hetero.convolve2d(a, b)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "int64", "complex64"])
-def test_unknown_placement(dtype):
-    a, b = np.ones((5, 5), dtype), np.ones((3, 3), dtype)
-    for operands in ((a, b), (a[:0], b), (a.tolist(), b.tolist())):
-        with pytest.raises(MethodNotAvailable, match=r"'direct'.*'nonsense'"):
-            hetero.convolve2d(*operands, method="nonsense")
-        with pytest.raises(DeviceNotAvailable, match=r"'cpu'.*'nonsense'"):
-            hetero.convolve2d(*operands, device="nonsense")
-
-
-def test_methods_of_other_devices(opencl):
-    a, b = images((20, 20)), images((3, 3))
-    with pytest.raises(MethodNotAvailable):
-        hetero.convolve2d(a, b, device=opencl, method="fft")
 
 
 def test_device_arrays_come_back_to_their_device(cuda):
@@ -215,15 +160,6 @@ def test_gpu_arrays_that_are_not_finite(library, case):
                 for forced in ({}, {"device": "cuda:0"}):
                     result = on_gpu(hetero.convolve2d(A, B, *options, **forced), library)
                     spreads(result, a, b, *options)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", ["complex64", "complex128", "int32"])
-def test_gpu_forced_for_host_arrays_of_other_dtypes(dtype):
-    a, b = (9 * images((60, 61), dtype)).astype(dtype), (9 * images((9, 8), dtype)).astype(dtype)
-    for mode in MODES:
-        for boundary in BOUNDARIES:
-            check(a, b, {"device": "cuda:0"}, mode=mode, boundary=boundary, fillvalue=1)
 
 
 def test_a_new_filter_costs_its_spectrum():

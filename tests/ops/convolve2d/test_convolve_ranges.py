@@ -2,7 +2,7 @@
 
 A transform's error is eps times the largest values all over its tile; the direct sum's is eps times
 what it adds up at a point. Bounds here are 1e3 eps of the sum of the products' absolute values, at
-every point, as `hetero.ops.convolve2d.value_ranges` promises.
+every point, as `hetero.convolve2d` promises.
 """
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ import pytest
 from scipy.signal import convolve2d
 
 import hetero
-from hetero.ops.convolve2d import value_ranges
-from hetero.ops.convolve2d.filters import Filter, low_rank
-from hetero.ops.convolve2d.window import window_of
+from hetero.ops.convolve2d.filters import low_rank
 
 rng = np.random.default_rng(41)
 DTYPES = ["float32", "float64"]
 
 
-def eps_lost(result, image, filter, mode="same"):
+def eps_lost(result, image, filter, *options):
     """The largest error, in eps of the sum of the products' absolute values there."""
-    image, filter = image.astype("f8"), filter.astype("f8")
+    image, filter, options = image.astype("f8"), filter.astype("f8"), options or ("same",)
     rows = slice(0, len(result))
-    sums = convolve2d(abs(image), abs(filter), mode)[rows]
-    error = abs(result - convolve2d(image, filter, mode)[rows])
+    sums = convolve2d(abs(image), abs(filter), *options)[rows]
+    error = abs(result - convolve2d(image, filter, *options)[rows])
     return (error[sums > 0] / (np.finfo(result.dtype).eps * sums[sums > 0])).max(initial=0.0)
 
 
@@ -127,108 +125,33 @@ def test_a_stack_is_as_even_as_its_least_even_image():
     assert hetero.plan("convolve2d", stack, filter, mode="same").chosen.method == "direct"
 
 
-# -- What a transform loses, the check finds -----------------------------------------------------
-
-
-def seen(image, filter, mode="same", boundary="fill"):
-    found = window_of(np.shape(image), filter.shape, mode, boundary)
-    return value_ranges.is_wide(image, Filter(np.ascontiguousarray(filter)), found, 0.0)
-
-
-def lost_by(method, image, filter, mode, boundary):
-    """The largest error in eps of the sum of the products' absolute values."""
-    found = hetero.convolve2d(image, filter, mode, boundary, method=method, device="cpu")
-    sums = convolve2d(abs(image), abs(filter), mode, boundary)
-    error = abs(found - convolve2d(image, filter, mode, boundary))
-    return (error[sums > 0] / (2.0**-52 * sums[sums > 0])).max()
-
-
-@pytest.mark.parametrize("shape", [(15, 15), (15, 9), (9, 15)])
-@pytest.mark.parametrize("axis", [0, 1])
-def test_two_levels_wherever_they_meet(shape, axis):
-    """Of any extent from one to three filters, with the faint part of any size and place."""
-    f, lost = shape[axis], 0
-    filter = rng.random(shape)
-    for extent in range(f, 3 * f + 1, 5):
-        for faint in range(f, min(2 * f + 1, extent), 2):
-            for start in {0, (extent - faint) // 2, extent - faint}:
-                size = [40, 40]
-                size[axis] = extent
-                image = rng.random(size) * 1e14
-                part = [slice(None)] * 2
-                part[axis] = slice(start, start + faint)
-                image[tuple(part)] *= 1e-14
-                lost += (loses := lost_by("fft", image, filter, "same", "fill") > 1e3)
-                assert seen(image, filter) or not loses, (extent, faint, start)
-    assert lost > 20
-
-
-@pytest.mark.parametrize("by", [(0, 6), (6, 0), (1, 1), (3, -9), (15, 2)])
-def test_points_on_zeros(by):
-    image, filter = np.zeros((200, 201)), rng.random((31, 31))
-    image[100, 100], image[100 + by[0], 100 + by[1]] = 1e10, 1.0
-    assert lost_by("fft", image, filter, "same", "fill") > 1e3
-    assert hetero.plan("convolve2d", image, filter, mode="same").chosen.method != "fft"
-    assert lost_by(None, image, filter, "same", "fill") < 1e3
-    image[image > 0.0] = 1.0
-    assert hetero.plan("convolve2d", image, filter, mode="same").chosen.method == "fft"
-
-
-@pytest.mark.parametrize("peaks", [np.s_[15, 15], np.s_[15, 15:17], np.s_[:2, :2], np.s_[-2:, 7:9]])
-@pytest.mark.parametrize(
-    ("mode", "boundary"),
-    [(m, b) for m in ("same", "valid", "full") for b in ("fill", "wrap", "symm")],
-)
-def test_peaks_of_a_filter_beside_zeros(peaks, mode, boundary):
+@pytest.mark.parametrize("boundary", ["fill", "wrap", "symm"])
+@pytest.mark.parametrize("peaks", [np.s_[15, 15:17], np.s_[:2, :2], np.s_[-2:, 7:9]])
+def test_peaks_of_a_filter_beside_zeros(peaks, boundary):
     image, filter = np.pad(rng.random((60, 70)), 40), rng.random((31, 31))
     filter[peaks] = 1e12
-    assert lost_by("fft", image, filter, mode, boundary) > 1e3
-    assert seen(image, filter, mode, boundary)
-    assert lost_by(None, image, filter, mode, boundary) < 1e3
+    for mode in ("same", "valid", "full"):
+        options = mode, boundary
+        by_fft = hetero.convolve2d(image, filter, *options, method="fft", device="cpu")
+        assert eps_lost(by_fft, image, filter, *options) > 1e3
+        found = hetero.convolve2d(image, filter, *options)
+        assert eps_lost(found, image, filter, *options) < 1e3
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("f", [31, 41, 63])
+@pytest.mark.parametrize("f", [41, 63])
 def test_ordinary_images_and_filters_are_even(f, dtype):
     y, x = np.mgrid[:f, :f] - (f - 1) / 2.0
     gauss = np.exp(-(x * x + y * y + 0.5 * x * y) / (2.0 * (0.15 * f + 0.35) ** 2))
-    filters = rng.random((f, f)), rng.standard_normal((f, f)), gauss, np.ones((f, f))
-    filters = (*filters, gauss * np.cos(0.4 * x + 0.3 * y))
+    filters = rng.random((f, f)), rng.standard_normal((f, f)), gauss, gauss * np.cos(0.4 * x + y)
     y, x = np.mgrid[:300, :400]
     photo = 90 + 60 * np.sin(y / 37) * np.cos(x / 23) + 12 * rng.standard_normal(y.shape)
-    photo = photo.clip(0, 255).round()
-    images = rng.random(y.shape), rng.standard_normal(y.shape), photo
-    images = (*images, *(np.pad(image, ((67, 50), (61, 90))) for image in images))
-    for image in images:
+    images = rng.random(y.shape), rng.standard_normal(y.shape), photo.clip(0, 255).round()
+    for image in (*images, *(np.pad(image, ((67, 50), (61, 90))) for image in images)):
         for filter in filters:
             for mode in ("same", "valid", "full"):
-                assert not seen(image.astype(dtype), filter.astype(dtype), mode)
-    plan = hetero.plan(
-        "convolve2d", images[-1].astype(dtype), filters[0].astype(dtype), mode="same"
-    )
-    assert plan.chosen.method == "fft"
-
-
-@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
-@pytest.mark.parametrize("real", ["image", "filter"])
-@pytest.mark.parametrize("size", [(6, 7), (130, 140)])
-def test_infinity_beside_complex_numbers(size, real, value):
-    """A real operand counts as complex, whatever the sizes: zero times infinity is NaN."""
-    image, filter = rng.random(size), rng.random((5, 4))
-    for place in (image, filter):
-        a, b = image.copy(), filter.copy()
-        (a if place is image else b)[2, 3] = value
-        if real == "image":  # 1j times infinity would be NaN already
-            b = b.astype(complex)
-            b.imag = 0.5
-        else:
-            a = a.astype(complex)
-            a.imag = 0.5
-        found, expected = (convolve(a, b, "same") for convolve in (hetero.convolve2d, convolve2d))
-        for part in ("real", "imag"):
-            np.testing.assert_array_equal(
-                np.isnan(getattr(found, part)), np.isnan(getattr(expected, part))
-            )
+                given = image.astype(dtype), filter.astype(dtype)
+                assert hetero.plan("convolve2d", *given, mode=mode).chosen.method == "fft"
 
 
 # -- Filters of low rank -------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from hetero import devices
 from hetero.errors import MethodNotAvailable
 from hetero.kernels.convolution import plan_tiled
 from hetero.kernels.cpu import convolve as cpu_convolve
-from hetero.ops.convolve2d import tiles
+from hetero.ops.convolve2d import fft
 
 PRODUCTS = 3 << 20  # of a sum that SciPy, and the direct methods, are asked for at most
 LARGEST = {"cpu": 1100, "cuda": 700, "opencl": 140}
@@ -46,7 +46,7 @@ def thresholds(kind):
 
 
 def good_length(kind):
-    return tiles.good_length_on_cpu if kind == "cpu" else tiles.good_length_on_device
+    return fft.good_length_on_cpu if kind == "cpu" else fft.good_length_on_device
 
 
 def extents(values, kind, marks, mode):
@@ -149,7 +149,7 @@ def test_what_is_chosen():
 
 
 def test_several_tiles_on_the_cpu(monkeypatch):
-    monkeypatch.setattr(tiles, "weight_on_cpu", lambda window, axes, *of: as_many_tiles(axes))
-    tiles.on_cpu.cache_clear()
+    monkeypatch.setattr(fft, "weight_on_cpu", lambda window, axes, *of: as_many_tiles(axes))
+    fft.on_cpu.cache_clear()
     assert all(compare(case, i, "cpu", "fft") for i, case in enumerate(cases("cpu", 360)))
-    tiles.on_cpu.cache_clear()
+    fft.on_cpu.cache_clear()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
 
 import numpy as np
@@ -14,29 +13,29 @@ from convolutions import as_many_tiles
 from scipy.signal import convolve2d
 
 import hetero
-from hetero.ops.convolve2d import fft_cpu, tiles
-from hetero.ops.convolve2d.window import window_of
+from hetero.ops.convolve2d import fft
+from hetero.ops.convolve2d.problem import window_of
 
 
 @pytest.fixture
 def many_threads(monkeypatch):
     """Three threads, for however little work."""
-    monkeypatch.setattr(tiles, "threads_for", lambda points, cores=None: 3)
-    tiles.on_cpu.cache_clear()
+    monkeypatch.setattr(fft, "threads_for", lambda points, cores=None: 3)
+    fft.on_cpu.cache_clear()
     yield
-    tiles.on_cpu.cache_clear()
+    fft.on_cpu.cache_clear()
 
 
 @pytest.fixture(params=["one tile", "several"])
 def cut(request, monkeypatch):
     """The image as one tile, or as several."""
-    tiles.on_cpu.cache_clear()
+    fft.on_cpu.cache_clear()
     if request.param == "several":
-        monkeypatch.setattr(tiles, "weight_on_cpu", lambda window, axes, *of: as_many_tiles(axes))
+        monkeypatch.setattr(fft, "weight_on_cpu", lambda window, axes, *of: as_many_tiles(axes))
     else:
-        monkeypatch.setattr(tiles, "_several_on_cpu", lambda window, cores: None)
+        monkeypatch.setattr(fft, "_cuts", lambda *axis: [])
     yield
-    tiles.on_cpu.cache_clear()
+    fft.on_cpu.cache_clear()
 
 
 @pytest.mark.parametrize("boundary", ["fill", "wrap", "symm"])
@@ -53,48 +52,25 @@ def test_threads_compute_what_scipy_does(many_threads, cut, boundary, mode):
 def test_the_number_of_threads_changes_no_more_than_the_last_bits(cut, monkeypatch):
     rng = np.random.default_rng(2)
     image, kernel = rng.random((300, 200)), rng.random((9, 9))
-    window = window_of(image.shape, kernel.shape, "same")
-    tiles.on_cpu(window)  # which stays
+    fft.on_cpu(window_of(image.shape, kernel.shape, "same"))  # which stays
     results = []
     for threads in (1, 2, 5):
-        monkeypatch.setattr(tiles, "threads_for", lambda points, cores=None, n=threads: n)
+        monkeypatch.setattr(fft, "threads_for", lambda points, cores=None, n=threads: n)
         results.append(hetero.convolve2d(image, kernel, "same", device="cpu", method="fft"))
     for other in results[1:]:  # a transform's last bits depend on those done beside it
         np.testing.assert_allclose(other, results[0], rtol=0, atol=1e-13 * kernel.sum())
 
 
-def test_an_error_in_a_thread_is_the_callers():
-    caller, raised = threading.get_ident(), threading.Event()
-
-    def work(item):
-        if threading.get_ident() == caller:
-            assert raised.wait(10)
-        else:
-            raised.set()
-            raise ZeroDivisionError(item)
-
-    with pytest.raises(ZeroDivisionError):
-        fft_cpu._each(work, range(12), 2)
-
-
-def test_threads_have_the_callers_errstate():
-    found = []
-    with np.errstate(over="raise"):
-        fft_cpu._each(lambda _: found.append(np.geterr()["over"]), range(50), 3)
-    assert found == ["raise"] * 50
-
-
 def test_a_long_line_is_planned_at_once():
-    window = window_of((1, 10**8), (1, 9), "same")
     start = time.perf_counter()
-    assert tiles.on_cpu(window) is not None
+    assert fft.on_cpu(window_of((1, 10**8), (1, 9), "same")) is not None
     assert time.perf_counter() - start < 1.0
 
 
 AT_EXIT = """
 import atexit, numpy as np, hetero
-from hetero.ops.convolve2d import tiles
-tiles.threads_for = lambda points, cores=None: 3
+from hetero.ops.convolve2d import fft
+fft.threads_for = lambda points, cores=None: 3
 image, kernel = np.ones((300, 300)), np.ones((3, 3))
 def last():
     for extent in (30, 300):
@@ -126,9 +102,7 @@ def test_a_forked_child_has_threads_of_its_own(many_threads):
 
 
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
-@pytest.mark.parametrize(
-    "at", [(0, 0), (0, 53), (11, 11), (46, 55), (46, 20), (20, 55), (-3, -2), (-8, 0)]
-)
+@pytest.mark.parametrize("at", [(0, 0), (0, 53), (11, 11), (46, 55), (20, 55), (-3, -2), (-8, 0)])
 def test_the_only_window_of_zeros(cut, at, mode):
     """Zeros as large as the filter somewhere, and what is left of them at an edge."""
     rng = np.random.default_rng(3)

@@ -1,38 +1,103 @@
-"""What a convolution is asked: operands checked as SciPy would, and made a problem."""
+"""What a convolution is asked: operands checked as SciPy would, and which part of it is wanted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isfinite, prod
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.arrays import (
-    HOST,
-    Operand,
-    Spec,
-    array_or_spec,
-    dense,
-    describe,
-    is_device_array,
-    name_of,
-)
+from hetero.arrays import HOST, Operand, Spec, array_or_spec, dense, describe, name_of
 from hetero.calling.planner import HERE, Machine
 from hetero.errors import one_of
 from hetero.imports import load
 from hetero.moving import results
-from hetero.ops.convolve2d.filters import Filter
-from hetero.ops.convolve2d.value_ranges import is_finite, is_wide
-from hetero.ops.convolve2d.window import ALIASES, BOUNDARIES, MODES, NAME, Window, window_of
-from hetero.registry.problem import Problem, check_dims, dtype_obstacle
+from hetero.registry.problem import Problem, dtype_obstacle
 
+NAME = "convolve2d"
+DIRECT, SEPARABLE, FFT, SCIPY = "direct", "separable", "fft", "scipy"  # methods
+MODES = ("full", "same", "valid")
+BOUNDARIES = ("fill", "wrap", "symm")
+ALIASES = {"pad": "fill", "circular": "wrap", "symmetric": "symm"}  # as SciPy
+# Products of one image's direct sum up to which SciPy's loop on one thread has ended before
+# another has begun, by the character of the dtype; in the time of four it begins a result.
+FEW_PRODUCTS = {"f": 1 << 14, "d": 1 << 14, "F": 1 << 16, "D": 1 << 16}
+_RESULT = 4
 _NARROW = 16  # a stack of more images, higher than that and 3 or 4 wide, is an image in colour
 _NUMBERS = "biufc"  # kinds of dtypes
-LARGEST_DOWNLOADED = 1024  # elements of a filter on a device whose rank may be looked at
 
 
-class CheckedCall(NamedTuple):
+class Window(NamedTuple):
+    """Which part of a convolution is wanted, what lies beyond the image, what values are known.
+
+    out[i, j] = sum over u, v of taps[u, v] * image[i + u - top, j + v - left], the taps being the
+    flipped filter: rotated by 180 degrees.
+    """
+
+    height: int  # of the image
+    width: int
+    filter_height: int
+    filter_width: int
+    out_height: int
+    out_width: int
+    top: int  # rows above the image that the first result reads
+    left: int  # likewise columns
+    boundary: str  # "fill", "wrap" or "symm"; "fill" where nothing beyond the image is read
+    filled: bool = False  # whether the fill value is another one than 0
+    # Products of a column and a row that make up the filter; 0: too many, or values not known.
+    rank: int = 0
+    finite: bool = True  # False where image or filter is known to hold NaN or infinity
+    # Whether values are known to differ so much in size that a transform would lose small ones.
+    wide_range: bool = False
+
+    # Of SciPy's; None for a part of one, a band of rows.
+    mode: str | None = None
+
+    def has_few(self, char: str, batch: int = 1) -> bool:
+        """Whether the direct sum, in a dtype with this character, is SciPy's."""
+        products = self.filter_height * self.filter_width + _RESULT
+        is_small = self.out_height * self.out_width * products <= FEW_PRODUCTS[char]
+        return is_small and batch == 1 and self.mode is not None
+
+    @property
+    def code(self) -> int:
+        """The boundary's number, as kernels know it."""
+        return BOUNDARIES.index(self.boundary)
+
+    @property
+    def is_outer(self) -> bool:
+        """Whether each result is one product, all else zeros beyond the image."""
+        thin = min(self.height, self.filter_height) == min(self.width, self.filter_width) == 1
+        return thin and (not self.extended or self.filter_height * self.filter_width == 1)
+
+    @property
+    def extended(self) -> bool:
+        """Whether something other than zeros lies beyond the image."""
+        return self.boundary != "fill" or self.filled
+
+
+def window_of(
+    shape: tuple[int, int],
+    filter_shape: tuple[int, int],
+    mode: str,
+    boundary: str = "fill",
+    filled: bool = False,
+    **known: Any,
+) -> Window:
+    """The window of a mode; for 'valid', the image is the larger one."""
+    (h, w), (fh, fw) = shape, filter_shape
+    if mode == "full":
+        out, lead = (h + fh - 1, w + fw - 1), (fh - 1, fw - 1)
+    elif mode == "same":
+        out, lead = (h, w), (fh // 2, fw // 2)
+    else:
+        out, lead, boundary, filled = (h - fh + 1, w - fw + 1), (0, 0), "fill", False
+    filled = filled and boundary == "fill"
+    return Window(h, w, fh, fw, *out, *lead, boundary, filled, mode=mode, **known)
+
+
+class Call(NamedTuple):
     """A call's arguments, checked."""
 
     image: Any  # an array or Spec, as the filter
@@ -45,16 +110,14 @@ class CheckedCall(NamedTuple):
     fillvalue: Any  # another one than 0 with "fill" only
     device: str | None  # forced placement
     method: str | None
-    machine: Machine = HERE  # the one that is asked
-    # Whether the result is to stay on the device that computes it; not of a part of a call.
-    stays: bool = False
+    machine: Machine  # the one that is asked
+    stays: bool  # whether the result is to stay on the device that computes it; not of a part
 
-    def of(self, image: Any, filter: Any, fillvalue: Any = None) -> CheckedCall:
-        """The same of other operands, with another fill value where one is given."""
+    def of(self, image: Any, filter: Any, fillvalue: Any = None) -> Call:
+        """A part of the call, on these operands, with another fill value where one is given."""
         a, b = describe(image), describe(filter)
-        dtype = _common(a, b)
-        found = self._replace(image=image, filter=filter, a=a, b=b, dtype=dtype, stays=False)
-        return found if fillvalue is None else found._replace(fillvalue=fillvalue)
+        fill = self.fillvalue if fillvalue is None else fillvalue
+        return _call(image, filter, a, b, _common(a, b), *self[5:7], fill, *self[8:11], False)
 
     @property
     def is_of_filters(self) -> bool:
@@ -62,13 +125,46 @@ class CheckedCall(NamedTuple):
         a, b = self.a.shape, self.b.shape
         return self.mode == "valid" and len(a) > 2 and swapped(a[-2:], b)
 
-    def window(self, rank: int = 0, finite: bool = True) -> Window:
+    @property
+    def is_few(self) -> bool:
+        """Whether it is placed by prices alone and has so few products that it is SciPy's.
+
+        With less to compute a device only loses: beginning and moving cost the same.
+        """
+        placed = not (self.device is self.method is None) or len(self.a.shape) > 2
+        if placed or not self.a.location == self.b.location == HOST:
+            return False
+        return self.window().has_few(self.dtype.char)
+
+    @property
+    def is_scipys(self) -> bool:
+        """Whether no other method computes it, or one of complex numbers is not worth its parts."""
+        if self.dtype.char not in FEW_PRODUCTS or not self.a.size * self.b.size:
+            return True
+        return self.dtype.kind == "c" and (self.method == SCIPY or self.is_few)
+
+    def window(self, **known: Any) -> Window:
         """By the shapes and the boundary, with what is known of the values."""
         image, filter = self.a.shape[-2:], self.b.shape
         if self.is_of_filters:
             image, filter = filter, image
         filled = bool(self.fillvalue)
-        return window_of(image, filter, self.mode, self.boundary, filled, rank, finite)
+        return window_of(image, filter, self.mode, self.boundary, filled, **known)
+
+
+def _call(image: Any, filter: Any, a: Operand, b: Operand, dtype: np.dtype, *rest: Any) -> Call:
+    """A call; devices compute with images of the dtype of the result, where that is real."""
+    if dtype.char in "fd" and a.dtype != dtype and a.location == HOST:
+        image = converted(image, dtype)
+        a = describe(image)
+    return Call(image, filter, a, b, dtype, *rest)
+
+
+def converted(x: Any, dtype: np.dtype, part: str = "real") -> Any:
+    """The real or imaginary part of an array or Spec, in a dtype."""
+    if isinstance(x, Spec):
+        return Spec(x.shape, dtype)
+    return np.ascontiguousarray(getattr(x, part), dtype)
 
 
 def checked(
@@ -81,7 +177,7 @@ def checked(
     method: str | None = None,
     machine: Machine = HERE,
     describe: Callable[[Any], Operand] = describe,
-) -> CheckedCall:
+) -> Call:
     """A call of arrays or `hetero.spec` stand-ins, described by `describe` or `describe_used`.
 
     Raises
@@ -102,19 +198,14 @@ def checked(
             + hint
         )
     refuse_colour(a.shape)
-    if not (
-        type(mode) is str
-        and mode in MODES
-        and type(boundary) is str
-        and boundary in BOUNDARIES
-        and type(fillvalue) in (int, float)
-    ):
+    is_usual = type(mode) is type(boundary) is str and mode in MODES and boundary in BOUNDARIES
+    if not (is_usual and type(fillvalue) in (int, float)):
         if isinstance(mode, str) and mode == "valid":
             swapped(a.shape[-2:], b.shape)  # as SciPy, which looks at the shapes first
         boundary, fillvalue = _as_scipy((a.dtype, b.dtype), mode, boundary, fillvalue)
     common = _common(a, b)
     reads_beyond = mode != "valid" and b.shape != (1, 1)
-    if boundary != "fill" or (common.char in "fdFD" and not reads_beyond):
+    if boundary != "fill" or (common.char in FEW_PRODUCTS and not reads_beyond):
         fillvalue = 0
     if mode == "full" and any(n + f == 0 for n, f in zip(a.shape[-2:], b.shape, strict=True)):
         raise ValueError(f"in1 {a.shape} and in2 {b.shape} are both empty along an axis")
@@ -122,7 +213,7 @@ def checked(
         image, filter, a, b = filter, image, b, a
     stays = machine.is_here and a.location == b.location == HOST and results.wanted()
     placed = device, method, machine, stays
-    return CheckedCall(image, filter, a, b, common, mode, boundary, fillvalue, *placed)
+    return _call(image, filter, a, b, common, mode, boundary, fillvalue, *placed)
 
 
 def _common(a: Operand, b: Operand) -> np.dtype:
@@ -156,13 +247,13 @@ def _as_scipy(
     dtypes: tuple[np.dtype, np.dtype], mode: Any, boundary: Any, fillvalue: Any
 ) -> tuple[str, Any]:
     """The boundary's own name and the fill value as a number; SciPy's errors."""
-    reference = load("scipy.signal").convolve2d
     for name, value, valid in (
         ("mode", mode, MODES),
         ("boundary", boundary, (*BOUNDARIES, *ALIASES)),
     ):
         if isinstance(value, str) and value not in valid:
             raise ValueError(one_of(name, valid, value))
+    reference = load("scipy.signal").convolve2d
     nothing, one = np.zeros((0, 1), dtypes[0]), np.ones((1, 1), dtypes[1])
     reference(nothing, one, mode, boundary, fillvalue)
     boundary = ALIASES.get(boundary, boundary)
@@ -188,7 +279,6 @@ def described(image: Operand, kernel: Operand, dtype: np.dtype, found: Window) -
     """A problem of operands whose dtypes were settled."""
     location = image.location if image.location != HOST else kernel.location
     batch = image.shape[:-2]
-    shape = (*batch, found.out_height, found.out_width)
     strides = image.staged_strides()
     obstacle = dtype_obstacle(image, kernel)
     if obstacle is None and len(batch) > 1 and not image.is_c_contiguous():
@@ -199,54 +289,13 @@ def described(image: Operand, kernel: Operand, dtype: np.dtype, found: Window) -
     apart = strides[-3] if strides is not None and batch else 0
     return Problem(
         NAME,
-        (found.height, found.width, found.filter_height, found.filter_width),
+        found[:4],
         name_of(dtype),
         (image, kernel),
-        dense(shape, dtype, location),
+        dense((*batch, found.out_height, found.out_width), dtype, location),
         batch=prod(batch),
         strides=((apart, *strides[-2:]), (each, found.out_width, 1)) if strides is not None else (),
         function=NAME,
         device_obstacle=obstacle,
         options=found,
     )
-
-
-def problem(
-    in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: Any = 0
-) -> Problem:
-    """The problem of ``convolve2d(in1, in2, ...)`` as a whole, whatever parts it is done in.
-
-    With arrays the filter's rank is looked at, and whether all values on the host are finite and
-    of sizes that a transform keeps.
-    """
-    call = checked(in1, in2, mode, boundary, fillvalue)
-    image, kernel, dtype, found = call.a, call.b, call.dtype, call.window()
-    if dtype.char not in "fd" or not image.size * kernel.size or call.is_of_filters:
-        return described(image, kernel, dtype, found)
-    image, kernel = (
-        o if o.dtype == dtype else o._replace(dtype=dtype, strides=dense(o.shape, dtype).strides)
-        for o in (image, kernel)
-    )
-    arrays = [call.image, call.filter]
-    if is_device_array(arrays[1]) and kernel.size <= LARGEST_DOWNLOADED:
-        transfer = load("hetero.moving.transfer")
-        arrays[1] = transfer.to_host(arrays[1], call.b)
-    pixels, taps = (x if isinstance(x, np.ndarray) else None for x in arrays)
-    finite = isfinite(call.fillvalue) and is_finite(pixels) and is_finite(taps)
-    found = found._replace(finite=finite)
-    if taps is not None:
-        filter = filter_of(taps, dtype)
-        wide = is_wide(pixels, filter, found, call.fillvalue)
-        found = found._replace(rank=filter.rank, wide_range=bool(wide))
-    return described(image, kernel, dtype, found)
-
-
-def from_dims(dims: tuple[int, ...], dtype: str, on: str, mode: str = "full") -> Problem:
-    """The problem with dimensions H W FH FW, as ``hetero explain convolve2d`` asks for it."""
-    check_dims(NAME, dims, "H W FH FW")
-    return problem(Spec(dims[:2], dtype, on=on), Spec(dims[2:], dtype, on=on), mode)
-
-
-def filter_of(kernel: np.ndarray, dtype: np.dtype | None = None) -> Filter:
-    """The filter of a host array, converted to a dtype where one is given."""
-    return Filter(np.ascontiguousarray(kernel, dtype))

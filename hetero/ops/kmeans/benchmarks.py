@@ -1,4 +1,4 @@
-"""What `hetero bench`, `verify` and `demo` ask of k-means, beside scikit-learn, CuPy and torch."""
+"""What `hetero bench`, `verify` and `demo` ask of k-means, with scikit-learn and torch as peers."""
 
 from __future__ import annotations
 
@@ -13,23 +13,8 @@ import numpy as np
 from hetero import devices
 from hetero.arrays import spec
 from hetero.calling import planner
-from hetero.ops import demonstration
-from hetero.ops.benchmark import (
-    Axis,
-    Benchmark,
-    Comparison,
-    Iterations,
-    Line,
-    Named,
-    TimedCall,
-    Trial,
-    compared,
-    cuda_device,
-    library,
-    moved_call,
-    name_of,
-    of_candidates,
-)
+from hetero.ops import benchmark, demonstration
+from hetero.ops.benchmark import Benchmark, Comparison, Iterations, Line, compared, library
 from hetero.ops.kmeans import OPERATION, kmeans
 from hetero.registry.problem import DEVICE_DTYPES
 
@@ -40,7 +25,7 @@ FITS = ((1000, 2, 8), (100_000, 32, 64), (1_000_000, 8, 16), (20_000, 128, 256))
 ITERATIONS = ((1_000_000, 128, 1024), (100_000, 2, 8), (1_000_000, 8, 16), (100_000, 32, 64))
 # The data of the 18-645 report (docs/seeds.md) is not published: its shapes, and its rule to stop.
 _CMU = (351, 34, 3), (7089, 4, 3), (191_681, 22, 3), (488_565, 8, 3)
-CASES = {"cmu": Named("float32", _CMU)}
+CASES = {"cmu": benchmark.Named("float32", _CMU)}
 _FEW = 0.001  # of the labels
 MOVED, MOVED_BESIDE_CPU = (4_000_000, 64, 256), (20_000, 8, 16)
 _ITERATIONS_OF_A_FIT = 20
@@ -49,19 +34,21 @@ _ROWS, _COLUMNS, _CLUSTERS = 1 << 18, 256, 256
 _WORK = 1 << 29  # n d k at most
 
 LINES = (
-    Line("n rows of 16, 16 clusters", Axis("n", 256, 1 << 20), lambda n: (n, 16, 16)),
-    Line("n rows of 128, 128 clusters", Axis("n", 256, 1 << 20), lambda n: (n, 128, 128)),
+    Line("n rows of 16, 16 clusters", benchmark.Axis("n", 256, 1 << 20), lambda n: (n, 16, 16)),
+    Line("n rows of 128, 128 clusters", benchmark.Axis("n", 256, 1 << 20), lambda n: (n, 128, 128)),
 )
 
 
-def draw(random: random.Random, on: str, largest: int) -> Trial:
+def draw(random: random.Random, on: str, largest: int) -> benchmark.Trial:
     """Random rows, few or many; some iterations from seeds by k-means++."""
     dtype = random.choice(DEVICE_DTYPES)
     most = min(_ROWS, 64 * largest), min(_COLUMNS, largest), min(_CLUSTERS, largest)
     while True:
         n, d, k = (max(1, round(extent ** random.random())) for extent in most)
         if k <= n and n * d * k <= _WORK:
-            return Trial((spec((n, d), dtype, on=on), k), {"random_state": 0, "max_iter": 10})
+            return benchmark.Trial(
+                (spec((n, d), dtype, on=on), k), {"random_state": 0, "max_iter": 10}
+            )
 
 
 def benchmarks(dtype: str, sizes: tuple[tuple[int, ...], ...] | None = None) -> Iterator[Benchmark]:
@@ -74,7 +61,7 @@ def benchmarks(dtype: str, sizes: tuple[tuple[int, ...], ...] | None = None) -> 
         yield fit(case, partial(_until_few_change, n, d, k, dtype))
     for n, d, k in () if sizes else FITS:
         yield fit(_case(n, d, k, dtype), partial(_fits, n, d, k, dtype))
-    gpu = None if sizes else cuda_device()
+    gpu = None if sizes else benchmark.cuda_device()
     for n, d, k in ITERATIONS if gpu else ():
         case = f"{n} x {d}, {k} clusters, rows on {gpu}, {dtype}"
         yield Benchmark(case, partial(_iterations, gpu, n, d, k, dtype), "iteration")
@@ -82,8 +69,8 @@ def benchmarks(dtype: str, sizes: tuple[tuple[int, ...], ...] | None = None) -> 
 
 def moved(dtype: str) -> Iterator[Benchmark]:
     """A fit of many rows on the host."""
-    n, d, k = MOVED if cuda_device() else MOVED_BESIDE_CPU
-    yield moved_call(_case(n, d, k, dtype), partial(_fits, n, d, k, dtype, False), "fit")
+    n, d, k = MOVED if benchmark.cuda_device() else MOVED_BESIDE_CPU
+    yield benchmark.moved_call(_case(n, d, k, dtype), partial(_fits, n, d, k, dtype, False), "fit")
 
 
 def demonstrated(largest: int) -> Iterator[Benchmark]:
@@ -132,7 +119,9 @@ def _until_few_change(n: int, d: int, k: int, dtype: str) -> Comparison:
     return compared(OPERATION, (X, k), options, _scikit_learn(X, k, rest), longest=_LONGEST)
 
 
-def _scikit_learn(X: np.ndarray, k: int, options: Mapping[str, Any]) -> dict[str, TimedCall]:
+def _scikit_learn(
+    X: np.ndarray, k: int, options: Mapping[str, Any]
+) -> dict[str, benchmark.TimedCall]:
     if (cluster := library("sklearn.cluster")) is None:
         return {}
 
@@ -146,7 +135,7 @@ def _scikit_learn(X: np.ndarray, k: int, options: Mapping[str, Any]) -> dict[str
 
 
 def _iterations(gpu: str, n: int, d: int, k: int, dtype: str) -> Comparison:
-    """One iteration from given centroids, by every method of the GPU's, CuPy and torch."""
+    """One iteration from given centroids, by every method of the GPU's and torch."""
     X = _rows(n, d, dtype)
     start = X[:k].copy()
     there = devices.get(gpu).array_of(X)
@@ -157,40 +146,24 @@ def _iterations(gpu: str, n: int, d: int, k: int, dtype: str) -> Comparison:
         return Iterations(lambda n: kmeans(there, k, **options, **placed, max_iter=n), 2, many)
 
     plan = planner.plan_call(OPERATION, (there, k), options)
-    calls = of_candidates(plan, by, only=gpu)
-    return Comparison(calls, dict(_peers(X, start, many)), name_of(plan.chosen))
-
-
-def _peers(X: np.ndarray, start: np.ndarray, many: int) -> Iterator[tuple[str, Iterations]]:
-    """A product, the nearest by argmin, and rows added up by label."""
-    if (cupy := library("cupy")) is not None:
-        there = cupy.asarray(X)
-
-        def by_cupy(count: int) -> None:
-            centroids = cupy.asarray(start)
-            for _ in range(count):
-                distances = (centroids**2).sum(axis=1) - 2.0 * (there @ centroids.T)
-                labels = distances.argmin(axis=1)
-                sums = cupy.zeros_like(centroids)
-                cupy.add.at(sums, labels, there)
-                number = cupy.bincount(labels, minlength=len(start))
-                centroids = sums / cupy.maximum(number, 1)[:, None].astype(sums.dtype)
-            cupy.cuda.Device().synchronize()
-
-        yield "CuPy", Iterations(by_cupy, 2, many)
+    calls = benchmark.of_candidates(plan, by, only=gpu)
     torch = library("torch")
-    if torch is not None and torch.cuda.is_available():
-        rows = torch.from_numpy(X).cuda()
+    if torch is None or not torch.cuda.is_available():
+        return Comparison(calls, {}, benchmark.name_of(plan.chosen))
+    rows = torch.from_numpy(X).cuda()
 
-        def by_torch(count: int) -> None:
-            centroids = torch.from_numpy(start).cuda()
-            ones = torch.ones(len(rows), dtype=rows.dtype, device=rows.device)
-            for _ in range(count):
-                norms = (centroids**2).sum(dim=1)
-                labels = torch.addmm(norms, rows, centroids.T, alpha=-2.0).argmin(dim=1)
-                sums = torch.zeros_like(centroids).index_add_(0, labels, rows)
-                number = torch.zeros_like(norms).index_add_(0, labels, ones)
-                centroids = sums / number.clamp(min=1)[:, None]
-            torch.cuda.synchronize()
+    def by_torch(count: int) -> None:
+        """A product, the nearest by argmin, and rows added up by label."""
+        centroids = torch.from_numpy(start).cuda()
+        ones = torch.ones(len(rows), dtype=rows.dtype, device=rows.device)
+        for _ in range(count):
+            norms = (centroids**2).sum(dim=1)
+            labels = torch.addmm(norms, rows, centroids.T, alpha=-2.0).argmin(dim=1)
+            sums = torch.zeros_like(centroids).index_add_(0, labels, rows)
+            number = torch.zeros_like(norms).index_add_(0, labels, ones)
+            centroids = sums / number.clamp(min=1)[:, None]
+        torch.cuda.synchronize()
 
-        yield "torch", Iterations(by_torch, 2, many)
+    return Comparison(
+        calls, {"torch": Iterations(by_torch, 2, many)}, benchmark.name_of(plan.chosen)
+    )

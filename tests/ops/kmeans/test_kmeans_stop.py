@@ -9,16 +9,17 @@ import pytest
 from runtimes import opencl_device
 
 import hetero
-from hetero.ops.kmeans import problem
+from hetero.ops.kmeans import problem, ranges
 from hetero.ops.kmeans.fit import Fit, fit, most_changed
 from hetero.ops.kmeans.ranges import RangeRows
+from hetero.pricing import places
 
 N, K = 2601, 5  # more rows than the threads of all blocks that count, on two cores
 
 
 @cache
-def rows(dtype="float64"):
-    return np.random.default_rng(4).standard_normal((N, 3)).astype(dtype)
+def rows():
+    return np.random.default_rng(4).standard_normal((N, 3))
 
 
 @cache
@@ -45,35 +46,26 @@ def cases():
     yield 1.0, 1
 
 
-PLACES = [("cpu", method) for method in ("products", "lloyd")]
-PLACES += [("opencl", "lloyd")]
-
-
-@pytest.mark.parametrize(("device", "method"), PLACES)
-def test_the_last_iteration(device, method):
+@pytest.mark.parametrize("place", ["products", "lloyd", "opencl", "shares", "ranges"])
+def test_the_last_iteration(place, monkeypatch):
     """One call after the other: the shape is remembered, the share is another."""
-    place = {"device": device if device == "cpu" else opencl_device().name, "method": method}
+    device = opencl_device()
+    if place == "ranges":
+        room = 700 * (2 * rows()[0].nbytes + 16) / ranges.SHARE
+        monkeypatch.setattr(places, "room", lambda info: room)
     for share, iterations in cases():
-        options = {"init": rows()[:K], "tol": 0.0, "label_tol": share, **place}
+        if place in ("shares", "ranges"):
+            used = [device] * (3 if place == "shares" else 2)
+            found = RangeRows(used, problem(rows(), K), rows(), counted=share > 0)
+            asked = Fit(300, 0.0, rows()[:K], label_tol=share)
+            assert fit(found, asked, K)[0].run[1:] == (iterations, True), share
+            continue
+        at = {"device": device.name} if place == "opencl" else {"device": "cpu", "method": place}
+        options = {"init": rows()[:K], "tol": 0.0, "label_tol": share, **at}
         centroids, labels, info = hetero.kmeans(rows(), K, **options)
         assert (info["iterations"], info["converged"]) == (iterations, True), share
         nearest = ((rows()[:, None] - centroids) ** 2).sum(axis=2).argmin(axis=1)
         np.testing.assert_array_equal(labels, nearest)
-
-
-@pytest.mark.parametrize("kind", ["parts", "blocks", "blocks of parts"])
-def test_rows_in_parts(kind):
-    device = opencl_device()
-    for share, iterations in cases():
-        given = {"problem": problem(rows(), K), "X": rows(), "counted": share > 0}
-        if kind == "parts":
-            backend = RangeRows([device] * 3, **given)
-        elif kind == "blocks":
-            backend = RangeRows([device], **given, room=1 << 20, size=700)
-        else:
-            backend = RangeRows([device] * 2, **given, size=700)
-        asked = Fit(300, 0.0, rows()[:K], label_tol=share)
-        assert fit(backend, asked, K)[0].run[1:] == (iterations, True), share
 
 
 @pytest.mark.parametrize("share", [0.0, 1e-9, 0.002, 0.02, 0.2])

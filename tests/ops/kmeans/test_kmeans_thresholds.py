@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -67,30 +66,18 @@ def grid_like(n, d, dtype, seed=0):
 BLOCK = loops.BLOCK
 PARTS = compiled_cpu._LEAST_BLOCKS * BLOCK  # rows from which there is a second part
 ROWS = [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, PARTS, 2 * PARTS - 1, 2 * PARTS + 1]
-ROWS += [
-    compiled_cpu._PARTS * PARTS + 1,
-    3 * 1024 + 1,
-]  # as many parts as there may be; `distances`
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("n", ROWS)
-def test_rows(n, method, dtype):
-    for k in {1, min(n, 2), min(n, 5)}:
-        check(grid_like(n, 3, dtype), k, method)
+# As many parts as there may be; `distances`; around a tile of centroids; columns.
+SHAPES = [(n, 3, k) for n in (*ROWS, compiled_cpu._PARTS * PARTS + 1, 3073) for k in (1, 2, 5)]
+SHAPES += [(2 * k + 1, 2, k) for k in (loops.TILE - 1, loops.TILE, loops.TILE + 1, 1027)]
+SHAPES += [(130, d, 4) for d in (1, 2, 4, 5, 63, 64, 65, 257)]
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("k", [loops.TILE - 1, loops.TILE, loops.TILE + 1, 2 * loops.TILE + 3])
-def test_clusters_around_a_tile(k, method):
-    check(grid_like(2 * k + 1, 2, "float64"), k, method, max_iter=2)
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("d", [1, 2, 3, 4, 5, 63, 64, 65, 257])
-def test_columns(d, method):
-    check(grid_like(130, d, "float64"), 4, method)
+def test_shapes(method):
+    for n, d, k in SHAPES:
+        for dtype in ("float32", "float64") if n < 3073 else ("float32",):
+            if dtype == "float64" or k < 500:
+                check(grid_like(n, d, dtype), min(n, k), method, 2 if k > 500 else 7)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
@@ -233,52 +220,6 @@ def test_the_same_bits_whatever_the_number_of_threads():
     np.testing.assert_array_equal(first.view(np.int32), second.view(np.int32))
     np.testing.assert_array_equal(labels, others)
     assert info["inertia"] == other["inertia"]
-
-
-def test_blas_has_its_threads_back():
-    from threadpoolctl import threadpool_info
-
-    from hetero.host.blas import one_thread
-
-    def threads():
-        return {one["filepath"]: one["num_threads"] for one in threadpool_info()}
-
-    hetero.kmeans(grid_like(300, 2, "float64"), 3, random_state=0, method="lloyd")
-    before = threads()
-    with one_thread(), one_thread():
-        inside = threads()
-    assert {n for path, n in inside.items() if "openblas" in path} == {1}
-    assert threads() == before
-
-
-def test_blas_has_its_threads_back_when_another_thread_leaves_last():
-    from threadpoolctl import threadpool_info
-
-    from hetero.host.blas import one_thread
-
-    def threads():
-        return [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
-
-    before, entered, left = threads(), threading.Event(), threading.Event()
-
-    def first():
-        with one_thread():
-            entered.set()
-            second_is_in.wait(60)
-        left.set()
-        done.wait(60)  # the thread that set the number is alive when the other one resets it
-
-    second_is_in, done = threading.Event(), threading.Event()
-    thread = threading.Thread(target=first)
-    thread.start()
-    entered.wait(60)
-    with one_thread():
-        second_is_in.set()
-        left.wait(60)
-        assert set(threads()) == {1}
-    assert threads() == before
-    done.set()
-    thread.join()
 
 
 def test_fits_of_several_threads_and_of_a_forked_child():

@@ -167,31 +167,34 @@ def distances(X: Any, centroids: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
     Where a product would leave too few digits, they are made of differences.
     """
-    (n, d), k, mean = X.shape, len(centroids), None
-    if isinstance(X, np.ndarray):
-        mean = centroids.mean(axis=0)
-        moved = centroids - mean
-        if mean @ mean * k > _FAR * np.vdot(moved, moved):
-            centroids = moved
-        else:
-            mean = None  # which a pass over X would take
-    norms, doubled = _norms(centroids), np.ascontiguousarray(-2.0 * centroids.T)
-    rows = max(4 * _LEAST_ROWS, _BLOCK // (d + k))
-    result = np.empty((n, k), dtype)
-    room = result if dtype == np.float64 else np.empty((min(n, rows), k))
+    (n, d), k, dense, mean = X.shape, len(centroids), isinstance(X, np.ndarray), 0.0
+    if dense:
+        middle = centroids.mean(axis=0)
+        moved = centroids - middle
+        if middle @ middle * k > _FAR * np.vdot(moved, moved):  # else it is a pass over X too much
+            mean, centroids = middle, moved
+    norms, wide = _norms(centroids), dense and k > d  # then the product adds the squares, too
+    factors = np.vstack([-2.0 * centroids.T, np.ones(k), norms])[: d + 2 * wide]
+    rows = min(n, max(4 * _LEAST_ROWS, _BLOCK // (d * dense + k)))
+    result, part = np.empty((n, k), dtype), np.ones((rows if wide else 0, d + 2))
+    room = result if dtype == np.float64 else np.empty((rows, k))
     largest = float(np.finfo(dtype).max)
     with np.errstate(all="ignore"):
         for begin in range(0, n, rows):
             block, found = X[begin : begin + rows], result[begin : begin + rows]
-            block = block.astype(np.float64, copy=False) if mean is None else block - mean
-            own = _norms(block)
-            if isinstance(X, np.ndarray):
-                squares = found if room is result else room[: len(found)]
-                np.matmul(block, doubled, out=squares)
+            squares = found if room is result else room[: len(found)]
+            if wide:
+                part = part[: len(found)]
+                block = np.subtract(block, mean, out=part[:, :d])
+                own = part[:, d] = _norms(block)
+                np.matmul(part, factors, out=squares)
             else:
-                squares = block @ doubled
-            squares += own[:, None]
-            squares += norms
+                block = block.astype(np.float64, copy=False)
+                block = block - mean if np.any(mean) else block
+                own = _norms(block)
+                squares = np.matmul(block, factors, out=squares) if dense else block @ factors
+                squares += own[:, None]
+                squares += norms
             few = np.flatnonzero(~(squares.min(axis=1) >= _NEAR * (own + norms.max())))
             near = np.argwhere(~(squares[few] >= _NEAR * (own[few, None] + norms)))
             if squares.dtype == dtype or largest < 2.0 * (own.max() + norms.max()):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
 import scipy.sparse
@@ -14,7 +12,6 @@ import hetero
 from hetero import devices, registry
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.host import loops
-from hetero.ops import kmeans as operation
 from hetero.ops.kmeans import problem
 from hetero.ops.kmeans import ranges as moving
 from hetero.ops.kmeans.device import DeviceRows
@@ -238,26 +235,6 @@ def test_the_cpu_makes_a_fit_anew(device, init, monkeypatch):
 # -- What holds in every place ---------------------------------------------------------------------
 
 
-def fitted_at(way, X, k, init, device):
-    """A fit by a method of the CPU, on a device, or on two shares or in ranges of its rows."""
-    if isinstance(way, int):
-        return parted([device] * way, X, k, init=init)
-    placed = {"device": device.name} if way == "device" else {"device": "cpu", "method": way}
-    given = scipy.sparse.csr_array(X) if way == "csr" else X
-    placed["method"] = {"csr": "products", "device": "lloyd"}.get(way, way)
-    centroids, labels, info = hetero.kmeans(given, k, init=init, **placed)
-    return centroids, labels, Run(info["inertia"], info["iterations"], info["converged"])
-
-
-def labels_are_nearest(X, found):
-    centroids, labels, run = found
-    far = ((X[:, None] - centroids) ** 2).sum(axis=2)
-    own = far[np.arange(len(X)), labels]
-    assert run.converged
-    np.testing.assert_allclose(own, far.min(axis=1), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(run.inertia, own.sum(), rtol=1e-9, atol=1e-12)
-
-
 @pytest.mark.filterwarnings("ignore:Number of distinct clusters")
 @pytest.mark.parametrize("way", ["lloyd", "products", "csr", "device", 2, 1])
 def test_labels_are_nearest_with_more_clusters_than_distinct_rows(device, way, cut):
@@ -266,16 +243,21 @@ def test_labels_are_nearest_with_more_clusters_than_distinct_rows(device, way, c
         rng = np.random.default_rng(seed)
         distinct = rng.integers(-9, 9, (3, 7)).astype(float)
         X, init = distinct[np.arange(17) // 6 % 3], 9 * rng.standard_normal((15, 7))
-        if way == 1:
-            cut(X, 9)
-        labels_are_nearest(X, fitted_at(way, X, 15, init, device))
-    # After an iteration that moved rows and no label.
-    rng = np.random.default_rng(431)
-    apart = 10.0 ** -int(rng.integers(9, 15))
-    X = rng.integers(0, 2, 8)[:, None] * np.array([1.0, 2.0]) + apart * rng.integers(0, 3, (8, 1))
-    init = rng.standard_normal((6, 2)) * rng.choice([1, 10])
-    if way not in ("csr", 1):
-        labels_are_nearest(X, fitted_at(way, X, 6, init, device))
+        if isinstance(way, int):
+            if way == 1:
+                cut(X, 9)
+            centroids, labels, run = parted([device] * way, X, 15, init=init)
+        else:
+            placed = {"device": device.name} if way == "device" else {"device": "cpu"}
+            placed["method"] = {"csr": "products", "device": "lloyd"}.get(way, way)
+            given = scipy.sparse.csr_array(X) if way == "csr" else X
+            centroids, labels, info = hetero.kmeans(given, 15, init=init, **placed)
+            run = Run(info["inertia"], info["iterations"], info["converged"])
+        far = ((X[:, None] - centroids) ** 2).sum(axis=2)
+        own = far[np.arange(len(X)), labels]
+        assert run.converged
+        np.testing.assert_allclose(own, far.min(axis=1), rtol=0, atol=1e-12)
+        np.testing.assert_allclose(run.inertia, own.sum(), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.filterwarnings("error")
@@ -304,17 +286,6 @@ def test_rows_that_are_not_finite(device, where, max_iter):
         with pytest.raises(ValueError, match="Input X contains"):
             fitted()
         X[17, 1] = before
-
-
-def test_clusters_without_rows_are_counted_in_all_labels(monkeypatch):
-    X = np.repeat([[0.0], [5.0], [9.0]], 4, axis=0)
-    for rows in (1, 3, 100):
-        monkeypatch.setattr(operation, "_AT_A_TIME", rows)
-        with pytest.warns(RuntimeWarning, match=r"distinct clusters \(3\) found smaller .* \(4\)"):
-            hetero.kmeans(X, 4, init=[[0.0], [5.0], [9.0], [9.0]], max_iter=2)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            hetero.kmeans(X, 3, init=[[9.0], [5.0], [0.0]])
 
 
 @pytest.mark.parametrize("n", [5, 5000])

@@ -89,15 +89,13 @@ def test_either_rule_ends_a_start():
     assert hetero.kmeans(rows(), K, **both)[2]["iterations"] < by_tol < len(changes())
 
 
-@pytest.mark.parametrize("n", [1, 3, 1000, 12_345, 488_565])
-def test_a_share_that_is_a_number_of_labels_is_that_number(n):
-    for most in {0, 1, n // 3, n - 1, n}:
-        assert most_changed(most / n, n) == most
-        assert most_changed((most + 0.999) / n, n) == most
-    assert most_changed(1e308, n) == n
-
-
-@pytest.mark.parametrize("share", [-0.1, np.inf, np.nan, "0.1", None])
-def test_refused(share):
-    with pytest.raises(ValueError, match=r"'label_tol' parameter of KMeans must be a float"):
-        hetero.kmeans(rows(), K, label_tol=share)
+def test_shares_of_labels():
+    """One that is a number of labels is that number; what is no share is refused."""
+    for n in (1, 3, 1000, 12_345, 488_565):
+        for most in {0, 1, n // 3, n - 1, n}:
+            assert most_changed(most / n, n) == most
+            assert most_changed((most + 0.999) / n, n) == most
+        assert most_changed(1e308, n) == n
+    for share in (-0.1, np.inf, np.nan, "0.1", None):
+        with pytest.raises(ValueError, match=r"'label_tol' parameter of KMeans must be a float"):
+            hetero.kmeans(rows(), K, label_tol=share)

@@ -1,9 +1,8 @@
 """Loops of k-means on the CPU: distances of rows from centroids, and sums of rows by label.
 
-Rows are packed in blocks of `BLOCK`, less their mean and transposed, (blocks, d, BLOCK): a product
-with the centroids then has the rows of a block along the last axis, over which the loop that looks
-for the smallest distance vectorises. A block's distances are looked through while they are in the
-cache. The products are BLAS's, of one thread each.
+Rows are packed in blocks, less their mean and transposed: a product with the centroids then has the
+rows of a block along the last axis, over which the loop that looks for the smallest distance
+vectorises, while the distances are in the cache. The products are BLAS's, of one thread each.
 
 Sums of rows are kept from one iteration to the next: only rows that changed their label are added
 and taken away. That is done in parts whose bounds do not depend on the number of threads.
@@ -58,8 +57,7 @@ def _pack(start, stop, X, mean, packed):
     no_overlap()
     n, d = X.shape
     for b in range(start, stop):
-        block = packed[b]
-        begin = b * BLOCK
+        block, begin = packed[b], b * BLOCK
         m = min(BLOCK, n - begin)
         for c in range(d):
             line, middle = block[c], mean[c]
@@ -81,16 +79,13 @@ def _assign(start, stop, packed, doubled, norms, labels, moved, was, numbers):
     blocks, k = packed.shape[0], doubled.shape[0]
     n, parts = labels.size, numbers.size
     products = np.empty((min(k, TILE), BLOCK), packed.dtype)
-    least = np.empty(BLOCK, packed.dtype)
-    which = np.empty(BLOCK, packed.dtype)  # as a number of the same width
+    least, which = np.empty(BLOCK, packed.dtype), np.empty(BLOCK, packed.dtype)  # of one width
     for p in range(start, stop):
-        first, last = p * blocks // parts, (p + 1) * blocks // parts
-        number = 0
+        first, last, number = p * blocks // parts, (p + 1) * blocks // parts, 0
         for b in range(first, last):
             _find_least(packed[b], doubled, norms, products, least, which)
             for r in range(min(BLOCK, n - b * BLOCK)):
-                row = b * BLOCK + r
-                label = np.int32(which[r])
+                row, label = b * BLOCK + r, np.int32(which[r])
                 if labels[row] != label:
                     moved[first * BLOCK + number] = row
                     was[first * BLOCK + number] = labels[row]
@@ -119,8 +114,7 @@ def _keep_least(products, norms, begin, least, which):
     """Let the rows that are nearer to some centroids, from ``begin`` on, have these."""
     one = least.dtype.type(1)
     for j in range(products.shape[0]):
-        line, norm = products[j], norms[begin + j]
-        own = one * (begin + j)
+        line, norm, own = products[j], norms[begin + j], one * (begin + j)
         for r in range(least.size):
             value = line[r] + norm
             nearer = value < least[r]
@@ -132,8 +126,8 @@ def _keep_least(products, norms, begin, least, which):
 def nearest(team, X, mean, centroids, doubled, norms, labels, squares):
     """Fill ``labels`` of rows that are labelled once, and not packed; -1 where distances are not
     finite. ``squares``, (n,) or (0,), gets the rows' squared distances, as `distances` does."""
-    given = X, mean, centroids, doubled, norms, labels, squares
-    _nearest(team, (labels.size + _WIDE - 1) // _WIDE, given)
+    count, given = (labels.size + _WIDE - 1) // _WIDE, (X, mean, centroids, doubled, norms)
+    _nearest(team, count, (*given, labels, squares))
 
 
 @part
@@ -142,8 +136,7 @@ def _nearest(start, stop, X, mean, centroids, doubled, norms, labels, squares):
     (n, d), k = X.shape, doubled.shape[0]
     rows = np.zeros((_WIDE, d), X.dtype)
     products, slim = np.empty((min(k, TILE // 4), _WIDE), X.dtype), np.empty((_WIDE, k), X.dtype)
-    least = np.empty(_WIDE, X.dtype)
-    which = np.empty(_WIDE, X.dtype)
+    least, which = np.empty(_WIDE, X.dtype), np.empty(_WIDE, X.dtype)
     for b in range(start, stop):
         begin = b * _WIDE
         m = min(_WIDE, n - begin)
@@ -235,9 +228,6 @@ def _distances(start, stop, packed, centroids, labels, found):
                 total[r] += difference * difference
         for r in range(m):
             found[begin + r] = total[r]
-
-
-# -- k-means++ -------------------------------------------------------------------------------------
 
 
 @by_work

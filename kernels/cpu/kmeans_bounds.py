@@ -8,8 +8,8 @@ The labels are those of `kmeans.assign` to the last one. Whatever order a produc
 error is at most `_error`; a row for which that may decide is labelled by the very product that
 `kmeans.assign` makes, of the row's own block.
 
-G. Hamerly, "Making k-means even faster", SDM 2010. Which centroids' moves count for a cluster:
-P. Rysavy and G. Hamerly, "Geometric methods to accelerate k-means algorithms", SDM 2016.
+G. Hamerly, "Making k-means even faster", SDM 2010; P. Rysavy and G. Hamerly, "Geometric methods to
+accelerate k-means algorithms", SDM 2016: which centroids' moves count for a cluster.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ _LANES = 8  # rows that a block of the last few is filled up to a multiple of
 
 
 def rounding(d: int, dtype: np.dtype, most: float) -> tuple[Any, ...]:
-    """What numbers are rounded by in loops over rows of d numbers, as (error, tiny, up, down, most)
-    of the rows' dtype.
+    """What numbers of d columns are rounded by, (error, tiny, up, down, most) of the rows' dtype.
 
     error : of ``c c - 2 c x``, in parts of ``|c| (2 |x| + |c|)``: that of sums of d products in any
-    order (N. J. Higham, "Accuracy and stability of numerical algorithms", section 3.1), and some
-    more for what is made of them. tiny : what underflow adds. up, down : factors that take a result
-    above and below all that it may stand for. most : the length of the longest centroid at least.
+    order (N. J. Higham, "Accuracy and stability of numerical algorithms", section 3.1), and more.
+    tiny : what underflow adds. up, down : factors that take a result above and below all that it
+    may stand for. most : the length of the longest centroid at least.
     """
     known = np.finfo(dtype)
     error, tiny = (d + 8) * known.eps / 2, (d + 8) * known.tiny
@@ -101,9 +100,8 @@ def _assign(start, stop, packed, doubled, norms, labels, moved, was, numbers,
         begin = p * blocks // parts * BLOCK
         end = min((p + 1) * blocks // parts * BLOCK, labels.size)
         rows, old, reach = moved[begin:end], was[begin:end], reaches[p]
-        count = _undecided(
-            begin, labels[begin:end], X, mean, centroids, rounded, moves, fresh, bounds, rows, old
-        )
+        given = X, mean, centroids, moves, fresh
+        count = _undecided(begin, labels[begin:end], given, rounded, bounds, rows, old)
         made_of = packed, doubled, norms, X, mean
         looked[p] = _look(rows[:count], made_of, labels, bounds, rounded)
         number = 0
@@ -133,14 +131,12 @@ def _decide(upper, lower, size, rounded):
 
 
 @helper
-def _undecided(
-    begin, labels, X, mean, centroids, rounded, moves, fresh, bounds, rows, old
-):  # fmt: skip
+def _undecided(begin, labels, given, rounded, bounds, rows, old):
     """Move the bounds of rows as centroids moved, and tighten those that do not decide.
 
     Returns how many rows are left, whose numbers and labels ``rows`` and ``old`` get.
     """
-    error, tiny, up, down, _ = rounded
+    (X, mean, centroids, moves, fresh), (error, tiny, up, down, _) = given, rounded
     line = np.empty(mean.size, X.dtype)  # else X less the sum of mean and centroid is made
     zero, count = error - error, 0
     for i in range(labels.size):
@@ -204,17 +200,16 @@ def _look(rows, made_of, labels, bounds, rounded):
         _two_nearest(block, doubled, norms, products, found)
         looked += block.shape[1]
         for r in range(some.size):
-            row, values, lane = some[r], found, r
-            size = bounds[0, row]
+            row, size, values, lane = some[r], bounds[0, some[r]], found, r
             if not whole and not found[1, r] - found[0, r] > 4 * _error(size, rounded):
                 values, lane = exact, row % BLOCK
                 if there != row // BLOCK:
                     there = row // BLOCK
                     _two_nearest(packed[there], doubled, norms, products, exact)
                     looked += BLOCK
-            square = size * size
-            slack = error * ((size + most) * (size + most) + square) + tiny
-            upper, lower = square + values[0, lane] + slack, square + values[1, lane] - slack
+            slack = error * ((size + most) * (size + most) + size * size) + tiny
+            upper = size * size + values[0, lane] + slack
+            lower = size * size + values[1, lane] - slack
             bounds[1, row] = np.sqrt(zero if upper < zero else upper) * up  # NaN decides nothing
             bounds[2, row] = np.sqrt(lower if lower > zero else zero) * down
             labels[row] = np.int32(values[2, lane])
@@ -236,8 +231,7 @@ def _two_nearest(block, doubled, norms, products, found):
         some = products[: size * width].reshape(size, width)
         np.dot(doubled[begin : begin + size], block, some)
         for j in range(size):
-            line, norm = some[j], norms[begin + j]
-            own = one * (begin + j)
+            line, norm, own = some[j], norms[begin + j], one * (begin + j)
             for r in range(width):
                 value = line[r] + norm
                 nearer = value < least[r]

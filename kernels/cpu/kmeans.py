@@ -96,10 +96,8 @@ def _assign(start, stop, packed, doubled, norms, labels, moved, was, numbers):
 
 @inlined
 def _find_least(rows, doubled, norms, products, least, which):
-    """The least of each row's squared distances, less its own square, and which centroid's it is.
-
-    ``rows`` is (d, rows of a block), ``products`` (centroids at a time, rows of a block).
-    """
+    """The least of each row's squared distances, less its own square, and which centroid's it is;
+    ``rows`` is (d, rows of a block), ``products`` (centroids at a time, rows of a block)."""
     k, tile = doubled.shape[0], products.shape[0]
     least[:] = np.inf
     which[:] = 0
@@ -233,10 +231,8 @@ def _distances(start, stop, packed, centroids, labels, found):
 @by_work
 def potentials(team, packed, seeds, weights, closest, sums, keep):
     """Fill ``sums``, (blocks, t): each block's weighted sum of ``closest``, (blocks, BLOCK), the
-    squared distances from the nearest seed, with each of t more ``seeds``, (t, d).
-
-    ``keep``: whether ``closest`` becomes that with the seed.
-    """
+    squared distances from the nearest seed, with each of t more ``seeds``, (t, d), which
+    ``closest`` takes in where these are to ``keep``."""
     _potentials(team, packed.shape[0], (packed, seeds, weights, closest, sums, keep))
 
 

@@ -3,7 +3,6 @@
 Of each row an upper bound of the distance from its own centroid is kept, and a lower one of those
 from all others. The moves of centroids make both looser. Where they no longer decide a row's
 centroid, first its own distance is made anew, then all of them, for blocks of such rows by BLAS.
-
 The labels are those of `kmeans.assign` to the last one. Whatever order a product is summed in, its
 error is at most `_error`; a row for which that may decide is labelled by the very product that
 `kmeans.assign` makes, of the row's own block.
@@ -40,12 +39,9 @@ def rounding(d: int, dtype: np.dtype, most: float) -> tuple[Any, ...]:
 
 @by_work
 def between(team, turned, reaches, rounded, moves):
-    """How centroids, ``turned`` (d, k), lie to each other: what the bounds of their rows lose.
-
-    ``moves``, (k, 4), has of each centroid how far it moved, at least. It gets the longest move of
-    those nearer to it than its reach, the distance of the nearest one of the others, at most, and
-    that of the nearest of all.
-    """
+    """How centroids, ``turned`` (d, k), lie to each other. ``moves``, (k, 4), has how far each one
+    moved, at least, and gets the longest move of those nearer to it than its reach, the distance of
+    the nearest one of the others, at most, and that of the nearest of all."""
     _between(team, reaches.size, (turned, reaches, rounded, moves))
 
 
@@ -82,9 +78,9 @@ def assign(team, packed, doubled, norms, labels, moved, was, numbers,
            X, mean, centroids, rounded, moves, fresh, bounds, reaches, looked):  # fmt: skip
     """As `kmeans.assign`, of those rows whose bounds do not decide their centroid.
 
-    ``bounds``, (3, n), has the rows' lengths, and their upper and lower bounds, unless these are
-    ``fresh``. Of each part ``reaches``, (parts, k), gets the largest sum of the bounds of a row of
-    each cluster, and ``looked`` for how many rows distances from all centroids were made.
+    ``bounds``, (3, n), has the rows' lengths, upper and lower bounds, unless these are ``fresh``.
+    Of each part ``reaches``, (parts, k), gets the largest sum of the bounds of a row of each
+    cluster, and ``looked`` for how many rows distances from all centroids were made.
     """
     lists = packed, doubled, norms, labels, moved, was, numbers
     rows = X, mean, centroids, rounded, moves, fresh, bounds, reaches, looked
@@ -100,8 +96,17 @@ def _assign(start, stop, packed, doubled, norms, labels, moved, was, numbers,
         begin = p * blocks // parts * BLOCK
         end = min((p + 1) * blocks // parts * BLOCK, labels.size)
         rows, old, reach = moved[begin:end], was[begin:end], reaches[p]
-        given = X, mean, centroids, moves, fresh
-        count = _undecided(begin, labels[begin:end], given, rounded, bounds, rows, old)
+        if fresh:
+            count = end - begin
+            for i in range(count):
+                rows[i], old[i] = begin + i, labels[begin + i]
+                total = 0.0
+                for c in range(mean.size):
+                    total += np.float64(X[begin + i, c] - mean[c]) ** 2
+                bounds[0, begin + i] = np.sqrt(total) * rounded[2]
+        else:
+            given = X, mean, centroids, moves
+            count = _undecided(begin, labels[begin:end], given, rounded, bounds, rows, old)
         made_of = packed, doubled, norms, X, mean
         looked[p] = _look(rows[:count], made_of, labels, bounds, rounded)
         number = 0
@@ -136,40 +141,35 @@ def _undecided(begin, labels, given, rounded, bounds, rows, old):
 
     Returns how many rows are left, whose numbers and labels ``rows`` and ``old`` get.
     """
-    (X, mean, centroids, moves, fresh), (error, tiny, up, down, _) = given, rounded
+    (X, mean, centroids, moves), (error, tiny, up, down, _) = given, rounded
+    sizes, uppers, lowers = bounds[0], bounds[1], bounds[2]
     line = np.empty(mean.size, X.dtype)  # else X less the sum of mean and centroid is made
-    zero, count = error - error, 0
-    for i in range(labels.size):
+    zero, count, left = error - error, 0, 0
+    for i in range(labels.size):  # without branches
         row, label = begin + i, labels[i]
-        if fresh:
-            total = 0.0
-            for c in range(line.size):
-                line[c] = X[row, c] - mean[c]
-                total += np.float64(line[c]) * np.float64(line[c])
-            bounds[0, row] = np.sqrt(total) * up
-        else:
-            move, size = moves[label], bounds[0, row]
-            upper = (bounds[1, row] + move[0]) * up
-            lower, far, near = bounds[2, row] - move[1], move[2] - upper, move[3] - upper
-            lower = far if far < lower else lower
-            lower = (near if near > lower else lower) * down
-            lower = lower if lower > zero else zero
-            if not _decide(upper, lower, size, rounded):
-                centroid, square = centroids[label], tiny
-                for c in range(line.size):
-                    line[c] = X[row, c] - mean[c]
-                for c in range(line.size):
-                    difference = line[c] - centroid[c]
-                    square += difference * difference
-                upper = np.sqrt(square + (error + error) * square) * up
-                near = (move[3] - upper) * down
-                lower = near if near > lower else lower
-            bounds[1, row], bounds[2, row] = upper, lower
-            if _decide(upper, lower, size, rounded):
-                continue
         rows[count], old[count] = row, label
-        count += 1
-    return count
+        move = moves[label]
+        upper = (uppers[row] + move[0]) * up
+        lower, far, near = lowers[row] - move[1], move[2] - upper, move[3] - upper
+        lower = far if far < lower else lower
+        lower = (near if near > lower else lower) * down
+        lower = lower if lower > zero else zero
+        uppers[row], lowers[row] = upper, lower
+        count += 0 if _decide(upper, lower, sizes[row], rounded) else 1
+    for i in range(count):
+        row, label, square = rows[i], old[i], tiny
+        for c in range(line.size):
+            line[c] = X[row, c] - mean[c]
+        for c in range(line.size):
+            difference = line[c] - centroids[label, c]
+            square += difference * difference
+        upper = np.sqrt(square + (error + error) * square) * up
+        near, lower = (moves[label, 3] - upper) * down, lowers[row]
+        lower = near if near > lower else lower
+        uppers[row], lowers[row] = upper, lower
+        rows[left], old[left] = row, label
+        left += 0 if _decide(upper, lower, sizes[row], rounded) else 1
+    return left
 
 
 @helper

@@ -19,6 +19,7 @@ from hetero.ops.kmeans.operands import check_finite
 
 _BLOCK = 1 << 18  # bytes of a block's distances
 _LEAST_ROWS = 64
+_NUMBERS = 1 << 22  # of a block of `distances`: BLAS's threads wait for each other at its end
 _SHARED = 1 << 22  # products from which threads share an assignment
 _NEAR = 1e-6  # of two squares: a square of their difference below that has too few digits
 _FAR = 1e3  # of the centroids' variance; where their mean's square is larger, it is subtracted
@@ -175,7 +176,7 @@ def distances(X: Any, centroids: np.ndarray, dtype: np.dtype) -> np.ndarray:
             mean, centroids = middle, moved
     norms, wide = _norms(centroids), dense and k > d  # then the product adds the squares, too
     factors = np.vstack([-2.0 * centroids.T, np.ones(k), norms])[: d + 2 * wide]
-    rows = min(n, max(4 * _LEAST_ROWS, _BLOCK // (d * dense + k)))
+    rows = min(n, max(_LEAST_ROWS, _NUMBERS // (d * dense + k)))
     result, part = np.empty((n, k), dtype), np.ones((rows if wide else 0, d + 2))
     room = result if dtype == np.float64 else np.empty((rows, k))
     largest = float(np.finfo(dtype).max)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import dask
@@ -196,7 +197,7 @@ def labelled(block: np.ndarray, centroids: np.ndarray, **placed: Any) -> np.ndar
     if not len(block):
         return np.empty(0, np.int32)
     options = {"init": centroids, "n_init": 1, "max_iter": 0, "tol": 0.0, **placed}
-    return run("kmeans", block, len(centroids), call=cluster, **options).labels
+    return run("kmeans", block, len(centroids), call=partial(cluster, few=None), **options)[1]
 
 
 def step(

@@ -1,37 +1,32 @@
 """Loops of k-means on the CPU: distances of rows from centroids, and sums of rows by label.
 
-Rows are packed in blocks of `BLOCK`, less their mean and transposed, (blocks, d, BLOCK): a product
-with the centroids then has the rows of a block along the last axis, over which the loop that looks
-for the smallest distance vectorises. A block's distances are looked through while they are in the
-cache. The products are BLAS's, of one thread each.
+Rows are packed in blocks, less their mean and transposed: a product with the centroids then has the
+rows of a block along the last axis, over which the loop that looks for the smallest distance
+vectorises, while the distances are in the cache. The products are BLAS's, of one thread each.
 
 Sums of rows are kept from one iteration to the next: only rows that changed their label are added
 and taken away. That is done in parts whose bounds do not depend on the number of threads.
+
+Loops are called with the work that they are, in elements that are read and used once, some 1 ns
+each, and by as many threads as that is worth. Several of them take
+
+- X (n, d), mean (d,), weights (n,): rows, what is subtracted of them, and their weights
+- packed (blocks, d, BLOCK): the rows as above, with zeros after the last one
+- centroids (k, d), less the mean; doubled, norms (k, d), (k,): -2 times these, and their squares
+- labels (n,) of int32: of each row the nearest centroid, of equally near ones the first
+- moved (n,) of int64, was (n,) of int32, numbers (parts,): the rows of each part whose label
+  changed, from the part's first row on, what it was (-1: none), and how many these are
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from hetero.host.threads import ALONE, compiled, helper, inlined, no_overlap, part, team_for
-
-__all__ = [
-    "BLOCK",
-    "TILE",
-    "add_parts",
-    "assign",
-    "by_work",
-    "distances",
-    "find_rows",
-    "move_rows",
-    "nearest",
-    "nearest_seed",
-    "pack",
-    "potentials",
-]
+from hetero.host.threads import ALONE, compiled, inlined, no_overlap, part, team_for
 
 BLOCK = 64  # rows of points that are labelled together
 TILE = 512  # centroids, whose distances from a block's rows stay in the cache
@@ -41,12 +36,10 @@ _SERIAL = 1 << 16  # elements below which one thread is faster
 
 
 def by_work(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Call ``function(team, *arguments)`` with as many threads as an amount of work is worth.
-
-    It is counted in elements that are read and used once, some 1 ns each.
-    """
+    """Call ``function(team, *arguments)`` with the threads that an amount of work is worth."""
     kernel = compiled(function)
 
+    @functools.wraps(function)
     def call(work: int, *arguments: Any) -> Any:
         return kernel(team_for(work) if work >= _SERIAL else ALONE, *arguments)
 
@@ -55,7 +48,7 @@ def by_work(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @by_work
 def pack(team, X, mean, packed):
-    """Fill ``packed`` with the rows of X less the mean, and with zeros after the last one."""
+    """Fill ``packed`` with the rows of X less the mean."""
     _pack(team, packed.shape[0], (X, mean, packed))
 
 
@@ -64,8 +57,7 @@ def _pack(start, stop, X, mean, packed):
     no_overlap()
     n, d = X.shape
     for b in range(start, stop):
-        block = packed[b]
-        begin = b * BLOCK
+        block, begin = packed[b], b * BLOCK
         m = min(BLOCK, n - begin)
         for c in range(d):
             line, middle = block[c], mean[c]
@@ -77,23 +69,7 @@ def _pack(start, stop, X, mean, packed):
 
 @by_work
 def assign(team, packed, doubled, norms, labels, moved, was, numbers):
-    """The nearest centroid of each row, of equally near ones the first.
-
-    Parameters
-    ----------
-    packed : (blocks, d, BLOCK) array
-    doubled : (k, d) array
-        -2 times the centroids.
-    norms : (k,) array
-        Their squares.
-    labels : (n,) array of int32
-        Changed.
-    moved, was : (n,) array of int64, (n,) array of int32
-        Get, from the beginning of each part's rows on, the rows whose label changed, and what it
-        was.
-    numbers : (parts,) array of int64
-        Gets how many these are.
-    """
+    """Change ``labels``; ``moved``, ``was`` and ``numbers`` get what that changes."""
     _assign(team, numbers.size, (packed, doubled, norms, labels, moved, was, numbers))
 
 
@@ -103,16 +79,13 @@ def _assign(start, stop, packed, doubled, norms, labels, moved, was, numbers):
     blocks, k = packed.shape[0], doubled.shape[0]
     n, parts = labels.size, numbers.size
     products = np.empty((min(k, TILE), BLOCK), packed.dtype)
-    least = np.empty(BLOCK, packed.dtype)
-    which = np.empty(BLOCK, packed.dtype)  # as a number of the same width
+    least, which = np.empty(BLOCK, packed.dtype), np.empty(BLOCK, packed.dtype)  # of one width
     for p in range(start, stop):
-        first, last = p * blocks // parts, (p + 1) * blocks // parts
-        number = 0
+        first, last, number = p * blocks // parts, (p + 1) * blocks // parts, 0
         for b in range(first, last):
             _find_least(packed[b], doubled, norms, products, least, which)
             for r in range(min(BLOCK, n - b * BLOCK)):
-                row = b * BLOCK + r
-                label = np.int32(which[r])
+                row, label = b * BLOCK + r, np.int32(which[r])
                 if labels[row] != label:
                     moved[first * BLOCK + number] = row
                     was[first * BLOCK + number] = labels[row]
@@ -123,10 +96,8 @@ def _assign(start, stop, packed, doubled, norms, labels, moved, was, numbers):
 
 @inlined
 def _find_least(rows, doubled, norms, products, least, which):
-    """The least of each row's squared distances, less its own square, and which centroid's it is.
-
-    ``rows`` is (d, rows of a block), ``products`` (centroids at a time, rows of a block).
-    """
+    """The least of each row's squared distances, less its own square, and which centroid's it is;
+    ``rows`` is (d, rows of a block), ``products`` (centroids at a time, rows of a block)."""
     k, tile = doubled.shape[0], products.shape[0]
     least[:] = np.inf
     which[:] = 0
@@ -141,8 +112,7 @@ def _keep_least(products, norms, begin, least, which):
     """Let the rows that are nearer to some centroids, from ``begin`` on, have these."""
     one = least.dtype.type(1)
     for j in range(products.shape[0]):
-        line, norm = products[j], norms[begin + j]
-        own = one * (begin + j)
+        line, norm, own = products[j], norms[begin + j], one * (begin + j)
         for r in range(least.size):
             value = line[r] + norm
             nearer = value < least[r]
@@ -152,21 +122,10 @@ def _keep_least(products, norms, begin, least, which):
 
 @by_work
 def nearest(team, X, mean, centroids, doubled, norms, labels, squares):
-    """`assign` of rows that are labelled once, and not packed.
-
-    Parameters
-    ----------
-    X, mean, centroids
-        Rows, and centroids less the mean.
-    doubled, norms
-        As for `assign`.
-    labels : (n,) array of int32
-        Gets the nearest centroid; -1 where the distances are not finite.
-    squares : (n,) or (0,) array
-        Gets the rows' squared distances from that one, as `distances` does.
-    """
-    given = X, mean, centroids, doubled, norms, labels, squares
-    _nearest(team, (labels.size + _WIDE - 1) // _WIDE, given)
+    """Fill ``labels`` of rows that are labelled once, and not packed; -1 where distances are not
+    finite. ``squares``, (n,) or (0,), gets the rows' squared distances, as `distances` does."""
+    count, given = (labels.size + _WIDE - 1) // _WIDE, (X, mean, centroids, doubled, norms)
+    _nearest(team, count, (*given, labels, squares))
 
 
 @part
@@ -175,8 +134,7 @@ def _nearest(start, stop, X, mean, centroids, doubled, norms, labels, squares):
     (n, d), k = X.shape, doubled.shape[0]
     rows = np.zeros((_WIDE, d), X.dtype)
     products, slim = np.empty((min(k, TILE // 4), _WIDE), X.dtype), np.empty((_WIDE, k), X.dtype)
-    least = np.empty(_WIDE, X.dtype)
-    which = np.empty(_WIDE, X.dtype)
+    least, which = np.empty(_WIDE, X.dtype), np.empty(_WIDE, X.dtype)
     for b in range(start, stop):
         begin = b * _WIDE
         m = min(_WIDE, n - begin)
@@ -203,17 +161,8 @@ def _nearest(start, stop, X, mean, centroids, doubled, norms, labels, squares):
 
 @by_work
 def move_rows(team, X, mean, weights, labels, moved, was, numbers, blocks, sums, totals, counts):
-    """What changed labels change of the sums: each part of ``sums`` gets that of some rows.
-
-    Parameters
-    ----------
-    X, mean, weights, labels
-    moved, was, numbers
-        As `assign` leaves them; a row that had none has the label -1.
-    blocks : int
-    sums, totals, counts : (parts, k, d), (parts, k) arrays of float64, (parts, k) of int64
-        Weighted rows, weights, and numbers of rows with a weight.
-    """
+    """What changed labels of ``blocks`` blocks change of the sums: each of some parts, by clusters,
+    of weighted rows, ``sums`` (parts, k, d), of weights and of numbers of rows with a weight."""
     given = X, mean, weights, labels, moved, was, numbers, blocks, sums, totals, counts
     _move_rows(team, sums.shape[0], given)
 
@@ -253,23 +202,6 @@ def _move_rows(
 
 
 @by_work
-def add_parts(team, whole, parts):
-    """Add parts, (parts, ...), to a whole, (...), one after another; both are contiguous."""
-    flat, rows = whole.reshape(whole.size), parts.reshape(parts.shape[0], whole.size)
-    _add_parts(team, (flat.size + 4095) // 4096, (flat, rows))
-
-
-@part
-def _add_parts(start, stop, flat, rows):
-    no_overlap()
-    for piece in range(start, stop):
-        for p in range(rows.shape[0]):
-            line = rows[p]
-            for i in range(piece * 4096, min(piece * 4096 + 4096, flat.size)):
-                flat[i] += line[i]
-
-
-@by_work
 def distances(team, packed, centroids, labels, found):
     """Squared distances of packed rows from their centroids, from differences in double.
 
@@ -296,104 +228,47 @@ def _distances(start, stop, packed, centroids, labels, found):
             found[begin + r] = total[r]
 
 
-@helper
-def _measure(block, seed, found):
-    """The squared distances of a block's rows from a seed."""
-    for r in range(BLOCK):
-        found[r] = 0
-    for c in range(block.shape[0]):
-        line, middle = block[c], seed[c]
-        for r in range(BLOCK):
-            difference = line[r] - middle
-            found[r] += difference * difference
-
-
 @by_work
-def nearest_seed(team, packed, seed, weights, closest, sums):
-    """Let rows that are nearer to a seed than to all before have its distance.
-
-    Parameters
-    ----------
-    packed : (blocks, d, BLOCK) array
-    seed : (d,) array
-    weights, closest : (blocks, BLOCK) arrays
-    sums : (blocks,) array of float64
-        Gets each block's weighted sum of ``closest``.
-    """
-    _nearest_seed(team, packed.shape[0], (packed, seed, weights, closest, sums))
+def potentials(team, packed, seeds, weights, closest, sums, keep):
+    """Fill ``sums``, (blocks, t): each block's weighted sum of ``closest``, (blocks, BLOCK), the
+    squared distances from the nearest seed, with each of t more ``seeds``, (t, d), which
+    ``closest`` takes in where these are to ``keep``."""
+    _potentials(team, packed.shape[0], (packed, seeds, weights, closest, sums, keep))
 
 
 @part
-def _nearest_seed(start, stop, packed, seed, weights, closest, sums):
+def _potentials(start, stop, packed, seeds, weights, closest, sums, keep):
     no_overlap()
     found = np.empty(BLOCK, packed.dtype)
     for b in range(start, stop):
-        block, near, weight = packed[b], closest[b], weights[b]
-        _measure(block, seed, found)
-        total = 0.0
-        for r in range(BLOCK):
-            near[r] = found[r] if found[r] < near[r] else near[r]
-            total += np.float64(near[r]) * np.float64(weight[r])
-        sums[b] = total
-
-
-@by_work
-def potentials(team, packed, indices, weights, closest, sums):
-    """Each block's weighted sum of the distances from the nearest seed, with each of some more.
-
-    Parameters
-    ----------
-    packed : (blocks, d, BLOCK) array
-    indices : (t,) array of int64
-        Rows that would be seeds.
-    weights, closest : (blocks, BLOCK) arrays
-    sums : (blocks, t) array of float64
-    """
-    d = packed.shape[1]
-    seeds = np.empty((indices.size, d), packed.dtype)
-    for t in range(indices.size):
-        for c in range(d):
-            seeds[t, c] = packed[indices[t] // BLOCK, c, indices[t] % BLOCK]
-    _potentials(team, packed.shape[0], (packed, seeds, weights, closest, sums))
-
-
-@part
-def _potentials(start, stop, packed, seeds, weights, closest, sums):
-    no_overlap()
-    found = np.empty(BLOCK, packed.dtype)
-    for b in range(start, stop):
-        block, near, weight = packed[b], closest[b], weights[b]
+        near, weight = closest[b], weights[b]
         for t in range(seeds.shape[0]):
-            _measure(block, seeds[t], found)
+            found[:] = 0
+            for c in range(seeds.shape[1]):
+                line, middle = packed[b, c], seeds[t, c]
+                for r in range(BLOCK):
+                    difference = line[r] - middle
+                    found[r] += difference * difference
             total = 0.0
             for r in range(BLOCK):
-                least = found[r] if found[r] < near[r] else near[r]
-                total += np.float64(least) * np.float64(weight[r])
+                found[r] = found[r] if found[r] < near[r] else near[r]
+                total += np.float64(found[r]) * np.float64(weight[r])
             sums[b, t] = total
+            if keep:
+                near[:] = found
 
 
 @compiled
 def find_rows(weights, closest, running, values, found):
-    """The rows at which the running sum of weighted distances reaches some values.
-
-    Parameters
-    ----------
-    weights, closest : (blocks, BLOCK) arrays
-    running : (blocks,) array of float64
-        Its value after each block.
-    values : (t,) array of float64
-    found : (t,) array of int64
-        Gets the rows; the last one of all where a value is beyond the whole sum.
-    """
-    last = running.size - 1
+    """The rows ``found`` at which the running sum of weighted distances, ``running`` after each
+    block, reaches some values; the last one of all where a value is beyond the whole sum."""
     for t in range(values.size):
-        value = values[t]
-        b = min(np.searchsorted(running, value), last)
+        b = min(np.searchsorted(running, values[t]), running.size - 1)
         total = running[b - 1] if b > 0 else 0.0
-        row = BLOCK - 1
-        for r in range(BLOCK):
-            total += np.float64(closest[b, r]) * np.float64(weights[b, r])
-            if total >= value:
-                row = r
+        row = -1
+        while row < BLOCK - 1:
+            row += 1
+            total += np.float64(closest[b, row]) * np.float64(weights[b, row])
+            if total >= values[t]:
                 break
         found[t] = b * BLOCK + row

@@ -1,125 +1,219 @@
 """Hamerly's bounds for k-means on the CPU: rows whose centroid cannot have changed are skipped.
 
 Of each row an upper bound of the distance from its own centroid is kept, and a lower one of those
-from all others. What centroids move makes both looser; a row is looked at where they no longer tell
-its centroid: first its own distance is made anew, then all of them. Rows that need all are gathered
-in blocks, whose products with the centroids are BLAS's as in `kmeans.assign`.
-
+from all others. The moves of centroids make both looser. Where they no longer decide a row's
+centroid, first its own distance is made anew, then all of them, for blocks of such rows by BLAS.
 The labels are those of `kmeans.assign` to the last one. Whatever order a product is summed in, its
 error is at most `_error`; a row for which that may decide is labelled by the very product that
 `kmeans.assign` makes, of the row's own block.
 
-G. Hamerly, "Making k-means even faster", SDM 2010. Which centroids' moves count for a cluster:
-P. Rysavy and G. Hamerly, "Geometric methods to accelerate k-means algorithms", SDM 2016.
+G. Hamerly, "Making k-means even faster", SDM 2010; P. Rysavy and G. Hamerly, "Geometric methods to
+accelerate k-means algorithms", SDM 2016: which centroids' moves count for a cluster.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from hetero.host.threads import compiled, helper, no_overlap, part
+from hetero.host.threads import helper, no_overlap, part
 
 from .kmeans import BLOCK, TILE, by_work
 
-__all__ = ["FEW", "assign", "between", "rounding"]
-
-FEW = 40  # rows of a block; where more are to be looked at, the whole block is
+_LANES = 8  # rows that a block of the last few is filled up to a multiple of
 
 
-class Rounding(NamedTuple):
-    """What numbers are rounded by, all of the rows' dtype.
+def rounding(d: int, dtype: np.dtype, most: float) -> tuple[Any, ...]:
+    """What numbers of d columns are rounded by, (error, tiny, up, down, most) of the rows' dtype.
 
-    Attributes
-    ----------
-    error : number
-        Of ``c c - 2 c x``, in parts of ``|c| (2 |x| + |c|)``: that of sums of d products in any
-        order (N. J. Higham, "Accuracy and stability of numerical algorithms", section 3.1), and
-        some more for what is made of them.
-    tiny : number
-        What underflow adds.
-    up, down : number
-        Factors that take a result above and below all that it may stand for.
-    most : number
-        The length of the longest centroid at least.
+    error : of ``c c - 2 c x``, in parts of ``|c| (2 |x| + |c|)``: that of sums of d products in any
+    order (N. J. Higham, "Accuracy and stability of numerical algorithms", section 3.1), and more.
+    tiny : what underflow adds. up, down : factors that take a result above and below all that it
+    may stand for. most : the length of the longest centroid at least.
     """
-
-    error: Any
-    tiny: Any
-    up: Any
-    down: Any
-    most: Any
-
-
-def rounding(d: int, dtype: np.dtype, most: float) -> Rounding:
-    """What numbers are rounded by in loops over rows of d numbers."""
     known = np.finfo(dtype)
     error, tiny = (d + 8) * known.eps / 2, (d + 8) * known.tiny
-    return Rounding(*map(dtype.type, (error, tiny, 1 + 4 * known.eps, 1 - 4 * known.eps, most)))
+    return tuple(map(dtype.type, (error, tiny, 1 + 4 * known.eps, 1 - 4 * known.eps, most)))
 
 
 @by_work
-def between(team, packed, doubled, norms, sizes, reaches, rounded, moves):
-    """How centroids lie to each other: what the bounds of each cluster's rows lose.
-
-    Parameters
-    ----------
-    packed : (blocks, d, BLOCK) array
-        The centroids.
-    doubled, norms, sizes : (k, d), (k,), (k,) arrays
-        -2 times the centroids, their squares, and their lengths at least.
-    reaches : (k,) array
-        Centroids at least that far from a cluster's count for ``far``, the others for ``drops``.
-    rounded : Rounding
-    moves : (k, 4) array
-        Of each centroid: how far it moved, at least. Gets the longest move of those within reach,
-        the distance of the nearest one out of reach, at most, and that of the nearest of all.
-    """
-    given = packed, doubled, norms, sizes, reaches, moves, rounded.error, rounded.tiny
-    _between(team, packed.shape[0], given)
+def between(team, turned, reaches, rounded, moves):
+    """How centroids, ``turned`` (d, k), lie to each other. ``moves``, (k, 4), has how far each one
+    moved, at least, and gets the longest move of those nearer to it than its reach, the distance of
+    the nearest one of the others, at most, and that of the nearest of all."""
+    _between(team, reaches.size, (turned, reaches, rounded, moves))
 
 
 @part
-def _between(start, stop, packed, doubled, norms, sizes, reaches, moves, error, tiny):
+def _between(start, stop, turned, reaches, rounded, moves):
     no_overlap()
-    k = norms.size
-    error += error
-    zero, infinite = packed.dtype.type(0), packed.dtype.type(np.inf)
-    products = np.empty((min(k, TILE), BLOCK), packed.dtype)
-    own = np.zeros((3, BLOCK), packed.dtype)
-    norm, size, reach = own[0], own[1], own[2]
-    drop = np.empty(BLOCK, packed.dtype)
-    apart, nearest = np.empty(BLOCK, packed.dtype), np.empty(BLOCK, packed.dtype)
-    for b in range(start, stop):
-        begin, m = b * BLOCK, min(BLOCK, k - b * BLOCK)
-        for r in range(BLOCK):
-            drop[r], apart[r], nearest[r] = zero, infinite, infinite
-            norm[r] = size[r] = reach[r] = zero
-        for r in range(m):
-            norm[r], size[r], reach[r] = norms[begin + r], sizes[begin + r], reaches[begin + r]
-        for first in range(0, k, TILE):
-            some = min(TILE, k - first)
-            np.dot(doubled[first : first + some], packed[b], products[:some])
-            for j in range(some):
-                line, shift = products[j], moves[first + j, 0]
-                its_norm, its_size = norms[first + j], sizes[first + j]
-                if begin <= first + j < begin + BLOCK:
-                    line[first + j - begin] = infinite  # itself
-                for r in range(BLOCK):
-                    both = its_size + size[r]
-                    square = line[r] + its_norm + norm[r] - error * both * both - tiny
-                    distance = np.sqrt(square if square > zero else zero)
-                    inside = distance < reach[r]
-                    moved = shift if inside else zero
-                    rest = infinite if inside else distance
-                    drop[r] = moved if moved > drop[r] else drop[r]
-                    apart[r] = rest if rest < apart[r] else apart[r]
-                    nearest[r] = distance if distance < nearest[r] else nearest[r]
-        for r in range(m):
-            moves[begin + r, 1] = drop[r]
-            moves[begin + r, 2] = apart[r]
-            moves[begin + r, 3] = nearest[r]
+    d, k = turned.shape
+    error, tiny, _, down, _ = rounded
+    apart = np.empty(k, turned.dtype)
+    zero, shorter = error - error, down - error - error
+    for i in range(start, stop):
+        apart[:] = 0
+        for c in range(d):
+            line, own = turned[c], turned[c, i]
+            for j in range(k):
+                difference = line[j] - own
+                apart[j] += difference * difference
+        apart[i] = np.inf  # itself
+        for j in range(k):
+            square = apart[j] * shorter - tiny
+            apart[j] = np.sqrt(square if square > zero else zero) * down
+        drop, far, nearest = zero, apart[i], apart[i]
+        for j in range(k):
+            if apart[j] < reaches[i]:
+                drop = moves[j, 0] if moves[j, 0] > drop else drop
+            else:
+                far = apart[j] if apart[j] < far else far
+            nearest = apart[j] if apart[j] < nearest else nearest
+        moves[i, 1], moves[i, 2], moves[i, 3] = drop, far, nearest
+
+
+@by_work
+def assign(team, packed, doubled, norms, labels, moved, was, numbers,
+           X, mean, centroids, rounded, moves, fresh, bounds, reaches, looked):  # fmt: skip
+    """As `kmeans.assign`, of those rows whose bounds do not decide their centroid.
+
+    ``bounds``, (3, n), has the rows' lengths, upper and lower bounds, unless these are ``fresh``.
+    Of each part ``reaches``, (parts, k), gets the largest sum of the bounds of a row of each
+    cluster, and ``looked`` for how many rows distances from all centroids were made.
+    """
+    lists = packed, doubled, norms, labels, moved, was, numbers
+    rows = X, mean, centroids, rounded, moves, fresh, bounds, reaches, looked
+    _assign(team, numbers.size, lists + rows)
+
+
+@part
+def _assign(start, stop, packed, doubled, norms, labels, moved, was, numbers,
+            X, mean, centroids, rounded, moves, fresh, bounds, reaches, looked):  # fmt: skip
+    no_overlap()
+    blocks, parts = packed.shape[0], numbers.size
+    for p in range(start, stop):
+        begin = p * blocks // parts * BLOCK
+        end = min((p + 1) * blocks // parts * BLOCK, labels.size)
+        rows, old, reach = moved[begin:end], was[begin:end], reaches[p]
+        if fresh:
+            count = end - begin
+            for i in range(count):
+                rows[i], old[i] = begin + i, labels[begin + i]
+                total = 0.0
+                for c in range(mean.size):
+                    total += np.float64(X[begin + i, c] - mean[c]) ** 2
+                bounds[0, begin + i] = np.sqrt(total) * rounded[2]
+        else:
+            given = X, mean, centroids, moves
+            count = _undecided(begin, labels[begin:end], given, rounded, bounds, rows, old)
+        made_of = packed, doubled, norms, X, mean
+        looked[p] = _look(rows[:count], made_of, labels, bounds, rounded)
+        number = 0
+        for i in range(count):
+            if labels[rows[i]] != old[i]:
+                rows[number], old[number] = rows[i], old[i]
+                number += 1
+        numbers[p] = number
+        reach[:] = 0
+        for row in range(begin, end):
+            label, both = labels[row], bounds[1, row] + bounds[2, row]
+            reach[label] = both if both > reach[label] else reach[label]
+
+
+@helper
+def _error(size, rounded):
+    """What a value of `kmeans.assign` may be off by, for a row of that length."""
+    error, tiny, _, _, most = rounded
+    return error * most * (size + size + most) + tiny
+
+
+@helper
+def _decide(upper, lower, size, rounded):
+    """Whether bounds decide a row's centroid, whatever errors `kmeans.assign` makes."""
+    error = _error(size, rounded)
+    return lower * lower * rounded[3] > upper * upper * rounded[2] + (error + error)
+
+
+@helper
+def _undecided(begin, labels, given, rounded, bounds, rows, old):
+    """Move the bounds of rows as centroids moved, and tighten those that do not decide.
+
+    Returns how many rows are left, whose numbers and labels ``rows`` and ``old`` get.
+    """
+    (X, mean, centroids, moves), (error, tiny, up, down, _) = given, rounded
+    sizes, uppers, lowers = bounds[0], bounds[1], bounds[2]
+    line = np.empty(mean.size, X.dtype)  # else X less the sum of mean and centroid is made
+    zero, count, left = error - error, 0, 0
+    for i in range(labels.size):  # without branches
+        row, label = begin + i, labels[i]
+        rows[count], old[count] = row, label
+        move = moves[label]
+        upper = (uppers[row] + move[0]) * up
+        lower, far, near = lowers[row] - move[1], move[2] - upper, move[3] - upper
+        lower = far if far < lower else lower
+        lower = (near if near > lower else lower) * down
+        lower = lower if lower > zero else zero
+        uppers[row], lowers[row] = upper, lower
+        count += 0 if _decide(upper, lower, sizes[row], rounded) else 1
+    for i in range(count):
+        row, label, square = rows[i], old[i], tiny
+        for c in range(line.size):
+            line[c] = X[row, c] - mean[c]
+        for c in range(line.size):
+            difference = line[c] - centroids[label, c]
+            square += difference * difference
+        upper = np.sqrt(square + (error + error) * square) * up
+        near, lower = (moves[label, 3] - upper) * down, lowers[row]
+        lower = near if near > lower else lower
+        uppers[row], lowers[row] = upper, lower
+        rows[left], old[left] = row, label
+        left += 0 if _decide(upper, lower, sizes[row], rounded) else 1
+    return left
+
+
+@helper
+def _look(rows, made_of, labels, bounds, rounded):
+    """Label some rows by their distances from all centroids, and make their bounds.
+
+    Returns for how many rows distances were made.
+    """
+    packed, doubled, norms, X, mean = made_of
+    (_, d, _), (error, tiny, up, down, most) = packed.shape, rounded
+    products = np.empty(min(norms.size, TILE) * BLOCK, packed.dtype)
+    found, exact = np.empty((3, BLOCK), packed.dtype), np.empty((3, BLOCK), packed.dtype)
+    gathered, zero = np.empty(d * BLOCK, packed.dtype), error - error
+    looked, there = 0, -1  # the block that ``exact`` is of
+    for first in range(0, rows.size, BLOCK):
+        some = rows[first : first + BLOCK]
+        own = some[0] // BLOCK
+        whole = some.size == BLOCK and some[0] == own * BLOCK and some[-1] == some[0] + BLOCK - 1
+        if whole:
+            block = packed[own]
+        else:
+            width = (some.size + _LANES - 1) // _LANES * _LANES
+            block = gathered[: d * width].reshape(d, width)
+            for r in range(width):
+                row = some[min(r, some.size - 1)]
+                for c in range(d):
+                    block[c, r] = X[row, c] - mean[c]
+        _two_nearest(block, doubled, norms, products, found)
+        looked += block.shape[1]
+        for r in range(some.size):
+            row, size, values, lane = some[r], bounds[0, some[r]], found, r
+            if not whole and not found[1, r] - found[0, r] > 4 * _error(size, rounded):
+                values, lane = exact, row % BLOCK
+                if there != row // BLOCK:
+                    there = row // BLOCK
+                    _two_nearest(packed[there], doubled, norms, products, exact)
+                    looked += BLOCK
+            slack = error * ((size + most) * (size + most) + size * size) + tiny
+            upper = size * size + values[0, lane] + slack
+            lower = size * size + values[1, lane] - slack
+            bounds[1, row] = np.sqrt(zero if upper < zero else upper) * up  # NaN decides nothing
+            bounds[2, row] = np.sqrt(lower if lower > zero else zero) * down
+            labels[row] = np.int32(values[2, lane])
+    return looked
 
 
 @helper
@@ -128,213 +222,21 @@ def _two_nearest(block, doubled, norms, products, found):
 
     The values are squared distances less the row's square, made just as in `kmeans.assign`.
     """
-    least, second = np.empty(BLOCK, block.dtype), np.empty(BLOCK, block.dtype)
-    which = np.empty(BLOCK, block.dtype)  # arrays of its own: the compiler knows that none overlap
-    k = norms.size
-    one = block.dtype.type(1)
-    for r in range(BLOCK):
-        least[r] = second[r] = np.inf
-        which[r] = 0
+    k, width, one = norms.size, block.shape[1], block.dtype.type(1)
+    # Arrays of its own: the compiler knows that none overlap.
+    least, second = np.full(width, np.inf, block.dtype), np.full(width, np.inf, block.dtype)
+    which = np.zeros(width, block.dtype)
     for begin in range(0, k, TILE):
         size = min(TILE, k - begin)
-        np.dot(doubled[begin : begin + size], block, products[:size])
+        some = products[: size * width].reshape(size, width)
+        np.dot(doubled[begin : begin + size], block, some)
         for j in range(size):
-            line, norm = products[j], norms[begin + j]
-            own = one * (begin + j)
-            for r in range(BLOCK):
+            line, norm, own = some[j], norms[begin + j], one * (begin + j)
+            for r in range(width):
                 value = line[r] + norm
                 nearer = value < least[r]
                 other = least[r] if nearer else value
                 second[r] = other if other < second[r] else second[r]
                 least[r] = value if nearer else least[r]
                 which[r] = own if nearer else which[r]
-    for r in range(BLOCK):
-        found[0, r], found[1, r], found[2, r] = least[r], second[r], which[r]
-
-
-@helper
-def _error(size, rounded):
-    """What a value of `kmeans.assign` may be off by, for a row of that length."""
-    return rounded.error * rounded.most * (size + size + rounded.most) + rounded.tiny
-
-
-@helper
-def _told(upper, lower, size, rounded):
-    """Whether a row's bounds tell its centroid, whatever errors `kmeans.assign` makes."""
-    error = _error(size, rounded)
-    return lower * lower * rounded.down > upper * upper * rounded.up + (error + error)
-
-
-@helper
-def _loosen(first, m, labels, sizes, uppers, lowers, moves, rounded, rows):
-    """Change the bounds of m rows by what the centroids moved; which rows they do not tell.
-
-    Returns how many, whose numbers ``rows`` gets.
-    """
-    up, down = rounded.up, rounded.down
-    zero, count = up - up, 0
-    for row in range(first, first + m):
-        move = moves[labels[row]]
-        upper = (uppers[row] + move[0]) * up
-        lower, far, near = lowers[row] - move[1], move[2] - upper, move[3] - upper
-        lower = far if far < lower else lower
-        lower = (near if near > lower else lower) * down
-        lower = lower if lower > zero else zero
-        uppers[row], lowers[row] = upper, lower
-        rows[count] = row
-        count += 0 if _told(upper, lower, sizes[row], rounded) else 1
-    return count
-
-
-@helper
-def _tighten(X, mean, centroids, labels, sizes, uppers, lowers, moves, rounded, line, rows, count):
-    """Make the upper bounds of some rows anew; how many are left, which come first then."""
-    error, tiny, up, down = rounded.error + rounded.error, rounded.tiny, rounded.up, rounded.down
-    left = 0
-    for i in range(count):
-        row = rows[i]
-        label = labels[row]
-        centroid = centroids[label]
-        for c in range(line.size):
-            line[c] = X[row, c] - mean[c]
-        square = tiny
-        for c in range(line.size):
-            difference = line[c] - centroid[c]
-            square += difference * difference
-        upper = np.sqrt(square + error * square) * up
-        near, lower = (moves[label, 3] - upper) * down, lowers[row]
-        lower = near if near > lower else lower
-        uppers[row], lowers[row] = upper, lower
-        rows[left] = row
-        left += 0 if _told(upper, lower, sizes[row], rounded) else 1
-    return left
-
-
-@helper
-def _label(row, least, second, which, labels, sizes, uppers, lowers, rounded):
-    """Take a row's two smallest values, and which the least one is, as its label and bounds."""
-    size, error = sizes[row], rounded.error
-    zero, square = error - error, size * size
-    slack = error * ((size + rounded.most) * (size + rounded.most) + square) + rounded.tiny
-    upper, lower = square + least + slack, square + second - slack
-    uppers[row] = np.sqrt(zero if upper < zero else upper) * rounded.up  # NaN tells nothing
-    lowers[row] = np.sqrt(lower if lower > zero else zero) * rounded.down
-    labels[row] = np.int32(which)
-
-
-@helper
-def _measure(block, sizes, rounded):
-    """The lengths of a block's rows, for as many as ``sizes`` has."""
-    total = np.zeros(BLOCK)
-    for c in range(block.shape[0]):
-        for r in range(BLOCK):
-            total[r] += np.float64(block[c, r]) * np.float64(block[c, r])
-    for r in range(sizes.size):
-        sizes[r] = np.sqrt(total[r]) * rounded.up
-
-
-@compiled
-def assign(team, packed, doubled, norms, labels, moved, was, numbers,
-           X, mean, centroids, rounded, moves, fresh, bounds, reaches, scanned):  # fmt: skip
-    """As `kmeans.assign`, of those rows whose bounds do not tell their centroid.
-
-    Parameters
-    ----------
-    packed, doubled, norms, labels, moved, was, numbers
-        See `kmeans.assign`.
-    X, mean, centroids : (n, d), (d,), (k, d) arrays
-        The rows, what is subtracted of them, and the centroids.
-    rounded : Rounding
-    moves : (k, 4) array
-        As `between` leaves it.
-    fresh : bool
-        Whether there are no bounds yet.
-    bounds : (3, n) array
-        The rows' lengths, and their upper and lower bounds, which are changed.
-    reaches : (teams, k) array
-        Gets the largest sum of the bounds of a row of each cluster, for each team: some parts that
-        share the blocks in which rows are gathered.
-    scanned : (teams,) array of int64
-        Gets of how many rows the distances from all centroids were made.
-    """
-    lists = packed, doubled, norms, labels, moved, was, numbers
-    rows = X, mean, centroids, moves, fresh, bounds, reaches, scanned
-    error, tiny, up, down, most = rounded
-    _assign(team, scanned.size, lists + rows + (error, tiny, up, down, most))
-
-
-@part
-def _assign(start, stop, packed, doubled, norms, labels, moved, was, numbers,
-            X, mean, centroids, moves, fresh, bounds, reaches, scanned,
-            error, tiny, up, down, most):  # fmt: skip
-    no_overlap()
-    rounded = Rounding(error, tiny, up, down, most)
-    blocks, n, d, parts, teams = packed.shape[0], labels.size, mean.size, numbers.size, scanned.size
-    sizes, uppers, lowers = bounds[0], bounds[1], bounds[2]
-    for t in range(start, stop):
-        begin = t * parts // teams
-        first, last = begin * blocks // parts, (t + 1) * parts // teams * blocks // parts
-        before = labels[first * BLOCK : last * BLOCK].copy()
-        products = np.empty((min(norms.size, TILE), BLOCK), packed.dtype)
-        found, exact = np.empty((3, BLOCK), packed.dtype), np.empty((3, BLOCK), packed.dtype)
-        gathered, line = np.empty((d, BLOCK), packed.dtype), np.empty(d, packed.dtype)
-        rows, held, made = np.zeros(2 * BLOCK + 1, np.int64), 0, 0
-        for b in range(first, last):
-            row, m = b * BLOCK, min(BLOCK, n - b * BLOCK)
-            count = m
-            if fresh:
-                _measure(packed[b], sizes[row : row + m], rounded)
-            else:
-                count = _loosen(
-                    row, m, labels, sizes, uppers, lowers, moves, rounded, rows[held:]
-                )  # fmt: skip
-            if fresh or count > FEW:
-                _two_nearest(packed[b], doubled, norms, products, found)
-                made += BLOCK
-                for r in range(m):
-                    _label(
-                        row + r, found[0, r], found[1, r], found[2, r],
-                        labels, sizes, uppers, lowers, rounded,
-                    )  # fmt: skip
-            elif count > 0:
-                held += _tighten(
-                    X, mean, centroids, labels, sizes, uppers, lowers, moves, rounded, line,
-                    rows[held:], count,
-                )  # fmt: skip
-            while held >= BLOCK or (held > 0 and b == last - 1):
-                some = min(held, BLOCK)
-                for r in range(BLOCK):
-                    for c in range(d):
-                        gathered[c, r] = X[rows[r], c] - mean[c]
-                _two_nearest(gathered, doubled, norms, products, found)
-                made += BLOCK
-                there = -1  # the block that ``exact`` is of
-                for r in range(some):
-                    row, values, lane = rows[r], found, r
-                    gap = found[1, r] - found[0, r]
-                    if not gap > 4 * _error(sizes[row], rounded):
-                        values, lane = exact, row % BLOCK
-                        if there != row // BLOCK:
-                            there = row // BLOCK
-                            _two_nearest(packed[there], doubled, norms, products, exact)
-                            made += BLOCK
-                    _label(
-                        row, values[0, lane], values[1, lane], values[2, lane],
-                        labels, sizes, uppers, lowers, rounded,
-                    )  # fmt: skip
-                held -= some
-                for r in range(held):
-                    rows[r] = rows[some + r]
-        reach = reaches[t]
-        reach[:] = 0
-        for p in range(begin, (t + 1) * parts // teams):
-            start, number = p * blocks // parts * BLOCK, 0
-            for row in range(start, min((p + 1) * blocks // parts * BLOCK, n)):
-                label, both = labels[row], uppers[row] + lowers[row]
-                reach[label] = both if both > reach[label] else reach[label]
-                old = before[row - first * BLOCK]
-                if label != old:
-                    moved[start + number], was[start + number] = row, old
-                    number += 1
-            numbers[p] = number
-        scanned[t] = made
+    found[0, :width], found[1, :width], found[2, :width] = least, second, which

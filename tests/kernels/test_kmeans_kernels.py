@@ -30,9 +30,6 @@ HOPPER = {"multiprocessors": 132, "shared_limit": 227 << 10, "capability": (9, 0
 GPU = Target(**HOPPER)
 
 
-# -- What is right -------------------------------------------------------------------------------
-
-
 def points(n, d, k, dtype, weighted=False, seed=0):
     """Rows around some centres, weights or None, and k of the rows as a start."""
     rng = np.random.default_rng(seed)
@@ -42,19 +39,17 @@ def points(n, d, k, dtype, weighted=False, seed=0):
     return X, weights, X[rng.choice(n, k, replace=False)]
 
 
-def plain_step(X, weights, centroids):
-    """Distances less |x|^2, labels, and new centroids, in float64."""
-    X, C = X.astype(float), centroids.astype(float)
-    distances = (C * C).sum(axis=1) - 2 * X @ C.T
-    labels = distances.argmin(axis=1)
-    return distances, labels, plain_means(X, weights, labels, C)
+def plain_distances(X, centroids):
+    """Distances less |x|^2, in float64."""
+    C = centroids.astype(float)
+    return (C * C).sum(axis=1) - 2 * X.astype(float) @ C.T
 
 
-def plain_means(X, weights, labels, centroids):
+def plain_means(X, weights, labels, k):
     weights = np.ones(len(X)) if weights is None else weights
-    sums = np.zeros(centroids.shape)
+    sums = np.zeros((k, X.shape[1]))
     np.add.at(sums, labels, X * weights[:, None])
-    totals = np.bincount(labels, weights, len(centroids))
+    totals = np.bincount(labels, weights, k)
     return np.where(totals[:, None] > 0, sums / np.maximum(totals, 1e-300)[:, None], np.nan)
 
 
@@ -94,28 +89,29 @@ def check_step(device, X, weights, centroids, forced=None):
     """One iteration: labels of least distances, means of what is labelled, the same bits again."""
     n, k = len(X), len(centroids)
     with on_device(device, X, weights, k, forced) as rows:
-        distances, _, _ = plain_step(X - rows.mean, weights, centroids - rows.mean)
-        found = []
+        mean, found = rows.mean, []
         for _ in range(2):
-            rows.restart(centroids - rows.mean)
+            rows.restart(centroids - mean)
             rows.iteration(False, -1.0)()
-            found.append(
-                (
-                    rows.download("labels", (n,), np.int32),
-                    rows.download("means", centroids.shape, X.dtype),
-                    rows.download("state", (4,), np.int32),
-                )
-            )
-        mean = rows.mean
-    got, means, state = found[0]
+            of = {"labels": (n,), "means": centroids.shape, "state": (4,)}
+            types = (np.int32, X.dtype, np.int32)
+            found.append([rows.download(*one, t) for one, t in zip(of.items(), types, strict=True)])
     assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(*found, strict=True))
-    eps = np.finfo(X.dtype).eps * (4 + X.shape[1])
-    check_labels(got, distances)
-    expected = plain_means(X - mean, weights, got, centroids)
+    got, means, state = found[0]
+    check_labels(got, plain_distances(X - mean, centroids - mean))
+    expected = plain_means(X - mean, weights, got, k)
     filled = ~np.isnan(expected[:, 0])
-    scale = np.abs(X - mean).max()
-    np.testing.assert_allclose(means[filled], expected[filled], rtol=0, atol=64 * eps * scale)
+    atol = 64 * np.finfo(X.dtype).eps * (4 + X.shape[1]) * np.abs(X - mean).max()
+    np.testing.assert_allclose(means[filled], expected[filled], rtol=0, atol=atol)
     assert list(state) == ([0, 1, 0, 0] if filled.all() else [3, 0, 1, 1])
+
+
+def labelled(device, X, start, forced=None):
+    """The labels of rows, and the centroids' distances from them."""
+    with on_device(device, X, None, len(start), forced) as rows:
+        rows.restart(start - rows.mean)
+        rows.label(None)
+        return rows.labels, plain_distances(X - rows.mean, start - rows.mean)
 
 
 # -- On OpenCL ------------------------------------------------------------------------------------
@@ -129,14 +125,10 @@ def portable():
     return opencl.OpenCLDevice(0, runtimes.opencl_device()._device)
 
 
-SHAPES = [(1, 1, 1), (300, 2, 8), (600, 37, 65)]
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_iteration(portable, dtype):
-    for (n, d, k), weighted in zip(SHAPES, itertools.cycle((False, True)), strict=False):
-        X, weights, start = points(n, d, k, dtype, weighted)
-        check_step(portable, X, weights, start)
+    for n, d, k, weighted in ((1, 1, 1, False), (300, 2, 8, True), (600, 37, 65, False)):
+        check_step(portable, *points(n, d, k, dtype, weighted))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -146,11 +138,7 @@ def test_tiles(portable, dtype):
         for more, d in zip((-1, 0, 1, 1), (1, 7, 8, 12), strict=True):
             X, _, start = points(tile.m + more + tile.n, d, tile.n + more, dtype)
             forced = functools.partial(shapes.tiled, tile=tile, resident=False)
-            with on_device(portable, X, None, len(start), forced=forced) as rows:
-                rows.restart(start - rows.mean)
-                rows.label(None)
-                labels = rows.download("labels", (len(X),), np.int32)
-            check_labels(labels, plain_step(X - rows.mean, None, start - rows.mean)[0])
+            check_labels(*labelled(portable, X, start, forced))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -173,11 +161,9 @@ def test_sums_by_label(portable, monkeypatch, dtype):
     """Parts of several chunks, of one, and of a rest; few clusters and more than a block takes."""
     monkeypatch.setattr(plans, "_CHUNK", 256)
     forced = lambda where: shapes.tiled(where, shapes.tiles(dtype)[0], False)  # noqa: E731
-    for (n, d, k), weighted in zip(
-        ((1900, 40, 3), (1637, 5, 70), (2000, 4, 300), (130, 260, 2)), (0, 1, 0, 1), strict=True
-    ):
-        X, weights, start = points(n, d, k, dtype, bool(weighted))
-        check_step(portable, X, weights, start, forced=forced)
+    shapes_ = (1900, 40, 3, False), (1637, 5, 70, True), (2000, 4, 300, False), (130, 260, 2, True)
+    for n, d, k, weighted in shapes_:
+        check_step(portable, *points(n, d, k, dtype, weighted), forced=forced)
 
 
 @pytest.mark.parametrize(("d", "k"), [(2, 9), (40, 9), (40, 90)])
@@ -189,11 +175,7 @@ def test_ties_go_to_the_lowest(portable, d, k):
     which[:3] = 0, 1, 2
     X = np.repeat(places, 50, axis=0)
     first = [int(np.flatnonzero(which == place)[0]) for place in range(3)]
-    with on_device(portable, X, None, k) as rows:
-        rows.restart(places[which] - rows.mean)
-        rows.label(None)
-        labels = rows.download("labels", (150,), np.int32)
-    assert np.array_equal(labels, np.repeat(first, 50))
+    assert np.array_equal(labelled(portable, X, places[which])[0], np.repeat(first, 50))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -203,7 +185,7 @@ def test_seeding(portable, weighted):
     plain = NumpySeeding(X, weights)
     with on_device(portable, X, weights, 2) as rows:
         X = X - rows.mean
-        device = DeviceSeeding(rows)
+        device = DeviceSeeding([rows])
         assert device.first(17) == pytest.approx(plain.first(17))
         potential = plain.first(17)
         for number in range(3):
@@ -267,28 +249,20 @@ COPYING = [("float32", tile) for tile in shapes.tiles("float32")]
 COPYING += [("float64", tile) for tile in shapes.tiles("float64", (9, 0))]
 
 
-def copying(dtype, tile, aligned, folder):
-    """The kernel that copies tiles asynchronously, emulated."""
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize(("dtype", "tile"), COPYING, ids=lambda v: getattr(v, "m", v))
+def test_what_copies(dtype, tile, aligned, tmp_path):
+    """The kernels that copy tiles asynchronously, emulated."""
     where = shapes.Points(1, 1, 1, dtype, False, aligned, GPU)
-    launch = shapes.tiled(where, tile, not tile.tensor).launches[0]
-    defines = dict(launch.defines) | {"ASSIGN": launch.kernel}
-    return emulated(launch.source, defines, folder, family="kmeans", call=CALL)
-
-
-def check_copying(launch, dtype, tile, aligned):
+    planned = shapes.tiled(where, tile, not tile.tensor).launches[0]
+    defines = dict(planned.defines) | {"ASSIGN": planned.kernel}
+    launch = emulated(planned.source, defines, tmp_path, family="kmeans", call=CALL)
     for n, d, k in ((tile.m + 1, 36, 2 * tile.n + 1), (5, 4, 3), (tile.m, 17, tile.n), (2, 1, 1)):
         if aligned and d % 4:
             continue
         X, _, start = points(n, d, min(k, n), dtype)
         start = np.concatenate([start, start + 0.25, start - 0.25])[:k].astype(dtype)
-        distances, _, _ = plain_step(X, None, start)
-        check_labels(emulated_labels(launch, tile, X, start), distances)
-
-
-@pytest.mark.parametrize("aligned", [False, True])
-@pytest.mark.parametrize(("dtype", "tile"), COPYING, ids=lambda v: getattr(v, "m", v))
-def test_what_copies(dtype, tile, aligned, tmp_path):
-    check_copying(copying(dtype, tile, aligned, tmp_path), dtype, tile, aligned)
+        check_labels(emulated_labels(launch, tile, X, start), plain_distances(X, start))
 
 
 # -- Plans alone ----------------------------------------------------------------------------------
@@ -315,26 +289,22 @@ def launches_of(planned):
     )  # fmt: skip
 
 
-def test_one_cluster_is_summed_by_a_span_of_two():
-    """PoCL takes a loop with barriers that is never entered for one that is."""
-    points = shapes.Points(5000, 40, 1, "float32", False, True, GPU)
-    _, launch = plans.sum_by_label(points)
-    assert dict(launch.defines)["SPAN"] == 2
-
-
-def test_plans_are_whole():
+def test_plans_are_whole_and_within_limits():
     given = {"X", "weights", "labels", "centroids", "distances", "tolerance", "most"}
-    for planned in all_plans():
-        for launch in launches_of(planned):
-            assert 0 < launch.grid < 2**31
-            assert launch.block & (launch.block - 1) == 0 or launch.kernel == "assign_pieces"
-            assert {a for a in launch.arguments if type(a) is str} <= given | planned.scratch.keys()
-        assert all(nbytes > 0 for nbytes in planned.scratch.values())
-
-
-def test_limits_are_kept():
-    for planned in all_plans(block_limit=64, shared_limit=32 << 10):
-        assert all(one.block <= 64 and one.shared_bytes <= 32 << 10 for one in launches_of(planned))
+    few = {"block_limit": 64, "shared_limit": 32 << 10}
+    for limits in ({}, few):
+        for planned in all_plans(**limits):
+            for launch in launches_of(planned):
+                names = {a for a in launch.arguments if type(a) is str}
+                assert 0 < launch.grid < 2**31
+                assert launch.block & (launch.block - 1) == 0 or launch.kernel == "assign_pieces"
+                assert names <= given | planned.scratch.keys()
+                assert not limits or launch.block <= 64
+                assert not limits or launch.shared_bytes <= 32 << 10
+            assert all(nbytes > 0 for nbytes in planned.scratch.values())
+    # PoCL takes a loop with barriers that is never entered for one that is.
+    points = shapes.Points(5000, 40, 1, "float32", False, True, GPU)
+    assert dict(plans.sum_by_label(points)[1].defines)["SPAN"] == 2
 
 
 def tile_launches():

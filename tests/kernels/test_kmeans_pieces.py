@@ -178,7 +178,7 @@ def test_only_rows_of_the_list_get_labels(d):
         )
         device.upload(np.r_[np.int32(len(listed)), listed], rows._space.allocate(28, "unsure"))
         device.upload(np.full(300, -1, np.int32), rows.buffers["labels"])
-        rows._start(rows._bound(launch))
+        rows._start(launch)
         found = rows.download("labels", (300,), np.int32)
     expected[np.setdiff1d(np.arange(300), listed)] = -1
     np.testing.assert_array_equal(found, expected)

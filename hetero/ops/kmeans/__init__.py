@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,15 +24,11 @@ from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
 from hetero.tables import bind
 
-if TYPE_CHECKING:
-    from hetero.ops.kmeans.fit import DeviceLabels, Fit
+__all__ = ["OPERATION", "cluster", "from_dims", "kmeans", "problem"]
 
-__all__ = ["OPERATION", "Clustering", "cluster", "from_dims", "kmeans", "problem"]
-
-# Of rows that get labels:
-_FEW = (
-    1 << 12
-)  # NumPy is done with these before a plan is made, with an eighth before a loop begins
+# Of rows that get labels NumPy is done with these before a plan is made, with an eighth of them
+# before a loop begins.
+_FEW = 1 << 12
 _LITTLE = 1 << 22  # their numbers times that of the centroids: no device begins before the CPU ends
 _AT_A_TIME = 1 << 16  # labels looked at: the first of them mostly name every cluster
 _ONE_START = (
@@ -148,24 +144,9 @@ def kmeans(
            [ 1.,  2.]]), array([1, 1, 1, 0, 0, 0], dtype=int32), 16.0)
     """
     options = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}
-    options |= {"label_tol": label_tol, "random_state": random_state}
-    options |= {"sample_weight": sample_weight, "device": device, "method": method}
-    found = cluster(X, n_clusters, **options)
-    for message in (*found.warnings, found.few):
-        if message is not None:
-            warnings.warn(message, RuntimeWarning, stacklevel=outside())
-    return found.centroids, found.labels, found.info
-
-
-class Clustering(NamedTuple):
-    """What `kmeans` gives. ``warnings`` are the caller's to give; ``few`` is one about clusters
-    without rows, or None."""
-
-    centroids: Any
-    labels: Any
-    info: dict[str, Any]
-    warnings: tuple[str, ...]
-    few: str | None
+    drawn = {"random_state": random_state, "sample_weight": sample_weight}
+    placed = {"device": device, "method": method}
+    return cluster(X, n_clusters, **options, label_tol=label_tol, **drawn, **placed)
 
 
 def cluster(
@@ -177,17 +158,19 @@ def cluster(
     device: str | None = None,
     method: str | None = None,
     report: Callable[[str], None] | None = None,
+    few: type[Warning] | None = RuntimeWarning,
     **options: Any,
-) -> Clustering:
+) -> tuple[Any, Any, dict[str, Any]]:
     """Check the arguments of `kmeans`, plan it and run it.
 
     With ``max_iter`` 0 rows get labels and nothing else is done. ``report`` gets a line about each
-    start; ``options`` are all others of `kmeans`.
+    start; ``few`` is the category of the warning about clusters without rows, None for no warnings
+    at all; ``options`` are all others of `kmeans`.
     """
     device, method = planner.placement(device, method)
     X = operands.checked_shape(X)
 
-    def make() -> Callable[..., Clustering]:
+    def make() -> Callable[..., Any]:
         asked = problem(X, n_clusters, **options, sample_weight=sample_weight)
         free = device is None and method is None and not operands.is_sparse(X)
         plan = planner.at_once(asked) if free else None
@@ -199,7 +182,7 @@ def cluster(
     key = operands.key_of(X, options["init"], sample_weight, given)
     # A plan that is made before devices are looked for is not the last one.
     run = bind(key if inventory.looked() else None, make)
-    return run(X, random_state, sample_weight, report, **options)
+    return run(X, random_state, sample_weight, report, few, **options)
 
 
 def _cluster(
@@ -208,44 +191,35 @@ def _cluster(
     random_state: Any,
     sample_weight: Any,
     report: Callable[[str], None] | None,
+    few: type[Warning] | None,
     *,
     init: Any,
     n_init: Any,
     max_iter: int,
     tol: float,
     label_tol: float = 0.0,
-) -> Clustering:
+) -> tuple[Any, Any, dict[str, Any]]:
     """Run a plan for arguments of which shapes and options were checked."""
-    execution, fits = load("hetero.calling.execution"), load("hetero.ops.kmeans.fit")
-    (n, d, k), dtype = plan.problem.dims, np.dtype(plan.problem.dtype)
-    notes: list[str] = []
-    if plan.problem.options.init == operands.GIVEN:
+    execution, Fit = load("hetero.calling.execution"), load("hetero.ops.kmeans.fit").Fit
+    (n, d, k), dtype, about = plan.problem.dims, np.dtype(plan.problem.dtype), plan.problem.options
+    if about.init == operands.GIVEN:
         init = operands.checked_centroids(operands.on_host(init, dtype), (k, d))
-        if n_init not in (1, "auto"):
-            notes.append(_ONE_START.format(n_init))
+        if n_init not in (1, "auto") and few:
+            warnings.warn(_ONE_START.format(n_init), RuntimeWarning, stacklevel=outside())
     weights = operands.checked_weights(sample_weight, n, dtype)
     random = operands.checked_random(random_state)
     drawn = random.get_state() if plan.chosen.device != CPU else None
-    fit = fits.Fit(
-        maxiter=plan.problem.options.maxiter,
-        tol=float(tol),
-        init=init,
-        starts=plan.problem.options.starts,
-        random=random,
-        report=report,
-        label_tol=float(label_tol),
-    )
-    arrays: tuple[Any, ...] = ()
+    fit = Fit(about.maxiter, float(tol), init, about.starts, random, label_tol=float(label_tol))
+    fit, arrays = fit._replace(report=report), () if weights is None else (weights,)
     if operands.is_sparse(X):
         X = X.astype(dtype, copy=False)
         operands.check_finite(X.data)
-        fit = fit._replace(matrix=X, weights=weights)
+        fit, arrays = fit._replace(matrix=X, weights=weights), ()
     else:
-        if not is_device_array(X):
-            X = operands.host_values(X)
-        arrays = (X,) if weights is None else (X, weights)
+        X = X if is_device_array(X) else operands.host_values(X)
+        arrays = X, *arrays
 
-    def options_on(used: tuple[Any, ...]) -> Fit:
+    def options_on(used: tuple[Any, ...]) -> Any:
         if drawn is not None:  # where a device failed, the CPU begins anew
             random.set_state(drawn)
         return fit._replace(labels=_device_labels(plan, used, X))
@@ -255,13 +229,39 @@ def _cluster(
     described = tuple(map(describe, arrays))
     done = execution.run(plan, execution.Call(arrays, described, out, options_on=options_on))
     run, labels = done.outcome
-    if not run.inertia / n <= float(np.finfo(dtype).max):
-        notes.append(_OVERFLOW.format(dtype))
-    few = _few(operands.on_host(labels, np.dtype(np.int32)), k)
+    if few and not run.inertia / n <= float(np.finfo(dtype).max):
+        warnings.warn(_OVERFLOW.format(dtype), RuntimeWarning, stacklevel=outside())
+    used = _used(operands.on_host(labels, np.dtype(np.int32)), k) if few else k
+    if used < k:
+        warnings.warn(FEW.format(used, k), few, stacklevel=outside())
     if isinstance(labels, np.ndarray) and not on_host:
         labels = like(X, labels)
     info = {**run._asdict(), "device": done.device, "method": done.method, "plan": plan}
-    return Clustering(done.value, labels, info, tuple(notes), few)
+    return done.value, labels, info
+
+
+def _device_labels(plan: Plan, used: tuple[Any, ...], X: Any) -> tuple[Any, Any] | None:
+    """Where the devices that a plan runs on leave the labels: an array and its buffer; None where
+    the host gets them."""
+    if len(used) != 1 or plan.problem.options.starts > 1:
+        return None  # the labels of the best start are not those of the last one
+    shape, dtype = (plan.problem.dims[0],), np.dtype(np.int32)
+    if plan.problem.output.location == used[0].name:
+        return transfer.empty_like(X, describe(X), shape, dtype)
+    if plan.problem.next_device is not None:
+        array, target = results.new_array(used[0], shape, dtype)
+        return array, target.pointer
+    return None
+
+
+def _used(labels: np.ndarray, k: int) -> int:
+    """How many of k clusters have rows."""
+    used = np.zeros(k, bool)
+    for begin in range(0, len(labels), _AT_A_TIME):
+        used[labels[begin : begin + _AT_A_TIME]] = True
+        if used.all():
+            return k
+    return int(np.count_nonzero(used))
 
 
 def at_once(
@@ -294,30 +294,6 @@ def at_once(
     with np.errstate(over="ignore", invalid="ignore"):
         inertia = rows.lloyd(given - rows.mean, 0, 0.0).inertia
     return rows.labels, inertia
-
-
-def _device_labels(plan: Plan, used: tuple[Any, ...], X: Any) -> DeviceLabels | None:
-    """Where the devices that a plan runs on leave the labels; None where the host gets them."""
-    if len(used) != 1 or plan.problem.options.starts > 1:
-        return None  # the labels of the best start are not those of the last one
-    DeviceLabels = load("hetero.ops.kmeans.fit").DeviceLabels
-    shape, dtype = (plan.problem.dims[0],), np.dtype(np.int32)
-    if plan.problem.output.location == used[0].name:
-        return DeviceLabels(*transfer.empty_like(X, describe(X), shape, dtype))
-    if plan.problem.next_device is not None:
-        array, target = results.new_array(used[0], shape, dtype)
-        return DeviceLabels(array, target.pointer)
-    return None
-
-
-def _few(labels: np.ndarray, k: int) -> str | None:
-    """The warning about clusters without rows, if there are some."""
-    used = np.zeros(k, bool)
-    for begin in range(0, len(labels), _AT_A_TIME):
-        used[labels[begin : begin + _AT_A_TIME]] = True
-        if used.all():
-            return None
-    return FEW.format(np.count_nonzero(used), k)
 
 
 OPERATION = registry.register_operation(

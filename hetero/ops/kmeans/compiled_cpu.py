@@ -13,7 +13,6 @@ import numpy as np
 
 from hetero.host.blas import one_thread
 from hetero.host.loops import as_loops_take
-from hetero.host.threads import ALONE, team_for
 from hetero.imports import load
 from hetero.kernels.cpu import kmeans as loops
 from hetero.kernels.cpu import kmeans_bounds as bounds
@@ -31,15 +30,12 @@ _ROWS_OF_A_SUM = 4  # as many rows, at least, for each row of a part's sums
 # rows that left, rounding in the size of their weight stays.
 _LEFT = 1e-3
 
-_TEAMS = 32  # that gather rows, each for itself, at most
-_BLOCKS_OF_A_TEAM = 16  # at least: a team's last block is not full
 _MOVED = 1 / 16  # of the rows, below which bounds are tried
 _EACH = 1 << 19  # elements; as long as to read and use these an iteration takes for few rows, too
 _KEPT = 25  # keeping a row's bounds takes as long as to read and use that many elements
 _LOOKED = 1.15  # a row that is looked at takes that many times as long as without bounds
 _GATHERED = 5  # and for each of its numbers as long as to read and use that many elements
 _LEAST = 0.1  # of the rows, that may be looked at, or bounds are not tried
-_CENTROIDS = 8  # rows, at least, for each centroid: they are compared with each other too
 
 
 class CompiledRows(CpuRows):
@@ -60,25 +56,37 @@ class CompiledRows(CpuRows):
         self._packed = np.empty((-(-self.n // loops.BLOCK), self._d, loops.BLOCK), X.dtype)
         loops.pack(X.size, self._X, self.mean, self._packed)
 
-    def mean_variance(self) -> float:
-        # Zeros that fill the last block change nothing.
-        vectors = load("hetero.kernels.cpu.vectors")
-        flat = self._packed.reshape(-1)
-        return float(vectors.dot(flat, flat)) / self._X.size
-
     def centred(self) -> tuple[np.ndarray, np.ndarray]:
         return self._X - self.mean, self.mean
 
     def seeding(self) -> PackedSeeding:
         return PackedSeeding(self._packed, self._each_weight)
 
-    def rows(self, indices: np.ndarray) -> np.ndarray:
+    def mean_variance(self) -> float:
+        # Zeros that fill the last block change nothing.
+        flat = self._packed.reshape(-1)
+        return float(load("hetero.kernels.cpu.vectors").dot(flat, flat)) / self._X.size
+
+    def rows(self, indices: np.ndarray | slice) -> np.ndarray:
         return self._X[indices] - self.mean
+
+    def lloyd(self, centroids: np.ndarray, maxiter: int, tol: float, most: int = 0) -> Run:
+        if maxiter:
+            return super().lloyd(centroids, maxiter, tol, most)
+        labels = self.labels = np.empty(self.n, np.int32)
+        squares = np.empty(self.n if self.measured else 0, self._X.dtype)
+        arrays = self._X, self.mean, centroids, *_doubled(centroids), labels, squares
+        with contextlib.nullcontext() if centroids.size <= _ALONE else one_thread():
+            loops.nearest(self.n * _cost_of_a_row(*centroids.shape), *arrays)
+        if labels.min() < 0:
+            check_finite(self._X)
+            np.maximum(labels, 0, out=labels)
+        return Run(self.weighted(squares), 0, False)
 
     def restart(self, centroids: np.ndarray) -> None:
         super().restart(centroids)
-        k = len(centroids)
-        parts = max(1, min(_PARTS, len(self._packed) // _LEAST_BLOCKS))
+        k, blocks = len(centroids), len(self._packed)
+        parts = max(1, min(_PARTS, blocks // _LEAST_BLOCKS))
         # Rows that changed their label, which one they had, and how many of each part did.
         self._moved, self._was = np.empty(self.n, np.int64), np.empty(self.n, np.int32)
         self._numbers = np.zeros(parts, np.int64)
@@ -89,49 +97,24 @@ class CompiledRows(CpuRows):
         self._few = most_looked_at(self.n, k, self._d)
         self._moving = 1.0  # part of the rows that changed their label
 
-    def lloyd(self, centroids: np.ndarray, maxiter: int, tol: float, most: int = 0) -> Run:
-        if maxiter:
-            return super().lloyd(centroids, maxiter, tol, most)
-        labels = self.labels = np.empty(self.n, np.int32)
-        squares = np.empty(self.n if self.measured else 0, self._X.dtype)
-        arrays = self._X, self.mean, centroids, *_doubled(centroids), labels, squares
-        with contextlib.nullcontext() if centroids.size <= _ALONE else one_thread():
-            loops.nearest(self._work(centroids), *arrays)
-        if labels.min() < 0:
-            check_finite(self._X)
-            np.maximum(labels, 0, out=labels)
-        return Run(self.weighted(squares), 0, False)
-
     def assign(self, centroids: np.ndarray) -> int:
         asked = self._packed, *_doubled(centroids), self.labels
         asked += self._moved, self._was, self._numbers
-        if self._few < _LEAST or (self._bounds is None and self._moving > self._below):
-            loops.assign(self._work(centroids), *asked)
+        work, kept = self.n * _cost_of_a_row(*centroids.shape), self._bounds
+        if self._few < _LEAST or (kept is None and self._moving > self._below):
+            loops.assign(work, *asked)
         else:
-            self._assign_with_bounds(centroids, asked)
+            fresh = kept is None
+            kept = self._bounds = kept or _Bounds(self.n, len(self._numbers), centroids)
+            kept.move(centroids)
+            work = work if fresh else self.n * _KEPT
+            arrays = self._X, self.mean, centroids, kept.rounded, kept.moves, fresh
+            bounds.assign(work, *asked, *arrays, kept.of_rows, kept.reaches, kept.looked)
+            if not fresh and kept.looked.sum() > self._few * self.n:  # not worth it
+                self._bounds, self._below = None, self._moving / 2
         moved = int(self._numbers.sum())
         self._moving = moved / self.n
         return moved
-
-    def _assign_with_bounds(self, centroids: np.ndarray, asked: tuple[np.ndarray, ...]) -> None:
-        """`assign`; bounds are given up where too many rows were looked at all the same."""
-        fresh = self._bounds is None
-        if self._bounds is None:
-            self._bounds = _Bounds(self.n, len(self._numbers), centroids)
-        kept = self._bounds
-        kept.move(centroids, *asked[1:3], fresh)
-        work = self._work(centroids) if fresh else self.n * _KEPT
-        bounds.assign(
-            *(team_for(work), *asked, self._X, self.mean, centroids),
-            *(kept.rounded, kept.moves, fresh),
-            *(kept.of_rows, kept.reaches, kept.looked),
-        )
-        if not fresh and kept.looked.sum() > self._few * self.n:
-            self._bounds, self._below = None, self._moving / 2
-
-    def _work(self, centroids: np.ndarray) -> int:
-        """What the distances from all centroids take, as `kernels.cpu.kmeans` counts it."""
-        return self.n * _cost_of_a_row(*centroids.shape)
 
     def sums(self) -> tuple[np.ndarray, np.ndarray]:
         self._add_moved()
@@ -153,14 +136,15 @@ class CompiledRows(CpuRows):
         if moved:
             k, d = self._sums.shape
             parts = max(1, min(len(self._numbers), moved // (_ROWS_OF_A_SUM * k)))
-            sums, totals = np.empty((parts, k, d)), np.empty((parts, k))
+            sums, totals = np.empty((parts + 1, k, d)), np.empty((parts, k))
             counts = np.empty((parts, k), np.int64)
             loops.move_rows(
                 *(moved * d, self._X, self.mean, self._each_weight, self.labels),
                 *(self._moved, self._was, self._numbers, len(self._packed)),
-                *(sums, totals, counts),
+                *(sums[1:], totals, counts),
             )
-            loops.add_parts(sums.size, self._sums, sums)
+            sums[0] = self._sums
+            np.add.reduce(sums, axis=0, out=self._sums)
             self._totals += totals.sum(axis=0)
             self._counts += counts.sum(axis=0)
         empty = self._counts == 0
@@ -181,32 +165,24 @@ class _Bounds:
 
     def __init__(self, n: int, parts: int, centroids: np.ndarray) -> None:
         k, dtype = len(centroids), centroids.dtype
-        teams = max(1, min(_TEAMS, parts, n // (_BLOCKS_OF_A_TEAM * loops.BLOCK)))
-        self.of_rows = np.empty((3, n), dtype)
-        self.reaches = np.zeros((teams, k), dtype)
-        self.looked = np.zeros(teams, np.int64)
-        self.moves = np.zeros((k, 4), dtype)
+        self.of_rows, self.moves = np.empty((3, n), dtype), np.zeros((k, 4), dtype)
+        self.reaches, self.looked = np.zeros((parts, k), dtype), np.zeros(parts, np.int64)
+        self._before: np.ndarray | None = None
 
-    def move(
-        self, centroids: np.ndarray, doubled: np.ndarray, norms: np.ndarray, fresh: bool
-    ) -> None:
+    def move(self, centroids: np.ndarray) -> None:
         """Make `moves` those from the centroids before to these."""
         (k, d), dtype = centroids.shape, centroids.dtype
         now = centroids.astype(np.float64)
         up = 1 + (d + 8) * float(np.finfo(dtype).eps)
         with np.errstate(over="ignore", invalid="ignore"):
-            sizes = (np.sqrt(np.einsum("ij,ij->i", now, now)) * up).astype(dtype)
-            self.rounded = bounds.rounding(d, dtype, sizes.max())
-            if not fresh:
+            longest = np.sqrt(np.einsum("ij,ij->i", now, now).max()) * up
+            self.rounded = bounds.rounding(d, dtype, longest)
+            if self._before is not None:
                 apart = now - self._before
                 self.moves[:, 0] = np.sqrt(np.einsum("ij,ij->i", apart, apart)) * up
                 reaches = (self.reaches.max(axis=0) + self.moves[:, 0]) * dtype.type(up)
-                packed = np.empty((-(-k // loops.BLOCK), d, loops.BLOCK), dtype)
-                loops.pack(centroids.size, centroids, np.zeros(d, dtype), packed)
-                bounds.between(
-                    *(k * _cost_of_a_row(k, d), packed, doubled, norms, sizes, reaches),
-                    *(self.rounded, self.moves),
-                )
+                turned = np.ascontiguousarray(centroids.T)
+                bounds.between(k * _compared(k, d), turned, reaches, self.rounded, self.moves)
         self._before = now
 
 
@@ -217,10 +193,9 @@ def _doubled(centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def most_looked_at(n: int, k: int, d: int) -> float:
     """The part of the rows of which all distances may be made, so that bounds save something."""
-    if n < _CENTROIDS * k:
-        return 0.0
     plain = _cost_of_a_row(k, d)
-    return (plain - _KEPT - _EACH / n) / (_LOOKED * plain + _GATHERED * d)
+    others = _KEPT + (_EACH + k * _compared(k, d)) / n
+    return (plain - others) / (_LOOKED * plain + _GATHERED * d)
 
 
 def _cost_of_a_row(k: int, d: int) -> int:
@@ -228,42 +203,43 @@ def _cost_of_a_row(k: int, d: int) -> int:
     return k * (d + _ARGMIN) // _PRODUCTS
 
 
+def _compared(k: int, d: int) -> int:
+    """What a centroid's distances from all others take."""
+    return k * (d + 2 * _ARGMIN) // _ARGMIN
+
+
 class PackedSeeding:
-    """k-means++ of packed rows, by compiled loops."""
+    """k-means++ of packed rows, by compiled loops. See `Rows.seeding`."""
 
     def __init__(self, packed: np.ndarray, weights: np.ndarray) -> None:
-        self._packed = packed
-        blocks, _, size = packed.shape
-        self._n = len(weights)
-        self._weights = np.zeros((blocks, size), packed.dtype)
-        self._weights.reshape(-1)[: self._n] = weights
-        self._closest = np.full((blocks, size), np.inf, packed.dtype)
-        self._closest.reshape(-1)[self._n :] = 0.0
-        self._sums = np.empty(blocks)
-        self._tried = np.empty(0, np.int64)
+        self._packed, n = packed, len(weights)
+        shape = len(packed), loops.BLOCK
+        self._weights, self._closest = np.zeros(shape, packed.dtype), np.zeros(shape, packed.dtype)
+        self._weights.reshape(-1)[:n] = weights
+        self._closest.reshape(-1)[:n] = np.inf
+        self._last = n - 1
 
     def first(self, index: int) -> float:
-        self._add(self._row(index))
+        self._tried = np.array([index])
+        self.take(0)
         return float(self._sums.sum())
 
     def draw(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         found, running = np.empty(len(values), np.int64), np.cumsum(self._sums)
         loops.find_rows(self._weights, self._closest, running, values, found)
-        self._tried = np.minimum(found, self._n - 1)
-        sums = np.empty((len(self._packed), len(values)))
-        work = self._packed.size * len(values) // _PRODUCTS
-        loops.potentials(work, self._packed, self._tried, self._weights, self._closest, sums)
-        return self._tried, sums.sum(axis=0)
+        self._tried = np.minimum(found, self._last)
+        return self._tried, self._potentials(self._tried, False).sum(axis=0)
 
     def take(self, which: int) -> None:
-        self._add(self._row(self._tried[which]))
+        self._sums = self._potentials(self._tried[which : which + 1], True)
 
-    def _add(self, seed: np.ndarray) -> None:
-        work = self._packed.size // _PRODUCTS
-        loops.nearest_seed(work, self._packed, seed, self._weights, self._closest, self._sums)
-
-    def _row(self, index: int) -> np.ndarray:
-        return self._packed[index // loops.BLOCK, :, index % loops.BLOCK].copy()
+    def _potentials(self, rows: np.ndarray, keep: bool) -> np.ndarray:
+        """Of each block the potential with each of some rows as one more seed."""
+        sums, work = np.empty((len(self._packed), len(rows))), self._packed.size * len(rows)
+        seeds = self._packed[rows // loops.BLOCK, :, rows % loops.BLOCK]
+        arrays = self._packed, seeds, self._weights, self._closest, sums
+        loops.potentials(work // _PRODUCTS, *arrays, keep)
+        return sums
 
 
 # -- What compiles the loops: see `hetero.host.loops.Family.examples` -----------------------------
@@ -280,13 +256,12 @@ def compile_clusters(dtype: np.dtype) -> None:
 def compile_bounds(dtype: np.dtype) -> None:
     """Call those that skip rows, and none of the others: these are another family."""
     n, d, k = loops.BLOCK, 3, 2
-    X, centroids = np.zeros((n, d), dtype), np.zeros((k, d), dtype)
-    packed, mean = np.zeros((1, d, n), dtype), np.zeros(d, dtype)
-    norms, kept = np.zeros(k, dtype), _Bounds(n, 1, centroids)
-    rounded = bounds.rounding(d, dtype, 0.0)
+    X, centroids, mean = np.zeros((n, d), dtype), np.zeros((k, d), dtype), np.zeros(d, dtype)
     lists = np.zeros(n, np.int32), np.zeros(n, np.int64), np.zeros(n, np.int32), np.zeros(1, int)
-    bounds.between(0, packed, centroids, norms, norms, norms.copy(), rounded, kept.moves)
-    bounds.assign(
-        *(ALONE, packed, centroids, norms, *lists, X, mean, centroids, rounded, kept.moves, True),
-        *(kept.of_rows, kept.reaches, kept.looked),
-    )
+    kept = _Bounds(n, 1, centroids)
+    for fresh in (True, False):
+        kept.move(centroids)
+        bounds.assign(
+            *(0, np.zeros((1, d, n), dtype), *_doubled(centroids), *lists, X, mean, centroids),
+            *(kept.rounded, kept.moves, fresh, kept.of_rows, kept.reaches, kept.looked),
+        )

@@ -1,4 +1,4 @@
-"""Rows on the CPU: what all of them share, and those by NumPy's products.
+"""Rows on the CPU: what all of them share, those by NumPy's products, and distances of `transform`.
 
 Products are made of blocks of rows: a block's distances are looked through while they are in the
 cache; the matrix of all never is. A sparse X goes the same way.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,10 @@ from hetero.ops.kmeans.operands import check_finite
 
 _BLOCK = 1 << 18  # bytes of a block's distances
 _LEAST_ROWS = 64
+_NUMBERS = 1 << 22  # of a block of `distances`: BLAS's threads wait for each other at its end
 _SHARED = 1 << 22  # products from which threads share an assignment
 _NEAR = 1e-6  # of two squares: a square of their difference below that has too few digits
+_FAR = 1e3  # of the centroids' variance; where their mean's square is larger, it is subtracted
 _FEW = 4096  # numbers that are added up without SciPy's sparse matrices: 0.15 s to import
 _LONG = 1024  # numbers that are added to others at a time, where NumPy is at its fastest
 
@@ -38,9 +39,7 @@ class CpuRows(Rows):
 
     def __init__(self, X: Any, weights: np.ndarray | None, given: np.ndarray | None = None) -> None:
         self.n, self._d = X.shape
-        self.labels = np.empty(0, np.int32)
-        self._weights = weights
-        self.mean: Any = 0.0
+        self._X, self._weights = X, weights
         if isinstance(X, np.ndarray):
             with np.errstate(invalid="ignore", over="ignore"):  # of rows that are refused for it
                 self.mean = column_means(X if given is None else given)
@@ -66,15 +65,18 @@ class CpuRows(Rows):
 class NumpyRows(CpuRows):
     """Dense or sparse rows, by NumPy's products."""
 
+    _pool: Any = None  # of threads
+
     def __init__(self, X: Any, weights: np.ndarray | None, given: np.ndarray | None = None) -> None:
         super().__init__(X, weights, given)
+        self._dense = isinstance(X, np.ndarray)
         if given is not None:
-            check_finite(X if isinstance(X, np.ndarray) else X.data)
-        self._X = X - self.mean if isinstance(X, np.ndarray) else X
-        self._pool: Any = None  # of threads
+            check_finite(X if self._dense else X.data)
+        if self._dense:
+            self._X = X - self.mean
 
     def mean_variance(self) -> float:
-        if isinstance(self._X, np.ndarray):
+        if self._dense:
             return float(np.mean(np.var(self._X, axis=0)))
         data = self._X.data.astype(np.float64)
         sums, squares = (
@@ -115,7 +117,7 @@ class NumpyRows(CpuRows):
         weights = np.ones(self.n) if self._weights is None else self._weights.astype(np.float64)
         X, labels, shape = self._X, self.labels, (self._k, self._d)
         totals = np.bincount(labels, weights, self._k)
-        if not isinstance(X, np.ndarray):
+        if not self._dense:
             rows = _rows_of_entries(X)
             where = labels[rows].astype(np.int64) * self._d + X.indices
             sums = np.bincount(where, weights[rows] * X.data, self._k * self._d)
@@ -129,20 +131,20 @@ class NumpyRows(CpuRows):
         return one_hot.T @ X, totals
 
     def distances(self, centroids: np.ndarray) -> np.ndarray:
-        found = _row_distances if isinstance(self._X, np.ndarray) else _sparse_distances
-        return found(self._X, centroids, self.labels)
-
-
-def _row_distances(X: np.ndarray, centroids: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Squared distances of rows from the centroids of their labels, block by block."""
-    n, d = X.shape
-    found = np.empty(n, X.dtype)
-    rows = max(_LEAST_ROWS, _BLOCK // (d * X.itemsize))
-    for begin in range(0, n, rows):
-        part = slice(begin, begin + rows)
-        difference = X[part] - centroids[labels[part]]
-        np.einsum("ij,ij->i", difference, difference, out=found[part])
-    return found
+        X, found = self._X, np.empty(self.n, self._X.dtype)
+        if not self._dense:  # of no more terms than there are entries
+            rows = _rows_of_entries(X)
+            near = centroids[self.labels[rows], X.indices]
+            terms = (X.data - near) ** 2 - near**2
+            norms = np.einsum("ij,ij->i", centroids, centroids)
+            squares = np.bincount(rows, terms, self.n) + norms[self.labels]
+            return np.maximum(squares, 0.0, out=found, casting="same_kind")
+        rows = max(_LEAST_ROWS, _BLOCK // (self._d * X.itemsize))
+        for begin in range(0, self.n, rows):
+            part = slice(begin, begin + rows)
+            difference = X[part] - centroids[self.labels[part]]
+            np.einsum("ij,ij->i", difference, difference, out=found[part])
+        return found
 
 
 def column_means(X: np.ndarray) -> np.ndarray:
@@ -161,49 +163,41 @@ def column_means(X: np.ndarray) -> np.ndarray:
     return ((sums.reshape(rows, d).sum(axis=0) + rest) / n).astype(X.dtype)
 
 
-def _sparse_distances(X: Any, centroids: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Squared distances, of no more terms than there are entries."""
-    rows = _rows_of_entries(X)
-    near = centroids[labels[rows], X.indices]
-    terms = (X.data - near) ** 2 - near**2
-    norms = np.einsum("ij,ij->i", centroids, centroids)
-    found = np.bincount(rows, terms, X.shape[0]) + norms[labels]
-    return np.maximum(found, 0.0).astype(X.dtype)
-
-
 def distances(X: Any, centroids: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Distances of rows from all centroids, which are of float64, by products in double.
 
     Where a product would leave too few digits, they are made of differences.
     """
-    (n, d), k, dense = X.shape, len(centroids), isinstance(X, np.ndarray)
-    moved = centroids - (mean := centroids.mean(axis=0) if dense else np.zeros(d))
-    norms = _norms(moved)
-    # The product adds the squares, too, where it is wider than what it is made of.
-    width = d + 2 * (dense and k > d)
-    factors = np.vstack([-2.0 * moved.T, np.ones(k), norms])[:width]  # of rows, their squares, 1
-    rows = min(n, max(4 * _LEAST_ROWS, _BLOCK // (d * dense + k)))
-    result, part = np.empty((n, k), dtype), np.ones((rows if dense else 0, width))
-    made = result if dtype == np.float64 else np.empty((rows, k))
+    (n, d), k, dense, mean = X.shape, len(centroids), isinstance(X, np.ndarray), 0.0
+    if dense:
+        middle = centroids.mean(axis=0)
+        moved = centroids - middle
+        if middle @ middle * k > _FAR * np.vdot(moved, moved):  # else it is a pass over X too much
+            mean, centroids = middle, moved
+    norms, wide = _norms(centroids), dense and k > d  # then the product adds the squares, too
+    factors = np.vstack([-2.0 * centroids.T, np.ones(k), norms])[: d + 2 * wide]
+    rows = min(n, max(_LEAST_ROWS, _NUMBERS // (d * dense + k)))
+    result, part = np.empty((n, k), dtype), np.ones((rows if wide else 0, d + 2))
+    room = result if dtype == np.float64 else np.empty((rows, k))
     largest = float(np.finfo(dtype).max)
     with np.errstate(all="ignore"):
         for begin in range(0, n, rows):
-            block, here = X[begin : begin + rows], slice(begin, begin + rows)
-            if dense:
-                part, out = part[: len(block)], made[here if made is result else slice(len(block))]
-                np.subtract(block, mean, out=part[:, :d])
-                own = _norms(part[:, :d])
-                part[:, d : width - 1] = own[:, None]
-                squares = np.matmul(part, factors, out=out)
+            block, found = X[begin : begin + rows], result[begin : begin + rows]
+            squares = found if room is result else room[: len(found)]
+            if wide:
+                part = part[: len(found)]
+                block = np.subtract(block, mean, out=part[:, :d])
+                own = part[:, d] = _norms(block)
+                np.matmul(part, factors, out=squares)
             else:
                 block = block.astype(np.float64, copy=False)
-                own, squares = _norms(block), block @ factors
-            if width == d:
+                block = block - mean if np.any(mean) else block
+                own = _norms(block)
+                squares = np.matmul(block, factors, out=squares) if dense else block @ factors
                 squares += own[:, None]
                 squares += norms
             few = np.flatnonzero(~(squares.min(axis=1) >= _NEAR * (own + norms.max())))
             near = np.argwhere(~(squares[few] >= _NEAR * (own[few, None] + norms)))
-            found = result[here]
             if squares.dtype == dtype or largest < 2.0 * (own.max() + norms.max()):
                 np.sqrt(squares, out=found, casting="same_kind")
             else:  # faster, where no square overflows
@@ -216,16 +210,10 @@ def distances(X: Any, centroids: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 class NumpySeeding:
-    """k-means++ by NumPy, of an X on the host; a mean is subtracted of a dense one, block by
-    block."""
+    """k-means++ by NumPy. See `Rows`."""
 
-    def __init__(self, X: Any, weights: np.ndarray | None, mean: np.ndarray | None = None) -> None:
-        self._X, self._weights = X, weights
-        self._mean = None if mean is None else mean.astype(X.dtype)
-        n, d = X.shape
-        self._rows = n if mean is None else max(_LEAST_ROWS, _BLOCK // (d * X.dtype.itemsize))
-        self._norms = np.concatenate([_norms(block) for block in self._blocks()])
-        self._closest = self._tried = np.zeros(0)
+    def __init__(self, X: Any, weights: np.ndarray | None) -> None:
+        self._X, self._weights, self._norms = X, weights, _norms(X)
 
     def first(self, index: int) -> float:
         self._closest = self._distances(np.array([index]))[0]
@@ -244,17 +232,9 @@ class NumpySeeding:
     def _sums(self, distances: np.ndarray) -> np.ndarray:
         return distances.sum(axis=-1) if self._weights is None else distances @ self._weights
 
-    def _blocks(self) -> Iterator[Any]:
-        for begin in range(0, self._X.shape[0], self._rows):
-            block = self._X[begin : begin + self._rows]
-            yield block if self._mean is None else block - self._mean
-
     def _distances(self, indices: np.ndarray) -> np.ndarray:
         """Squared distances of all rows from some of them, (some, n)."""
-        dense = _dense(self._X[indices])
-        if self._mean is not None:
-            dense = dense - self._mean
-        products = np.concatenate([np.asarray(b @ dense.T, float) for b in self._blocks()]).T
+        products = np.asarray(self._X @ _dense(self._X[indices]).T, float).T
         found = self._norms - 2.0 * products + self._norms[indices, None]
         found[np.arange(len(indices)), indices] = 0.0
         return np.maximum(found, 0.0)

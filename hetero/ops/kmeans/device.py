@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,8 +14,7 @@ from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.kernels.common.launch import Launch
 from hetero.kernels.kmeans import plan as plans
-from hetero.kernels.kmeans.plan import SeedsPlan, plan_seeds
-from hetero.ops.kmeans.fit import DeviceLabels, Rows, Run, Stopped, ending, means, trials
+from hetero.ops.kmeans.fit import Rows, Run, Stopped, ending, means, trials
 from hetero.ops.kmeans.operands import check_finite
 from hetero.registry.problem import Problem
 
@@ -24,6 +24,7 @@ _SWAPPED = dict(zip(_SETS[0] + _SETS[1], _SETS[1] + _SETS[0], strict=True))
 _BATCH_SECONDS = 1e-3  # of iterations between two looks at the state, which take some 20 us
 _LONGEST_BATCH = 64
 _FAR = 1.0  # of the variance; rows whose mean is farther from zero are centred
+S, T = TypeVar("S"), TypeVar("T")
 
 
 def bind(device: Device, launch: Launch, buffers: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -31,9 +32,6 @@ def bind(device: Device, launch: Launch, buffers: Mapping[str, Any]) -> tuple[An
     kernel = device.build(launch.source, launch.kernel, launch.defines)
     arguments = [buffers[a] if type(a) is str else a for a in launch.arguments]
     return kernel, launch.grid, launch.block, arguments, launch.shared_bytes
-
-
-# -- What is subtracted of the rows ----------------------------------------------------------------
 
 
 def moments(device: Device, X: Any, n: int, d: int, dtype: np.dtype) -> tuple[np.ndarray, float]:
@@ -61,13 +59,9 @@ def subtracted(means: np.ndarray, variance: float, dtype: np.dtype) -> np.ndarra
     return means.astype(dtype) if is_far else np.zeros(len(means), dtype)
 
 
-def subtracted_for(given: np.ndarray) -> np.ndarray:
-    """What is subtracted of rows that only get labels: see `hetero.ops.kmeans.fit.Fit.given`."""
-    variance = float(given.var(axis=0, dtype=np.float64).mean())
-    return subtracted(given.mean(axis=0, dtype=np.float64), variance, given.dtype)
-
-
-# -- The rows --------------------------------------------------------------------------------------
+def moments_of(given: np.ndarray) -> tuple[np.ndarray, float]:
+    """`moments` of centroids for which rows only get labels."""
+    return given.mean(axis=0, dtype=np.float64), float(given.var(axis=0, dtype=np.float64).mean())
 
 
 class DeviceRows(Rows):
@@ -87,7 +81,7 @@ class DeviceRows(Rows):
         problem: Problem,
         X: Any,
         weights: Any = None,
-        kept: DeviceLabels | None = None,  # where labels are left; None: they come to the host
+        kept: tuple[Any, Any] | None = None,  # see `hetero.ops.kmeans.fit.Fit.labels`
         *,
         given: np.ndarray | None = None,  # see `hetero.ops.kmeans.fit.Fit.given`
         mean: np.ndarray | None = None,  # that is subtracted; None: by the rows, or what is given
@@ -105,105 +99,77 @@ class DeviceRows(Rows):
         if kept is None:
             self._space.allocate(self.n * 4, "labels")
         else:
-            self.buffers["labels"] = kept.buffer
-        self._columns = plans.columns(self.n, self.d, self.dtype.name, device.target)
-        self._plan = self._planned()
-        self._compile(seeded)
-        self.mean = self._own_mean(given) if mean is None else mean
-        if self.mean.any():
-            self._subtract_mean()
+            self.buffers["labels"] = kept[1]
+        columns = plans.columns(self.n, self.d, self.dtype.name, device.target)
+        plan = self._plan = self._planned()
+        # Compiled together; one after the other they take two seconds.
+        launches = [*plan.prepare, *plan.update, *plan.assign, *plan.finish, plan.pack]
+        launches += [plan.inertia, *columns, *(self.seeds_plan.launches() if seeded else ())]
+        device.compile_ahead((one.source, one.defines) for one in launches)
+        if mean is None:
+            found = moments(device, X, self.n, self.d, self.dtype)
+            self._variance = found[1]
+            if not math.isfinite(self._variance):  # or only their squares overflow
+                check_finite(self.on_host())
+            mean = subtracted(*(found if given is None else moments_of(given)), self.dtype)
+        self.mean = mean
+        if mean.any():  # go on with X less it
+            self._space.upload(np.ascontiguousarray(mean), "mean")
+            self._space.allocate(self.n * self.d * self.dtype.itemsize, "centred")
+            self._start(columns[1])
+            self.buffers["X"] = self.buffers["centred"]
+            self._plan = self._planned()
         self._space.allocate(self.k * self.d * self.dtype.itemsize, "centroids")
         for name, nbytes in self._plan.scratch.items():
             self._space.allocate(nbytes, name)
-        self._start(*map(self._bound, self._plan.prepare))
+        self._start(*self._plan.prepare)
 
     def _planned(self) -> plans.LloydPlan:
         """The launches of an iteration on X where it is now."""
-        X = self.buffers["X"]
-        return plans.plan_lloyd(
-            n=self.n,
-            d=self.d,
-            k=self.k,
-            dtype=self.dtype.name,
-            weighted="weights" in self.buffers,
-            target=self.device.target,
-            alignment=X & -X & 15 or 16 if type(X) is int else 16,
-            counted=self._counted,
-        )
+        X, sizes = self.buffers["X"], {"n": self.n, "d": self.d, "k": self.k}
+        how = {"dtype": self.dtype.name, "weighted": "weights" in self.buffers}
+        how["alignment"] = X & -X & 15 or 16 if type(X) is int else 16
+        return plans.plan_lloyd(**sizes, **how, target=self.device.target, counted=self._counted)
 
-    def seeds_plan(self) -> SeedsPlan:
+    @cached_property
+    def seeds_plan(self) -> plans.SeedsPlan:
         """The launches of k-means++."""
         weighted, target = "weights" in self.buffers, self.device.target
-        return plan_seeds(self.n, self.d, trials(self.k), self.dtype.name, weighted, target)
-
-    def _compile(self, seeded: bool) -> None:
-        """Compile what a fit launches, together; one after the other they take two seconds."""
-        plan = self._plan
-        launches = [
-            *plan.prepare,
-            *plan.update,
-            *plan.assign,
-            *plan.finish,
-            plan.pack,
-            plan.inertia,
-        ]
-        launches += [*self._columns, *(self.seeds_plan().launches() if seeded else ())]
-        self.device.compile_ahead((one.source, one.defines) for one in launches)
-
-    def _own_mean(self, given: np.ndarray | None) -> np.ndarray:
-        """What is subtracted of these rows where the caller does not say."""
-        X = self.buffers["X"]
-        means, self._variance = moments(self.device, X, self.n, self.d, self.dtype)
-        if not math.isfinite(self._variance):  # or only their squares overflow
-            check_finite(self._on_host())
-        if given is not None:
-            return subtracted_for(given)
-        return subtracted(means, self._variance, self.dtype)
-
-    def _subtract_mean(self) -> None:
-        """Go on with X less its mean."""
-        n, d, mean = self.n, self.d, np.ascontiguousarray(self.mean)
-        self.device.upload(mean, self._space.allocate(mean.nbytes, "mean"))
-        self._space.allocate(n * d * self.dtype.itemsize, "centred")
-        self._start(self._bound(self._columns[1]))
-        self.buffers["X"] = self.buffers["centred"]
-        self._plan = self._planned()
-
-    def _on_host(self) -> np.ndarray:
-        """X on the host."""
-        X = np.empty((self.n, self.d), self.dtype)
-        self.device.download(self._X, X)
-        return X
+        return plans.plan_seeds(self.n, self.d, trials(self.k), self.dtype.name, weighted, target)
 
     # -- Launches and copies ---------------------------------------------------------------------
 
-    def _bound(self, launch: Launch, swapped: bool | None = None, **others: Any) -> tuple[Any, ...]:
+    def _bound(self, launch: Launch, swapped: bool, **others: Any) -> tuple[Any, ...]:
         """What the device's launch takes, on the one or the other set of centroids."""
         buffers = self.buffers | others
-        if self.swapped if swapped is None else swapped:
+        if swapped:
             buffers |= {name: self.buffers[other] for name, other in _SWAPPED.items()}
         return bind(self.device, launch, buffers)
 
-    def _start(self, *bound: tuple[Any, ...]) -> None:
-        for one in bound:
-            self.device.launch(*one)
+    def _start(self, *launches: Launch) -> None:
+        """Start launches on the centroids that are there."""
+        for launch in launches:
+            self.device.launch(*self._bound(launch, self.swapped))
 
     def download(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """A buffer's content."""
-        found = np.empty(shape, dtype)
-        self.device.download(self.buffers[name], found)
+        return self._space.download(name, np.empty(shape, dtype))
+
+    def _gathered(self, name: str, indices: np.ndarray, shape: Any, dtype: Any) -> np.ndarray:
+        """Some rows of a buffer."""
+        found = np.empty((len(indices), *shape), dtype)
+        row, space = found.nbytes // len(found), Workspace(self.device, "kmeans")
+        buffer = space.allocate(found.nbytes)
+        for place, index in enumerate(indices):  # a download of each would wait for each
+            self.device.copy(buffer, self.buffers[name], row, place * row, int(index) * row)
+        self.device.download(buffer, found)
         return found
 
     def put(self, centroids: np.ndarray) -> None:
         """Go on with centroids from the host, as those of one of the two sets."""
-        names = _SETS[self.swapped]
-        self.device.upload(np.ascontiguousarray(centroids, self.dtype), self.buffers[names[0]])
-        self._pack(names)
-
-    def _pack(self, names: tuple[str, ...]) -> None:
-        """Lay centroids out as the assignment reads them: from and to the buffers of a set."""
-        buffers = {name: self.buffers[other] for name, other in zip(_SETS[0], names, strict=True)}
-        self._start(self._bound(self._plan.pack, False, **buffers))
+        name = _SETS[self.swapped][0]
+        self.device.upload(np.ascontiguousarray(centroids, self.dtype), self.buffers[name])
+        self._start(self._plan.pack)  # as the assignment reads them
 
     def state(self) -> tuple[Stopped, int, bool]:
         """`Stopped`, after how many iterations, and whether the last one changed a label."""
@@ -221,7 +187,12 @@ class DeviceRows(Rows):
             self._bound(launch, swapped, tolerance=tolerance, most=float(most))
             for launch in (*self._plan.assign, *self._plan.update, *self._plan.finish)
         ]
-        return lambda: self._start(*bound)
+
+        def start() -> None:
+            for one in bound:
+                self.device.launch(*one)
+
+        return start
 
     # -- What is asked of rows -------------------------------------------------------------------
 
@@ -233,10 +204,10 @@ class DeviceRows(Rows):
             return None
         return self.download("weights", (self.n,), self.dtype)
 
-    def centred(self) -> tuple[np.ndarray, np.ndarray]:
-        X = self._on_host()
-        centre = X.mean(axis=0)
-        return X - centre, centre
+    def on_host(self) -> np.ndarray:
+        X = np.empty((self.n, self.d), self.dtype)
+        self.device.download(self._X, X)
+        return X
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
         return self._gathered("X", indices, (self.d,), self.dtype)
@@ -247,36 +218,20 @@ class DeviceRows(Rows):
             weights = self._gathered("weights", indices, (), self.dtype)
         return self.rows(indices), weights, self._gathered("labels", indices, (), np.int32)
 
-    def _gathered(self, name: str, indices: np.ndarray, shape: Any, dtype: Any) -> np.ndarray:
-        """Some rows of a buffer."""
-        found = np.empty((len(indices), *shape), dtype)
-        row, space = found.nbytes // len(found), Workspace(self.device, "kmeans")
-        buffer = space.allocate(found.nbytes)
-        for place, index in enumerate(indices):  # a download of each would wait for each
-            self.device.copy(buffer, self.buffers[name], row, place * row, int(index) * row)
-        self.device.download(buffer, found)
-        return found
-
     def seeding(self) -> DeviceSeeding:
-        return DeviceSeeding(self)
+        return DeviceSeeding([self])
 
     @property
     def labels(self) -> Any:  # type: ignore[override]
         if self._kept is not None:
-            return self._kept.array
+            return self._kept[0]
         return self.download("labels", (self.n,), np.int32)
 
     def begin(self, centroids: np.ndarray) -> None:
         """Start to label the rows and to add them up: see `sums` and `changed`."""
         self.put(centroids)
         self.set_state(Stopped.RUNNING, 1, 0)  # the first one would count all labels
-        self._start(
-            *map(self._bound, (*self._plan.assign, *self._plan.update, self._plan.finish[0]))
-        )
-
-    def assign(self, centroids: np.ndarray) -> int:
-        self.begin(centroids)
-        return self.changed()
+        self._start(*self._plan.assign, *self._plan.update, self._plan.finish[0])
 
     def changed(self) -> int:
         """How many labels the last iteration changed, or the step that was begun last, if that was
@@ -295,19 +250,19 @@ class DeviceRows(Rows):
         """Squared distances of the rows from the centroids that are there, of their labels."""
         if "distances" not in self.buffers:
             self._space.allocate(self.n * self.dtype.itemsize, "distances")
-        self._start(self._bound(self._plan.distances))
+        self._start(self._plan.distances)
         return self.download("distances", (self.n,), self.dtype)
 
     def inertia(self, centroids: np.ndarray) -> float:
         """Their weighted sum."""
-        launch = self._plan.inertia
-        self._start(self._bound(launch))
-        return float(self.download("partial_inertia", (launch.grid,), np.float64).sum())
+        self._start(self._plan.inertia)
+        return float(self.download("partial_inertia", (self._plan.inertia.grid,), np.float64).sum())
 
     def restart(self, centroids: np.ndarray) -> None:
         self.swapped, self._batch, self._done = False, 2, 0
         self.put(centroids)
-        self._pack(("centroids", *_SETS[1][1:]))  # which fills the other set up
+        other = {name: self.buffers[f"{name}_next"] for name in ("packed", "norms")}
+        self.device.launch(*self._bound(self._plan.pack, False, **other))  # which fills it up
         self.set_state(Stopped.RUNNING, 0, 1)
 
     def lloyd(self, centroids: np.ndarray, maxiter: int, tol: float, most: int = 0) -> Run:
@@ -344,86 +299,101 @@ class DeviceRows(Rows):
         """Find the labels for the centroids that are there."""
         if self._done:
             self.set_state(Stopped.RUNNING, self._done, 1)
-        self._start(*map(self._bound, self._plan.assign))
+        self._start(*self._plan.assign)
 
     def _centroids(self) -> np.ndarray:
         return self.download(_SETS[self.swapped][0], (self.k, self.d), self.dtype)
 
 
-# -- k-means++ -------------------------------------------------------------------------------------
-
-
 class DeviceSeeding:
-    """k-means++ of rows on one device, which is active whenever a method is called: distances stay
-    there, sums of blocks of rows come to the host."""
+    """k-means++ of rows on one device, which is active, or on several: distances stay there, sums
+    of blocks of rows come to the host. See `Rows`.
 
-    def __init__(self, rows: DeviceRows) -> None:
-        self.device, self._dtype, self._plan = rows.device, rows.dtype, rows.seeds_plan()
-        self._nbytes = rows.n * self._dtype.itemsize  # of a number for each row
-        self._space = Workspace(self.device, "kmeans")
-        self._buffers = self._space.buffers
-        for name in {"X", "weights"} & rows.buffers.keys():
-            self._buffers[name] = rows.buffers[name]
-        self._sums = np.zeros((0, 0))  # of each part those of all candidates
-        self._reached = np.zeros(1)  # before each part, and at the end
-        count, parts = self._plan.trials, self._plan.parts
-        sizes = {"closest": self._nbytes, "tried": count * self._nbytes, "asked": 2 * count * 8}
-        sizes |= {"sums": (parts + 1) * count * 8}
-        sizes |= {"candidates": count * rows.d * self._dtype.itemsize}
-        for name, nbytes in sizes.items():
-            self._space.allocate(nbytes, name)
+    One device takes candidates of its own rows; several get them from the host, where ``X`` has the
+    rows of all, less the ``mean``.
+    """
+
+    def __init__(
+        self, parts: Sequence[DeviceRows], X: np.ndarray | None = None, mean: Any = 0.0
+    ) -> None:
+        self._parts, self._X, self._mean = parts, X, mean
+        self._spaces = each(parts, self._space)
+        self._begins = np.cumsum([0, *(rows.n for rows in parts)])
+        self._blocks = np.cumsum([0, *(rows.seeds_plan.parts for rows in parts)])
         self._bound: dict[tuple[int, ...], tuple[Any, ...]] = {}  # shorter ones find rows
 
+    def _space(self, rows: DeviceRows) -> Workspace:
+        """Buffers of a device."""
+        space = Workspace(rows.device, "kmeans")
+        for name in {"X", "weights"} & rows.buffers.keys():
+            space.buffers[name] = rows.buffers[name]
+        size, count = rows.dtype.itemsize, rows.seeds_plan.trials
+        space.allocate(rows.n * size, "closest")
+        space.allocate(rows.n * size * count, "tried")
+        space.allocate(2 * count * 8, "asked")
+        space.allocate((rows.seeds_plan.parts + 1) * count * 8, "sums")  # and numbers of rows
+        space.allocate(count * rows.d * size, "candidates")
+        return space
+
     def first(self, index: int) -> float:
-        after = self._plan.parts * 8  # where the kernel looks for the row's number
-        self.device.upload(np.array([index], float), self._buffers["sums"], after)
-        self._launch(self._plan.try_seeds, 1, True, True)
-        self._sums = np.empty((self._plan.parts, 1))
-        self.end()
+        if self._X is None:
+            behind = self._parts[0].seeds_plan.parts * 8
+            self._spaces[0].upload(np.array([index], float), "sums", behind)
+        self._try(np.array([index]), True)
         self.take(0)
         return float(self._reached[-1])
 
     def draw(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        self._ask(values, gathered=True)
-        self._launch(self._plan.try_seeds, len(values), False, True)
-        whole = np.empty((self._plan.parts + 1, len(values)))
-        self.device.download(self._buffers["sums"], whole)
-        self._sums = whole[:-1]
-        return whole[-1].astype(np.int64), self._sums.sum(axis=0)
+        blocks = np.minimum(np.searchsorted(self._reached[1:], values), self._blocks[-1] - 1)
+        owners = np.searchsorted(self._blocks, blocks, "right") - 1
+        asked = np.stack([blocks - self._blocks[owners], values - self._reached[blocks]], axis=1)
+        found = np.empty(len(values), np.int64)
+        for number in np.unique(owners):
+            rows, space, mine = self._parts[number], self._spaces[number], owners == number
+            with rows.device.active():
+                space.upload(asked[mine], "asked")
+                count, plan = np.count_nonzero(mine), rows.seeds_plan
+                self._launch(number, plan.find_rows, count, self._X is None)
+                if self._X is not None:
+                    local = space.download("sums", np.empty(count), plan.parts * count * 8)
+                    found[mine] = self._begins[number] + local.astype(np.int64)
+        numbers = self._try(found, False)
+        return numbers.astype(np.int64) if self._X is None else found, self._sums.sum(axis=0)
 
     def take(self, which: int) -> None:
-        nbytes, buffers = self._nbytes, self._buffers
-        self.device.copy(buffers["closest"], buffers["tried"], nbytes, 0, which * nbytes)
+        for rows, space in zip(self._parts, self._spaces, strict=True):
+            nbytes, of = rows.n * rows.dtype.itemsize, space.buffers
+            with rows.device.active():
+                rows.device.copy(of["closest"], of["tried"], nbytes, 0, which * nbytes)
         self._reached = np.cumsum(np.concatenate([[0.0], self._sums[:, which]]))
 
-    def find(self, values: np.ndarray) -> np.ndarray:
-        """The rows that `draw` gives alone, for who brings them with `begin`."""
-        self._ask(values, gathered=False)
-        found = np.empty(len(values))
-        self.device.download(self._buffers["sums"], found, self._plan.parts * found.nbytes)
-        return found.astype(np.int64)
+    def _try(self, indices: np.ndarray, first: bool) -> np.ndarray:
+        """Find the potentials with some rows: of one device those that it was asked for last, whose
+        numbers are returned."""
+        count, found = len(indices), []
+        for number, (rows, space) in enumerate(zip(self._parts, self._spaces, strict=True)):
+            with rows.device.active():
+                if self._X is not None:
+                    space.upload(np.ascontiguousarray(self._X[indices] - self._mean), "candidates")
+                self._launch(number, rows.seeds_plan.try_seeds, count, first, self._X is None)
+        for rows, space in zip(self._parts, self._spaces, strict=True):
+            with rows.device.active():
+                found.append(space.download("sums", np.empty((rows.seeds_plan.parts + 1, count))))
+        self._sums = np.concatenate([one[:-1] for one in found])
+        return found[0][-1]
 
-    def begin(self, rows: np.ndarray, first: bool) -> None:
-        """Start to ask for the potentials with rows of the host's, less the mean; see `end`."""
-        rows = np.ascontiguousarray(rows, self._dtype)
-        self.device.upload(rows, self._buffers["candidates"])
-        self._launch(self._plan.try_seeds, len(rows), first, False)
-        self._sums = np.empty((self._plan.parts, len(rows)))
+    def _launch(self, number: int, plan: Callable[..., Launch], *shape: int) -> None:
+        """Start the launch that ``plan(*shape)`` gives on a device; it is bound once."""
+        key, device = (number, *shape), self._parts[number].device
+        if key not in self._bound:
+            self._bound[key] = bind(device, plan(*shape), self._spaces[number].buffers)
+        device.launch(*self._bound[key])
 
-    def end(self) -> np.ndarray:
-        """Wait for the potentials."""
-        self.device.download(self._buffers["sums"], self._sums)
-        return self._sums.sum(axis=0)
 
-    def _ask(self, values: np.ndarray, gathered: bool) -> None:
-        """Start to look for the rows at which the running sum reaches the values."""
-        parts = np.minimum(np.searchsorted(self._reached[1:], values), self._plan.parts - 1)
-        asked = np.stack([parts, values - self._reached[parts]], axis=1)
-        self.device.upload(asked, self._buffers["asked"])
-        self._launch(self._plan.find_rows, len(values), gathered)
-
-    def _launch(self, plan: Callable[..., Launch], *shape: int) -> None:
-        """Start the launch that ``plan(*shape)`` gives, which is bound once."""
-        if shape not in self._bound:
-            self._bound[shape] = bind(self.device, plan(*shape), self._buffers)
-        self.device.launch(*self._bound[shape])
+def each(parts: Sequence[S], step: Callable[[S], T]) -> list[T]:
+    """``step(part)`` of each of some rows on devices, on its device."""
+    found = []
+    for part in parts:
+        with part.device.active():
+            found.append(step(part))
+    return found

@@ -162,29 +162,14 @@ class KMeans(Base):
         return state
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:
-        """Compute the centroids.
+        """Compute the centroids of the rows of X, an (n, d) array or sparse matrix.
 
-        Parameters
-        ----------
-        X : (n, d) array or sparse matrix
-        y : ignored
-        sample_weight : (n,) array or number, optional
-
-        Returns
-        -------
-        KMeans
-            Itself.
-
-        Raises
-        ------
-        ValueError
-            As `hetero.kmeans`.
+        ``sample_weight`` is an (n,) array or a number, y is ignored. Returns the estimator; raises
+        and warns as `hetero.kmeans`.
         """
         if self.algorithm not in _ALGORITHMS:
-            raise ValueError(
-                f"The 'algorithm' parameter of KMeans must be a str among {set(_ALGORITHMS)}. "
-                f"Got {self.algorithm!r} instead."
-            )
+            what = f"a str among {set(_ALGORITHMS)}"
+            raise operands.refused("algorithm", what, self.algorithm)
         X = _validated(self, X, reset=True)
         if self.algorithm == "elkan" and self.n_clusters == 1:
             warnings.warn(
@@ -194,14 +179,10 @@ class KMeans(Base):
             )
         options = {name: getattr(self, name) for name in _OPTIONS}
         options |= {"sample_weight": sample_weight, "report": print if self.verbose else None}
-        found = cluster(X, self.n_clusters, **options)
-        for message in found.warnings:
-            warnings.warn(message, RuntimeWarning, stacklevel=outside())
-        if found.few is not None:
-            warnings.warn(found.few, ConvergenceWarning, stacklevel=outside())
-        self.cluster_centers_, self.labels_ = found.centroids, found.labels
-        self.inertia_, self.n_iter_ = found.info["inertia"], found.info["iterations"]
-        self.info_ = {name: found.info[name] for name in ("device", "method", "plan")}
+        fitted = cluster(X, self.n_clusters, few=ConvergenceWarning, **options)
+        self.cluster_centers_, self.labels_, info = fitted
+        self.inertia_, self.n_iter_ = info["inertia"], info["iterations"]
+        self.info_ = {name: info[name] for name in ("device", "method", "plan")}
         self._n_features_out = int(self.cluster_centers_.shape[0])
         return self
 
@@ -220,9 +201,9 @@ class KMeans(Base):
         """
         check_is_fitted(self)
         X = _validated(self, X, reset=False)
-        if not is_device_array(X):
-            return self._distances(X)
-        return like(X, self._distances(operands.on_host(X, describe(X).dtype)))
+        if is_device_array(X):
+            return like(X, self._distances(operands.on_host(X, describe(X).dtype)))
+        return self._distances(X)
 
     def _distances(self, X: Any) -> np.ndarray:
         distances, centroids = load("hetero.ops.kmeans.cpu").distances, self.cluster_centers_
@@ -243,8 +224,8 @@ class KMeans(Base):
             return quick
         options = {"init": centroids, "n_init": 1, "max_iter": 0, "tol": 0.0}
         options |= {"sample_weight": weights, "device": self.device, "method": self.method}
-        found = cluster(X, int(centroids.shape[0]), **options)
-        return found.labels, found.info["inertia"]
+        _, labels, info = cluster(X, int(centroids.shape[0]), few=None, **options)
+        return labels, info["inertia"]
 
 
 def _validated(estimator: Base, X: Any, *, reset: bool, finite: bool = True) -> Any:

@@ -1,21 +1,11 @@
-"""k-means of rows, wherever they are: a fit of several starts, Lloyd's loop, k-means++.
-
-What is asked of the rows is `Rows`; they are
-
-- `NumpyRows` (`cpu.py`): on the CPU, dense or sparse, by NumPy's products
-- `CompiledRows` (`compiled_cpu.py`): on the CPU, packed for compiled loops
-- `DeviceRows` (`device.py`): on one device, which iterates by itself
-- `RangeRows` (`ranges.py`): on the host, from where they go to several devices, or through those
-  that have no room, in ranges
-"""
+"""k-means of rows, wherever they are: a fit of several starts, Lloyd's loop, k-means++."""
 
 from __future__ import annotations
 
-import abc
 import enum
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,22 +36,15 @@ class Outcome(NamedTuple):
     labels: Any
 
 
-class DeviceLabels(NamedTuple):
-    """An array on a device that gets the labels, and the buffer that a launch takes for it."""
-
-    array: Any
-    buffer: Any
-
-
 class Fit(NamedTuple):
     """What a method's ``run`` gets as options."""
 
-    maxiter: int  # of each start
+    maxiter: int  # of each start; with 0 rows get the labels of ``init``, and nothing else is done
     tol: float  # times the mean variance; below 0 ``maxiter`` iterations are made in any case
     init: Any  # "k-means++", "random", an array on the host or a callable
     starts: int = 1
     random: Any = None  # a numpy.random.RandomState
-    labels: DeviceLabels | None = None  # where a device is to leave them; None: on the host
+    labels: tuple[Any, Any] | None = None  # the array on a device that gets them, and its buffer
     matrix: Any = None  # a sparse X, and its weights, which are none of the problem's inputs
     weights: np.ndarray | None = None
     report: Callable[[str], None] | None = None  # gets a line about each start
@@ -77,70 +60,43 @@ class Fit(NamedTuple):
         return self.init if self.maxiter == 0 else None
 
 
-class Rows(abc.ABC):
-    """The rows of X where they are computed with.
+class Rows:
+    """The rows of X where they are computed with, and Lloyd's loop over them.
 
-    Centroids are (k, d) arrays on the host, less the mean that is subtracted of the rows.
+    There are ``n``; they are taken less ``mean``, so that distances are accurate, as are centroids,
+    which are (k, d) arrays on the host. ``labels``, (n,) of int32, are those of the last
+    assignment: on the host, or where `Fit.labels` says. A place has
 
-    Attributes
-    ----------
-    n : int
-        Rows.
-    mean : (d,) array or 0.0
-        What is subtracted of each row, so that distances are accurate.
-    labels : (n,) array of int32
-        Of the last assignment: on the host, or where `Fit.labels` says.
+    - ``mean_variance()``: the mean over the columns of their variances
+    - ``host_weights()``: the rows' weights on the host; None where there are none
+    - ``rows(indices)``: some rows on the host, less ``mean``
+    - ``on_host()``: X on the host
+    - ``restart(centroids)``: begins a start from these centroids: no row has a label
+    - ``assign(centroids)``: labels each row with its nearest centroid, of equally near ones the
+      first; gives how many labels changed
+    - ``sums()``: the weighted sums of the rows with each label, (k, d), and of their weights, (k,),
+      of float64
+    - ``distances(centroids)``: squared distances of the rows from those of their labels
+    - ``inertia(centroids)``: the weighted sum of these
+    - ``seeding()``: the distances of all rows from the nearest seed so far; their weighted sum is
+      the potential. ``first(index)`` of it begins with a row as the only seed, and gives the
+      potential; ``draw(values)`` gives the rows at which the running sum of the potential reaches
+      the values, and the potential with each of them as one more seed; ``take(which)`` takes one
+
+    They are `NumpyRows` (`cpu.py`), on the CPU, dense or sparse; `CompiledRows`
+    (`compiled_cpu.py`), packed for compiled loops; `DeviceRows` (`device.py`), on one device, which
+    iterates by itself; `RangeRows` (`ranges.py`), on the host, from where they go to devices.
     """
 
     n: int
-    mean: Any
+    mean: Any = 0.0
     labels: Any
 
-    @abc.abstractmethod
-    def mean_variance(self) -> float:
-        """The mean over the columns of their variances."""
-
-    @abc.abstractmethod
-    def host_weights(self) -> np.ndarray | None:
-        """The rows' weights on the host; None where there are none."""
-
-    @abc.abstractmethod
     def centred(self) -> tuple[Any, Any]:
         """The rows on the host less their columns' means, and these means."""
-
-    @abc.abstractmethod
-    def rows(self, indices: np.ndarray) -> np.ndarray:
-        """Some rows on the host, less `mean`."""
-
-    @abc.abstractmethod
-    def seeding(self) -> Seeding:
-        """Distances for k-means++."""
-
-    @abc.abstractmethod
-    def restart(self, centroids: np.ndarray) -> None:
-        """Begin a start from these centroids: no row has a label."""
-
-    @abc.abstractmethod
-    def assign(self, centroids: np.ndarray) -> int:
-        """Label each row with its nearest centroid, of equally near ones the first.
-
-        Returns how many labels changed; at first every one does.
-        """
-
-    @abc.abstractmethod
-    def sums(self) -> tuple[np.ndarray, np.ndarray]:
-        """The weighted sums of the rows with each label, (k, d), and of their weights, (k,).
-
-        Both are of float64, and the caller's to change.
-        """
-
-    @abc.abstractmethod
-    def distances(self, centroids: np.ndarray) -> np.ndarray:
-        """Squared distances of the rows from the centroids of their labels."""
-
-    @abc.abstractmethod
-    def inertia(self, centroids: np.ndarray) -> float:
-        """The weighted sum of these."""
+        X = self.on_host()
+        mean = X.mean(axis=0)
+        return X - mean, mean
 
     def picked(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Some rows less `mean`, their weights and their labels."""
@@ -151,15 +107,8 @@ class Rows(abc.ABC):
     def lloyd(self, centroids: np.ndarray, maxiter: int, tol: float, most: int = 0) -> Run:
         """Iterate from these centroids, which are changed; scikit-learn's rules to stop.
 
-        Parameters
-        ----------
-        centroids : (k, d) array
-        maxiter : int
-            With 0 rows get labels, and nothing else is done.
-        tol : float
-            Of the sum of squared shifts. Below 0 ``maxiter`` iterations are made whatever happens.
-        most : int
-            That many labels, or fewer, change in the last iteration.
+        Done when the squared shifts add up to at most ``tol``, or when at most ``most`` labels
+        change. With a ``tol`` below 0 ``maxiter`` iterations are made whatever happens.
         """
         self.restart(centroids)
         stopped, done = Stopped.RUNNING, 0
@@ -194,14 +143,24 @@ class Rows(abc.ABC):
         shares = np.full(self.n, 1.0 / self.n) if weights is None else weights / weights.sum()
         if how != PLUS_PLUS:
             return self.rows(random.choice(self.n, size=k, replace=False, p=shares))
-        return self.rows(plus_plus(self.seeding(), random.choice(self.n, p=shares), k, random))
+        # Of several candidates for a seed the best each time.
+        seeding, chosen = self.seeding(), np.full(k, random.choice(self.n, p=shares))
+        potential = seeding.first(int(chosen[0]))
+        for number in range(1, k):
+            candidates, potentials = seeding.draw(random.uniform(size=trials(k)) * potential)
+            best = int(np.argmin(potentials))
+            seeding.take(best)
+            potential, chosen[number] = potentials[best], candidates[best]
+        return self.rows(chosen)
 
 
-# -- A fit -----------------------------------------------------------------------------------------
+def trials(k: int) -> int:
+    """Candidates of k-means++ for each of k seeds."""
+    return 2 + int(math.log(k))
 
 
 def fit(rows: Rows, asked: Fit, k: int) -> tuple[Outcome, np.ndarray]:
-    """The outcome, and the centroids in the coordinates of X."""
+    """The outcome of a fit, and the centroids in the coordinates of X."""
     most, tol = most_changed(asked.label_tol, rows.n), min(asked.tol, 0.0)
     if asked.tol > 0.0 and asked.maxiter > 0:
         tol = asked.tol * rows.mean_variance()
@@ -240,9 +199,6 @@ def _same(labels: Any, others: Any, k: int) -> bool:
     return bool(np.array_equal(number[labels], others))
 
 
-# -- The end of an iteration -----------------------------------------------------------------------
-
-
 def ending(changed: int, moved: bool, shift: float, tol: float, most: int) -> Stopped:
     """Whether an iteration was the last one: by the labels that changed, whether rows were moved to
     other clusters, and the sum of the centroids' squared shifts."""
@@ -253,18 +209,27 @@ def ending(changed: int, moved: bool, shift: float, tol: float, most: int) -> St
     return Stopped.CONVERGED if changed <= most or shift <= tol else Stopped.RUNNING
 
 
-def means(rows: Any, centroids: np.ndarray) -> tuple[np.ndarray, bool]:
+def means(rows: Rows, centroids: np.ndarray) -> tuple[np.ndarray, bool]:
     """The weighted means of the rows with each label, and whether rows without their label count.
 
     An empty cluster gets the row farthest from its centroid, the next one the next such row, as in
-    scikit-learn. Where all rows lie on their centroids, or a cluster has no weight even then, it
-    gets the mean of the heaviest cluster.
-
-    ``rows`` has ``sums``, ``distances`` and ``picked`` of `Rows`.
+    scikit-learn. Rows that lie on their centroids, but for rounding, are not moved: the same ones
+    would be in each iteration. Where all do, or a cluster has no weight even then, it gets the mean
+    of the heaviest cluster.
     """
-    sums, totals = rows.sums()
+    (sums, totals), moved = rows.sums(), False
     empty = np.flatnonzero(totals == 0)
-    moved = bool(empty.size) and _move_far_rows(rows, centroids, sums, totals, empty)
+    if empty.size:
+        rounded = _ROUNDED * float(np.finfo(centroids.dtype).eps)
+        farthest = np.argpartition(rows.distances(centroids), -empty.size)[: -empty.size - 1 : -1]
+        for cluster, row, weight, old in zip(empty, *rows.picked(farthest), strict=True):
+            row, weight = row.astype(np.float64), float(weight)
+            if np.abs(row - centroids[old]).max() > rounded * np.abs(row).max():
+                moved = True
+                sums[old] -= row * weight
+                sums[cluster] = row * weight
+                totals[cluster] = weight
+                totals[old] -= weight
     used = totals > 0
     if used.all():
         sums /= totals[:, None]
@@ -273,65 +238,3 @@ def means(rows: Any, centroids: np.ndarray) -> tuple[np.ndarray, bool]:
         sums[used] /= totals[used, None]
         sums[~used] = sums[heaviest]
     return sums.astype(centroids.dtype), moved
-
-
-def _move_far_rows(
-    rows: Any, centroids: np.ndarray, sums: np.ndarray, totals: np.ndarray, empty: np.ndarray
-) -> bool:
-    """Give empty clusters the rows farthest from their centroids; sums and totals are changed.
-
-    Returns whether a row was moved. Those that lie on their centroids, but for rounding, are not:
-    the same rows would be moved in each iteration.
-    """
-    distances, any_moved = rows.distances(centroids), False
-    rounded = _ROUNDED * float(np.finfo(centroids.dtype).eps)
-    farthest = np.argpartition(distances, -empty.size)[: -empty.size - 1 : -1]
-    for cluster, row, weight, old in zip(empty, *rows.picked(farthest), strict=True):
-        row, weight = row.astype(np.float64), float(weight)
-        if not np.abs(row - centroids[old]).max() > rounded * np.abs(row).max():
-            continue
-        any_moved = True
-        moved = row * weight
-        sums[old] -= moved
-        sums[cluster] = moved
-        totals[cluster] = weight
-        totals[old] -= weight
-    return any_moved
-
-
-# -- k-means++ -------------------------------------------------------------------------------------
-
-
-class Seeding(Protocol):
-    """Squared distances of all rows from the nearest seed so far; their weighted sum is the
-    potential."""
-
-    def first(self, index: int) -> float:
-        """Begin with a row as the only seed; gives the potential."""
-
-    def draw(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The rows at which the running sum of the potential reaches the values, and the potential
-        with each of them as one more seed."""
-
-    def take(self, which: int) -> None:
-        """Add a row as a seed: by its place among those drawn last."""
-
-
-def plus_plus(seeding: Seeding, first: int, k: int, random: np.random.RandomState) -> np.ndarray:
-    """The rows that k-means++ chooses, of several candidates the best each time.
-
-    D. Arthur and S. Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007.
-    """
-    chosen = np.full(k, first)
-    potential = seeding.first(first)
-    for number in range(1, k):
-        candidates, potentials = seeding.draw(random.uniform(size=trials(k)) * potential)
-        best = int(np.argmin(potentials))
-        seeding.take(best)
-        potential, chosen[number] = potentials[best], candidates[best]
-    return chosen
-
-
-def trials(k: int) -> int:
-    """Candidates for each of k seeds."""
-    return 2 + int(math.log(k))

@@ -10,16 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero import registry
+from hetero.errors import DeviceMemoryError
 from hetero.host import loops
 from hetero.imports import load
-from hetero.ops.kmeans.operands import (
-    EXPECTED,
-    NAME,
-    PLUS_PLUS,
-    SEEDED,
-    SPARSE,
-    host_values,
-)
+from hetero.moving import failures
+from hetero.ops.kmeans.operands import EXPECTED, NAME, PLUS_PLUS, SEEDED, SPARSE, host_values
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem
@@ -28,10 +23,9 @@ if TYPE_CHECKING:
     from hetero.devices.base import Device
     from hetero.ops.kmeans.fit import Outcome
 
-_LOOPS = "hetero.ops.kmeans.compiled_cpu"
+_LOOPS, _PLAIN = "hetero.ops.kmeans.compiled_cpu", "hetero.ops.kmeans.cpu"
 CLUSTERS = loops.register(loops.Family("clusters", f"{_LOOPS}:compile_clusters"))
 BOUNDS = loops.register(loops.Family("bounds", f"{_LOOPS}:compile_bounds"))
-_LOOPED = "CompiledRows"
 _LEAST_SHARED = 1 << 12  # rows
 # What grows with n, d, k: launches and round trips with none, labels, columns' sums, round trips of
 # seeds; rows that are read, distances that are compared, centroids that are made; products.
@@ -62,17 +56,17 @@ def seeding_iterations(k: int) -> int:
 # -- Runs ------------------------------------------------------------------------------------------
 
 
-def on_cpu(module: str, name: str) -> Callable[..., Outcome]:
+def _on_cpu(module: str, name: str) -> Callable[..., Outcome]:
     """``run`` on the CPU, by a module's `Rows`."""
 
     def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:
         fit, one_thread = load("hetero.ops.kmeans.fit").fit, load("hetero.host.blas").one_thread
-        X, weights = _on_host(arguments)
-        rows_type = getattr(load(f"hetero.ops.kmeans.{module}"), name)
-        labels_alone = arguments.options.maxiter == 0  # by loops that have it where they need it
-        with contextlib.nullcontext() if labels_alone and name == _LOOPED else one_thread():
-            rows = rows_type(X, weights, arguments.options.given)
-            outcome, arguments.output[...] = fit(rows, arguments.options, problem.dims[2])
+        (X, weights), asked = _on_host(arguments), arguments.options
+        rows_type = getattr(load(module), name)
+        alone = asked.maxiter > 0 or module == _PLAIN  # else loops have it where they need it
+        with one_thread() if alone else contextlib.nullcontext():
+            rows = rows_type(X, weights, asked.given)
+            outcome, arguments.output[...] = fit(rows, asked, problem.dims[2])
         return outcome
 
     return run
@@ -80,22 +74,42 @@ def on_cpu(module: str, name: str) -> Callable[..., Outcome]:
 
 def _on_device(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
     """``run`` on a device; on several, and on one that has no room, of rows on the host."""
-    fit = load("hetero.ops.kmeans.fit").fit
-    asked, k = arguments.options, problem.dims[2]
-    counted = asked.label_tol > 0.0
     if isinstance(arguments.output, np.ndarray):
-        X, weights = _on_host(arguments)
-        RangeRows = load("hetero.ops.kmeans.ranges").RangeRows
-        rows = RangeRows(devices, problem, X, weights, asked.given, counted)
-        outcome, arguments.output[...] = fit(rows, asked, k)
-        return outcome
-    how = {"given": asked.given, "counted": counted, "seeded": problem.layout == SEEDED}
+        return _in_ranges(devices, problem, arguments)
+    fit, asked = load("hetero.ops.kmeans.fit").fit, arguments.options
+    how = {"given": asked.given, "counted": asked.label_tol > 0.0}
     X, weights = (*arguments.inputs, None)[:2]
     DeviceRows = load("hetero.ops.kmeans.device").DeviceRows
-    rows = DeviceRows(devices[0], problem, X, weights, asked.labels, **how)
-    outcome, centroids = fit(rows, asked, k)
+    rows = DeviceRows(
+        devices[0], problem, X, weights, asked.labels, **how, seeded=problem.layout == SEEDED
+    )
+    outcome, centroids = fit(rows, asked, problem.dims[2])
     devices[0].upload(centroids, arguments.output)
     return outcome
+
+
+def _in_ranges(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
+    """Where a device has less room than it should, the fit begins anew with half of it."""
+    fit, ranges = load("hetero.ops.kmeans.fit").fit, load("hetero.ops.kmeans.ranges")
+    (X, weights), asked, portion = _on_host(arguments), arguments.options, ranges.SHARE
+    drawn = asked.random and asked.random.get_state()
+    while True:
+        try:
+            given = X, weights, asked.given, asked.label_tol > 0.0, portion
+            rows = ranges.RangeRows(devices, problem, *given)
+            outcome, arguments.output[...] = fit(rows, asked, problem.dims[2])
+            return outcome
+        except DeviceMemoryError as error:
+            if portion < ranges.LEAST:
+                raise
+            failures.release(error)
+        rows = None
+        for device in devices:
+            with device.active():
+                device.trim()
+        if drawn:
+            asked.random.set_state(drawn)
+        portion /= 2
 
 
 def _on_host(arguments: Arguments) -> tuple[Any, np.ndarray | None]:
@@ -130,11 +144,10 @@ def _plain_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
     return registry.Unasked("is used only while 'lloyd' is compiled")
 
 
-PLAIN = "products"  # the method that needs NumPy and SciPy alone
 _method = functools.partial(registry.register_method, operation=NAME, work=_work)
-_looped, _plain = on_cpu("compiled_cpu", _LOOPED), on_cpu("cpu", "NumpyRows")
+_looped, _plain = _on_cpu(_LOOPS, "CompiledRows"), _on_cpu(_PLAIN, "NumpyRows")
 _method(method="lloyd", kinds=("cpu",), excludes=_dense_alone, run=_looped, loops=_loops)
-_method(method=PLAIN, kinds=("cpu",), excludes=_plain_obstacle, run=_plain)
+_method(method="products", kinds=("cpu",), excludes=_plain_obstacle, run=_plain)
 _method(
     method="lloyd",
     kinds=registry.PORTABLE,

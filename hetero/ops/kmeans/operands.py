@@ -55,17 +55,12 @@ def problem(
     for name, value in (("tol", tol), ("label_tol", label_tol)):
         real = isinstance(value, numbers.Real) and not isinstance(value, bool)
         if not real or not 0.0 <= value < math.inf:
-            raise ValueError(
-                f"The {name!r} parameter of KMeans must be a float in the range [0, inf). "
-                f"Got {value!r} instead."
-            )
-    how = checked_init(init)
-    if how == GIVEN:
-        starts = 1
-    elif isinstance(n_init, str) and n_init == "auto":
-        starts = 1 if isinstance(init, str) and init == PLUS_PLUS else 10
+            raise refused(name, "a float in the range [0, inf)", value)
+    how = _checked_init(init)
+    if isinstance(n_init, str) and n_init == "auto":
+        starts = 10 if how == RANDOM else 1
     else:
-        starts = checked_count("n_init", n_init)
+        starts = 1 if how == GIVEN else checked_count("n_init", n_init)
     X = checked_shape(X)
     n, d = X.shape
     labels_alone = how == GIVEN and type(max_iter) is int and max_iter == 0
@@ -73,30 +68,24 @@ def problem(
         raise ValueError(f"n_samples={n} should be >= n_clusters={k}.")
     limit = 0 if labels_alone else checked_count("max_iter", max_iter)
     weights, dtype = weights_operand(sample_weight, n), float_dtype(_dtype(X))
-    given, obstacle, where = None, "a sparse X computes on the CPU", HOST
-    if not is_sparse(X):
-        given = describe(X)._replace(pointer=0)
-        where, obstacle = given.location, None
-        as_it_is = given.dtype == dtype and given.is_c_contiguous()
-        if not as_it_is and where == HOST:  # what is moved is of the dtype that is computed in
+    about = {"function": "kmeans", "options": Options(how, starts, limit)}
+    if is_sparse(X):
+        about |= {"layout": SPARSE, "shown": (compressed((n, d), X.nnz),)}
+        about["device_obstacle"] = "a sparse X computes on the CPU"
+        return Problem(NAME, (n, d, k), name_of(dtype), (), dense((k, d), dtype), **about)
+    given, about["layout"] = describe(X)._replace(pointer=0), SEEDED if how == PLUS_PLUS else DENSE
+    where = given.location
+    if given.dtype != dtype or not given.is_c_contiguous():
+        if where != HOST:
+            reason = f"an X of dtype {given.dtype} or with gaps computes on the CPU"
+            about["device_obstacle"] = reason
+        else:  # what is moved is of the dtype that is computed in
             given = dense(given.shape, dtype)
-        elif not as_it_is:
-            obstacle = f"an X of dtype {given.dtype} or with gaps computes on the CPU"
-        if weights is not None:
-            weights = weights.unkept()
-            weights = weights._replace(dtype=dtype, strides=(dtype.itemsize,), pointer=0)
-    return Problem(
-        NAME,
-        (n, d, k),
-        name_of(dtype),
-        () if given is None else (given,) if weights is None else (given, weights),
-        dense((k, d), dtype, where),
-        layout=SPARSE if given is None else SEEDED if how == PLUS_PLUS else DENSE,
-        function="kmeans",
-        device_obstacle=obstacle,
-        options=Options(how, starts, limit),
-        shown=(compressed((n, d), X.nnz),) if given is None else (),
-    )
+    inputs = (given,)
+    if weights is not None:
+        same = {"dtype": dtype, "strides": (dtype.itemsize,), "pointer": 0}
+        inputs = given, weights.unkept()._replace(**same)
+    return Problem(NAME, (n, d, k), name_of(dtype), inputs, dense((k, d), dtype, where), **about)
 
 
 def key_of(X: Any, init: Any, weights: Any, given: tuple[Any, ...]) -> Any:
@@ -142,10 +131,8 @@ def _dtype(X: Any) -> np.dtype:
 
 
 def checked_shape(X: Any) -> Any:
-    """X as array, spec or CSR matrix of two dimensions; ValueError for any other.
-
-    The values are not looked at; see `checked_values`.
-    """
+    """X as array, spec or CSR matrix of two dimensions; ValueError for any other. The values are
+    not looked at."""
     if is_sparse(X):
         X = X.tocsr()
         if not X.has_canonical_format:  # what is squared must be the element, not its parts
@@ -189,17 +176,20 @@ def check_finite(X: np.ndarray, name: str = "X") -> None:
     raise ValueError(f"Input {name} contains {what}.")
 
 
+def refused(name: str, what: str, value: Any) -> ValueError:
+    """The error about a parameter."""
+    text = f"The {name!r} parameter of KMeans must be {what}. Got {value!r} instead."
+    return ValueError(text)
+
+
 def checked_count(name: str, value: Any) -> int:
     """A whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-        raise ValueError(
-            f"The {name!r} parameter of KMeans must be an int in the range [1, inf). "
-            f"Got {value!r} instead."
-        )
+        raise refused(name, "an int in the range [1, inf)", value)
     return int(value)
 
 
-def checked_init(init: Any) -> str:
+def _checked_init(init: Any) -> str:
     """How a start gets its centroids; a callable counts as "random"."""
     if isinstance(init, str):
         if init in (PLUS_PLUS, RANDOM):
@@ -208,10 +198,8 @@ def checked_init(init: Any) -> str:
         return RANDOM
     elif is_device_array(init) or isinstance(init, Spec) or np.ndim(init) > 0 or is_sparse(init):
         return GIVEN
-    raise ValueError(
-        "The 'init' parameter of KMeans must be a str among {'k-means++', 'random'}, a callable or "
-        f"an array-like. Got {init!r} instead."
-    )
+    what = "a str among {'k-means++', 'random'}, a callable or an array-like"
+    raise refused("init", what, init)
 
 
 def checked_centroids(init: np.ndarray, shape: tuple[int, int]) -> np.ndarray:

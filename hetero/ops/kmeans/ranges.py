@@ -14,147 +14,112 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from hetero.devices import at_once
 from hetero.devices.base import Device
-from hetero.errors import DeviceMemoryError
-from hetero.moving import failures, pipeline
+from hetero.moving import pipeline
 from hetero.moving.pipeline import Load, Slot, Step
-from hetero.ops.kmeans.cpu import NumpySeeding
-from hetero.ops.kmeans.device import DeviceRows, DeviceSeeding, moments, subtracted, subtracted_for
-from hetero.ops.kmeans.fit import Rows, Seeding
+from hetero.ops.kmeans.cpu import NumpyRows
+from hetero.ops.kmeans.device import (
+    DeviceRows,
+    DeviceSeeding,
+    each,
+    moments,
+    moments_of,
+    subtracted,
+)
+from hetero.ops.kmeans.fit import Rows
 from hetero.ops.kmeans.operands import check_finite
 from hetero.ops.linear_systems.partition import split
 from hetero.pricing import places
 from hetero.registry.problem import Problem
 
-_SHARE = 0.75  # of a device's room, that ranges take with what is made of them
+SHARE = 0.75  # of a device's room, that ranges take with what is made of them
 _RANGES = 12  # in that share, at least: what moves is not to be waited for
 _MOST = 256 << 20  # bytes of a range; the host has some milliseconds to do for each
-_LEAST = 1 << 16  # bytes of a range: a device without room for these has none
+LEAST = SHARE / 1024  # a device without room for ranges of that has none
 _TURNS = 2  # slots that ranges take turns in: one is loaded while another is computed with
-
-S, T = TypeVar("S"), TypeVar("T")
 
 
 class Range:
-    """Rows from ``begin`` to ``end``, and what a device has of them while it computes with them."""
+    """Rows from ``begin`` to ``end``, and what their device has of them: ``slots`` with the rows
+    and their weights while they lie there, and what iterations need, ``rows``."""
+
+    rows: DeviceRows | None = None
+    slots: Sequence[Slot] = ()
 
     def __init__(self, device: Device, arrays: Sequence[np.ndarray], begin: int, end: int) -> None:
         self.device, self.begin, self.end = device, begin, end
         self.arrays = [array[begin:end] for array in arrays]
-        self.buffers: list[Slot] = []
-        self.rows: DeviceRows | None = None
 
     def moments(self) -> tuple[int, np.ndarray, float]:
         """How many rows, their columns' means, and the mean of the columns' variances."""
         X = self.arrays[0]
-        return len(X), *moments(self.device, self.buffers[0].buffer, *X.shape, X.dtype)
+        return len(X), *moments(self.device, self.slots[0].buffer, *X.shape, X.dtype)
 
     def fetch(self, labels: np.ndarray) -> None:
-        """Bring its labels to their place among those of all rows, on the host."""
+        """Bring its labels to their place among those of all rows."""
         self.device.download(self.rows.buffers["labels"], labels[self.begin : self.end])
 
 
 class Share:
-    """The rows of one device from the first of ``cut`` to before the second: a range that stays
-    there, or ranges that go through it."""
+    """The rows from ``begin`` to ``end``, of one device: a range that stays there, or ranges that
+    go through it, in ``portion`` of its room."""
 
-    def __init__(self, device: Device, rows: RangeRows, cut: tuple[int, int]) -> None:
-        self.device, self._all, self._at = device, rows, cut
-        room = rows.room
-        if room is None:
-            room = places.room(places.described(device))
-        self._room, self._size = int(min(_SHARE * room, 1 << 62)), rows.size
-        self._row, self._failures = rows.arrays[0][0].nbytes, 0
-        self._cut()
-
-    def _cut(self) -> None:
-        """Cut the rows into ranges; those that stay are the first ones."""
-        (begin, end), row = self._at, self._row
+    def __init__(
+        self, device: Device, arrays: Sequence[np.ndarray], begin: int, end: int, portion: float
+    ) -> None:
+        n, row = end - begin, arrays[0][0].nbytes
         needed = 2 * row + 16  # bytes: a copy less the mean, labels and what an iteration makes
-        n, whole = end - begin, self._size is None and (end - begin) * needed <= self._room
-        by_room = max(1, min(self._room // _RANGES, _MOST) // row)
-        cuts = split(n, -(-n // (n if whole else min(self._size or by_room, n))))
+        room = int(portion * min(places.room(places.described(device)), 2 * n * needed))
+        self.device, self.stays = device, n * needed <= room
+        by_room = max(1, min(room // _RANGES, _MOST) // row)
+        cuts = split(n, 1 if self.stays else -(-n // by_room))
+        self.ranges = [Range(device, arrays, begin + a, begin + b) for a, b in cuts]
         self._longest = cuts[0][1]
-        self.ranges = [Range(self.device, self._all.arrays, begin + a, begin + b) for a, b in cuts]
-        stay = self._room // (self._longest * needed) - _TURNS - 1
-        self._stay = len(cuts) if whole or stay + _TURNS >= len(cuts) else max(stay, 0)
-        self.stays = whole
-        self._slots: dict[int, list[Slot]] = {}
+        stay = max(room // (self._longest * needed) - _TURNS - 1, 0)
+        self._stay = len(cuts) if self.stays or stay + _TURNS >= len(cuts) else stay
         self._held: dict[int, int] = {}  # by its slots the range that lies there
-        self._step = 1
+        self._slots: dict[int, list[Slot]] = {}
+        self._order = 1
 
-    def visit(self, step: Callable[[Range], T], mean: np.ndarray | None = None) -> list[T]:
-        """``step(part)`` for each range while it is on the device, in the order of the rows, less
-        a mean, or as it is.
+    def visit(self, step: Callable[[Range], Any]) -> list[Any]:
+        """``step(part)`` for each range while it is on the device, in the order of the rows."""
+        found: dict[int, Any] = {}
+        with self.device.active():
+            pipeline.run(self.device, self._steps(step, found))
+        return [found[number] for number in range(len(self.ranges))]
 
-        Where the device has less room than it should, what it keeps for later is freed, and from
-        the second time on the rows are cut for half the room.
-        """
-        while True:
-            try:
-                with self.device.active():
-                    found: dict[int, T] = {}
-                    pipeline.run(self.device, self._steps(step, mean, found))
-                    return [found[number] for number in range(len(self.ranges))]
-            except DeviceMemoryError as error:
-                self._failures += 1
-                if self._failures > 1:
-                    self._room //= 2
-                    self._size = self._size and max(self._size // 2, 1)
-                    if self._longest * self._row < 2 * _LEAST:
-                        raise
-                failures.release(error)
-            with self.device.active():
-                self.ranges, self._slots = [], {}
-                self.device.trim()
-            self._cut()
-
-    def _steps(
-        self, step: Callable[[Range], T], mean: np.ndarray | None, found: dict[int, T]
-    ) -> Iterator[Step]:
+    def _steps(self, step: Callable[[Range], Any], found: dict[int, Any]) -> Iterator[Step]:
         """One for each range: first those that may still lie in the slots."""
-        turns = [*range(self._stay, len(self.ranges))][:: self._step]
-        self._step, leaving = -self._step, turns[:-_TURNS]
+        turns = [*range(self._stay, len(self.ranges))][:: self._order]
+        self._order, leaving = -self._order, turns[:-_TURNS]
         for number in (*turns[:_TURNS], *range(self._stay), *turns[_TURNS:]):
-            part, stays = self.ranges[number], number < self._stay
-            slot = number if stays else self._stay + number % _TURNS
+            part = self.ranges[number]
+            slot = number if number < self._stay else self._stay + number % _TURNS
             if slot not in self._slots:
                 sizes = [self._longest * array[0].nbytes for array in part.arrays]
                 self._slots[slot] = [pipeline.slots(self.device, size, 1)[0] for size in sizes]
-            slots = self._slots[slot]
-            loads = () if self._held.get(slot) == number else map(Load, part.arrays, slots)
+            part.slots = self._slots[slot]
+            loads = () if self._held.get(slot) == number else map(Load, part.arrays, part.slots)
             self._held[slot] = number
 
-            def compute(number: int = number, part: Range = part, slots: Any = slots) -> None:
-                part.buffers = slots
-                if mean is not None and part.rows is None:
-                    part.rows = self._laid_out(part, mean)
+            def compute(number: int = number, part: Range = part) -> None:
                 found[number] = step(part)
                 if number in leaving:
                     part.rows = None
 
-            yield Step(compute, tuple(loads), (), tuple(slots))
-
-    def _laid_out(self, part: Range, mean: np.ndarray) -> DeviceRows:
-        """A range ready for iterations on its rows less a mean."""
-        _, d, k = self._all.problem.dims
-        problem = replace(self._all.problem, dims=(part.end - part.begin, d, k))
-        buffers = [slot.buffer for slot in part.buffers]
-        counted = self._all.counted and self.stays  # else the host has the labels
-        return DeviceRows(self.device, problem, *buffers, mean=mean, counted=counted)
+            yield Step(compute, tuple(loads), (), tuple(part.slots))
 
 
 class RangeRows(Rows):
     """Rows on the host, of which each device computes with its share, all at the same time.
 
     Where all shares stay on their devices their labels do, too, until they are asked for. ``given``
-    and ``counted`` are as for `DeviceRows`; ``room`` is the bytes of each device that may be used
-    (default: what is free), ``size`` the rows of a range (default: by the room).
+    and ``counted`` are as for `DeviceRows`, ``portion`` as for `Share`.
     """
 
     def __init__(
@@ -165,59 +130,70 @@ class RangeRows(Rows):
         weights: np.ndarray | None = None,
         given: np.ndarray | None = None,
         counted: bool = False,
-        room: int | None = None,
-        size: int | None = None,
+        portion: float = SHARE,
     ) -> None:
-        self.n, self._X, self._weights = len(X), X, weights
-        self.problem, self.counted, self.room, self.size = problem, counted, room, size
-        self.arrays = (X,) if weights is None else (X, weights)
-        self._labels: np.ndarray | None = None
-        self._found: list[tuple[np.ndarray, np.ndarray]] = []  # each share's sums
-        cuts = split(self.n, len(devices))
-        self._shares = [Share(d, self, cut) for d, cut in zip(devices, cuts, strict=False)]
+        self.n, self._X, self._weights, self._problem = len(X), X, weights, problem
+        self._labels: np.ndarray | None = np.empty(0, np.int32)
+        arrays, cuts = (X,) if weights is None else (X, weights), split(self.n, len(devices))
+        shares = zip(devices, cuts, strict=False)
+        self._shares = [Share(device, arrays, *cut, portion) for device, cut in shares]
+        stay = all(share.stays for share in self._shares)
+        self._staying = [share.ranges[0] for share in self._shares] if stay else []
+        self._counted = counted and stay  # else the host has the labels
         if given is None:
-            parts = [combined(share) for share in self._visit(Range.moments)]
-            _, self._centre, self._variance = combined(parts)
-            self.mean = subtracted(self._centre, self._variance, X.dtype)
+            found = self._combined(self._visit(Range.moments))
         else:
-            self.mean = subtracted_for(given)
+            found = moments_of(given)
+        self.mean, self._variance = subtracted(*found, X.dtype), found[1]
         if given is not None or not np.isfinite(self._variance):
             check_finite(X)
-        if self._staying:
-            self._visit(lambda part: None, self.mean)
+        if stay:
+            self._visit(self._laid_out)
 
-    def _visit(self, step: Callable[[Range], T], mean: np.ndarray | None = None) -> list[list[T]]:
-        """``step(part)`` of each range of each share."""
-        found: dict[int, list[T]] = {}
+    def _laid_out(self, part: Range) -> DeviceRows:
+        """A range, which lies on its device, ready for iterations on its rows less the mean."""
+        if part.rows is None:
+            _, d, k = self._problem.dims
+            problem = replace(self._problem, dims=(part.end - part.begin, d, k))
+            buffers, how = [slot.buffer for slot in part.slots], {"mean": self.mean}
+            part.rows = DeviceRows(part.device, problem, *buffers, counted=self._counted, **how)
+        return part.rows
+
+    def _visit(self, step: Callable[[Range], Any]) -> list[Any]:
+        """``step(part)`` of each range."""
+        found: dict[int, list[Any]] = {}
 
         def visit(number: int) -> None:
-            found[number] = self._shares[number].visit(step, mean)
+            found[number] = self._shares[number].visit(step)
 
-        numbers = range(len(self._shares))
-        used = [share.device for share in self._shares]
-        at_once.run(used, [partial(visit, n) for n in numbers], self._X.nbytes // len(used))
-        return [found[number] for number in numbers]
+        used, tasks = [s.device for s in self._shares], range(len(self._shares))
+        at_once.run(used, [partial(visit, n) for n in tasks], self._X.nbytes // len(used))
+        return [one for number in tasks for one in found[number]]
 
-    @property
-    def _staying(self) -> list[Range]:
-        """The shares' ranges, where all of them stay; else none."""
-        stay = all(share.stays for share in self._shares)
-        return [share.ranges[0] for share in self._shares] if stay else []
+    @staticmethod
+    def _combined(parts: list[tuple[int, np.ndarray, float]]) -> tuple[np.ndarray, float]:
+        """The columns' means, and the mean of their variances, of all rows from those of parts."""
+        if len(parts) == 1:
+            return parts[0][1:]
+        numbers, means, variances = zip(*parts, strict=True)
+        with np.errstate(invalid="ignore", over="ignore"):  # of rows that are refused for it
+            mean = np.average(means, axis=0, weights=numbers)
+            between = np.mean((np.array(means) - mean) ** 2, axis=1)  # of the parts' means
+            return mean, float(np.average(variances + between, weights=numbers))
 
     def mean_variance(self) -> float:
         return self._variance
 
-    def centred(self) -> tuple[np.ndarray, np.ndarray]:
-        centre = self._centre.astype(self._X.dtype)
-        return self._X - centre, centre
+    def on_host(self) -> np.ndarray:
+        return self._X
 
     def host_weights(self) -> np.ndarray | None:
         return self._weights
 
-    def seeding(self) -> Seeding:
+    def seeding(self) -> Any:
         if len(self._staying) > 1:
-            return PartitionSeeding(self._staying, self._X, self.mean)
-        return NumpySeeding(self._X, self._weights, self._centre)
+            return DeviceSeeding([part.rows for part in self._staying], self._X, self.mean)
+        return NumpyRows(self._X, self._weights).seeding()
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
         return self._X[indices] - self.mean
@@ -226,7 +202,7 @@ class RangeRows(Rows):
     def labels(self) -> np.ndarray:  # type: ignore[override]
         if self._labels is None:
             labels = self._labels = np.empty(self.n, np.int32)
-            self._visit(lambda part: part.fetch(labels), self.mean)
+            self._visit(lambda part: part.fetch(labels))
         return self._labels
 
     def restart(self, centroids: np.ndarray) -> None:
@@ -234,107 +210,44 @@ class RangeRows(Rows):
 
     def assign(self, centroids: np.ndarray) -> int:
         if self._staying:  # all of them at once, by this thread
-            self._labels = None
-            parts = self._staying
-            _each(parts, lambda part: part.rows.begin(centroids))
-            self._found = _each(parts, lambda part: part.rows.sums())
-            changed = sum(_each(parts, lambda part: part.rows.changed()))
-            changed, self._is_first = self.n if self._is_first else changed, False
+            parts = [part.rows for part in self._staying]
+            each(parts, lambda rows: rows.begin(centroids))
+            self._found = each(parts, DeviceRows.sums)
+            changed = sum(each(parts, DeviceRows.changed))
+            changed = self.n if self._is_first else changed
+            self._labels, self._is_first = None, False
             return changed
         before, labels = self.labels, np.empty(self.n, np.int32)
 
         def step(part: Range) -> tuple[np.ndarray, np.ndarray]:
-            part.rows.begin(centroids)
-            found = part.rows.sums()
+            rows = self._laid_out(part)
+            rows.begin(centroids)
+            found = rows.sums()
             part.fetch(labels)
             return found
 
-        self._found = [_added(parts) for parts in self._visit(step, self.mean)]
-        self._labels = labels
+        self._found, self._labels = self._visit(step), labels
         return int(np.count_nonzero(before != labels))
 
     def sums(self) -> tuple[np.ndarray, np.ndarray]:
-        return _added(self._found)
+        sums, totals = zip(*self._found, strict=True)
+        return np.sum(sums, axis=0), np.sum(totals, axis=0)
 
     def distances(self, centroids: np.ndarray) -> np.ndarray:
-        found = self._labelled(centroids, lambda part: part.rows.distances(centroids))
-        return np.concatenate([one for parts in found for one in parts])
+        return np.concatenate(self._labelled(centroids, DeviceRows.distances))
 
     def inertia(self, centroids: np.ndarray) -> float:
-        found = self._labelled(centroids, lambda part: part.rows.inertia(centroids))
-        return sum(map(sum, found))
+        return sum(self._labelled(centroids, DeviceRows.inertia))
 
-    def _labelled(self, centroids: np.ndarray, step: Callable[[Range], T]) -> list[list[T]]:
-        """``step(part)`` of each range, which has these centroids and the labels of its rows."""
+    def _labelled(self, centroids: np.ndarray, of: Callable[..., Any]) -> list[Any]:
+        """``of(rows, centroids)`` of each range, with these centroids and its rows' labels."""
 
-        def labelled(part: Range) -> T:
+        def step(part: Range) -> Any:
+            rows = self._laid_out(part)
             if not self._staying:
                 labels = self.labels[part.begin : part.end]
-                part.device.upload(labels, part.rows.buffers["labels"])
-            part.rows.put(centroids)
-            return step(part)
+                part.device.upload(labels, rows.buffers["labels"])
+            rows.put(centroids)
+            return of(rows, centroids)
 
-        return self._visit(labelled, self.mean)
-
-
-def _each(parts: Sequence[S], step: Callable[[S], T]) -> list[T]:
-    """``step(part)`` of each of some ranges that stay, or their seedings, on its device."""
-    found = []
-    for part in parts:
-        with part.device.active():
-            found.append(step(part))
-    return found
-
-
-def _added(found: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """The sums of rows and of weights of several ranges or shares."""
-    sums, totals = zip(*found, strict=True)
-    return np.sum(sums, axis=0), np.sum(totals, axis=0)
-
-
-def combined(parts: list[tuple[int, np.ndarray, float]]) -> tuple[int, np.ndarray, float]:
-    """How many rows, the columns' means, and the mean of their variances, of all rows from those
-    of parts."""
-    numbers, means, variances = zip(*parts, strict=True)
-    if len(numbers) == 1:
-        return parts[0]
-    with np.errstate(invalid="ignore", over="ignore"):  # of rows that are refused for it
-        mean = np.average(means, axis=0, weights=numbers)
-        between = np.mean((np.array(means) - mean) ** 2, axis=1)  # of the parts' means
-        return sum(numbers), mean, float(np.average(variances + between, weights=numbers))
-
-
-class PartitionSeeding:
-    """k-means++ of rows on several devices; X has all of them on the host, of which a mean is
-    subtracted."""
-
-    def __init__(self, parts: Sequence[Range], X: np.ndarray, mean: np.ndarray) -> None:
-        self._parts, self._X, self._mean = parts, X, mean
-        self._seedings = _each(parts, lambda part: DeviceSeeding(part.rows))
-        self._tried = np.zeros((0, 0))
-        self._reached = np.zeros(0)
-
-    def first(self, index: int) -> float:
-        self._try(np.array([index]), first=True)
-        self.take(0)
-        return float(self._reached[-1])
-
-    def draw(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        found = np.empty(len(values), np.int64)
-        owners = np.minimum(np.searchsorted(self._reached, values), len(self._parts) - 1)
-        for number in np.unique(owners):
-            part, mine = self._parts[number], owners == number
-            before = self._reached[number - 1] if number else 0.0
-            with part.device.active():
-                found[mine] = part.begin + self._seedings[number].find(values[mine] - before)
-        self._try(found, first=False)
-        return found, self._tried.sum(axis=0)
-
-    def take(self, which: int) -> None:
-        _each(self._seedings, lambda seeding: seeding.take(which))
-        self._reached = np.cumsum(self._tried[:, which])
-
-    def _try(self, indices: np.ndarray, first: bool) -> None:
-        rows = self._X[indices] - self._mean
-        _each(self._seedings, lambda seeding: seeding.begin(rows, first))
-        self._tried = np.stack(_each(self._seedings, DeviceSeeding.end))
+        return self._visit(step)

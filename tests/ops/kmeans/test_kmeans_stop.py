@@ -9,16 +9,17 @@ import pytest
 from runtimes import opencl_device
 
 import hetero
-from hetero.ops.kmeans import problem
+from hetero.ops.kmeans import problem, ranges
 from hetero.ops.kmeans.fit import Fit, fit, most_changed
 from hetero.ops.kmeans.ranges import RangeRows
+from hetero.pricing import places
 
 N, K = 2601, 5  # more rows than the threads of all blocks that count, on two cores
 
 
 @cache
-def rows(dtype="float64"):
-    return np.random.default_rng(4).standard_normal((N, 3)).astype(dtype)
+def rows():
+    return np.random.default_rng(4).standard_normal((N, 3))
 
 
 @cache
@@ -45,35 +46,26 @@ def cases():
     yield 1.0, 1
 
 
-PLACES = [("cpu", method) for method in ("products", "lloyd")]
-PLACES += [("opencl", "lloyd")]
-
-
-@pytest.mark.parametrize(("device", "method"), PLACES)
-def test_the_last_iteration(device, method):
+@pytest.mark.parametrize("place", ["products", "lloyd", "opencl", "shares", "ranges"])
+def test_the_last_iteration(place, monkeypatch):
     """One call after the other: the shape is remembered, the share is another."""
-    place = {"device": device if device == "cpu" else opencl_device().name, "method": method}
+    device = opencl_device()
+    if place == "ranges":
+        room = 700 * (2 * rows()[0].nbytes + 16) / ranges.SHARE
+        monkeypatch.setattr(places, "room", lambda info: room)
     for share, iterations in cases():
-        options = {"init": rows()[:K], "tol": 0.0, "label_tol": share, **place}
+        if place in ("shares", "ranges"):
+            used = [device] * (3 if place == "shares" else 2)
+            found = RangeRows(used, problem(rows(), K), rows(), counted=share > 0)
+            asked = Fit(300, 0.0, rows()[:K], label_tol=share)
+            assert fit(found, asked, K)[0].run[1:] == (iterations, True), share
+            continue
+        at = {"device": device.name} if place == "opencl" else {"device": "cpu", "method": place}
+        options = {"init": rows()[:K], "tol": 0.0, "label_tol": share, **at}
         centroids, labels, info = hetero.kmeans(rows(), K, **options)
         assert (info["iterations"], info["converged"]) == (iterations, True), share
         nearest = ((rows()[:, None] - centroids) ** 2).sum(axis=2).argmin(axis=1)
         np.testing.assert_array_equal(labels, nearest)
-
-
-@pytest.mark.parametrize("kind", ["parts", "blocks", "blocks of parts"])
-def test_rows_in_parts(kind):
-    device = opencl_device()
-    for share, iterations in cases():
-        given = {"problem": problem(rows(), K), "X": rows(), "counted": share > 0}
-        if kind == "parts":
-            backend = RangeRows([device] * 3, **given)
-        elif kind == "blocks":
-            backend = RangeRows([device], **given, room=1 << 20, size=700)
-        else:
-            backend = RangeRows([device] * 2, **given, size=700)
-        asked = Fit(300, 0.0, rows()[:K], label_tol=share)
-        assert fit(backend, asked, K)[0].run[1:] == (iterations, True), share
 
 
 @pytest.mark.parametrize("share", [0.0, 1e-9, 0.002, 0.02, 0.2])
@@ -97,15 +89,13 @@ def test_either_rule_ends_a_start():
     assert hetero.kmeans(rows(), K, **both)[2]["iterations"] < by_tol < len(changes())
 
 
-@pytest.mark.parametrize("n", [1, 3, 1000, 12_345, 488_565])
-def test_a_share_that_is_a_number_of_labels_is_that_number(n):
-    for most in {0, 1, n // 3, n - 1, n}:
-        assert most_changed(most / n, n) == most
-        assert most_changed((most + 0.999) / n, n) == most
-    assert most_changed(1e308, n) == n
-
-
-@pytest.mark.parametrize("share", [-0.1, np.inf, np.nan, "0.1", None])
-def test_refused(share):
-    with pytest.raises(ValueError, match=r"'label_tol' parameter of KMeans must be a float"):
-        hetero.kmeans(rows(), K, label_tol=share)
+def test_shares_of_labels():
+    """One that is a number of labels is that number; what is no share is refused."""
+    for n in (1, 3, 1000, 12_345, 488_565):
+        for most in {0, 1, n // 3, n - 1, n}:
+            assert most_changed(most / n, n) == most
+            assert most_changed((most + 0.999) / n, n) == most
+        assert most_changed(1e308, n) == n
+    for share in (-0.1, np.inf, np.nan, "0.1", None):
+        with pytest.raises(ValueError, match=r"'label_tol' parameter of KMeans must be a float"):
+            hetero.kmeans(rows(), K, label_tol=share)

@@ -19,7 +19,6 @@ from hetero import cli, paths, profile, registry
 from hetero.calibration import links as links_of_devices
 from hetero.calibration import overheads, repeat, samples
 from hetero.calibration.samples import Samples
-from hetero.cli import values
 from hetero.evaluation import report
 from hetero.profile import inventory
 from hetero.profile.constants import is_trusted
@@ -136,7 +135,7 @@ def calibrated(content, profile_file, monkeypatch):
 
 def test_the_command_says_what_became_of_it(calibrated, profile_file, capsys, monkeypatch):
     calibrated(60, name="disturbed")
-    assert cli.main(["calibrate", "--quick"]) == values.FAILED
+    assert cli.main(["calibrate", "--quick"]) == cli.FAILED
     out = capsys.readouterr().out
     assert "other processes kept 3.9 of 2 cores busy" in out
     assert "cannot be trusted" in out
@@ -145,12 +144,12 @@ def test_the_command_says_what_became_of_it(calibrated, profile_file, capsys, mo
     errors = {name: dict.fromkeys(("mean", "p95", "worst"), 0.9) for name in "abc"}
     monkeypatch.setattr(profile.Profile, "residuals", lambda found: errors)
     monkeypatch.setattr(report, "not_acceptable", lambda found: ["a", "b"])
-    assert cli.main(["calibrate", "--quick", "--path", str(profile_file)]) == values.DONE
+    assert cli.main(["calibrate", "--quick", "--path", str(profile_file)]) == cli.DONE
     *_, end, last = capsys.readouterr().out.splitlines()
     assert end.endswith(f"{profile_file}; HETERO_PROFILE={profile_file} has programs use it")
     rough = "rough fits, marked !: 2 of 3"
     assert last == f"{rough}; 'hetero calibrate' without --quick is more exact"
-    assert cli.main(["calibrate", "--json"]) == values.DONE
+    assert cli.main(["calibrate", "--json"]) == cli.DONE
     assert json.loads(capsys.readouterr().out)["trusted"]
 
 
@@ -158,7 +157,7 @@ def test_the_command_says_what_became_of_it(calibrated, profile_file, capsys, mo
 def test_info_and_plans_say_whether_other_load_spoiled_the_calibration(calibrated, left, capsys):
     calibrated(left)
     profile.set_current(None)  # as in the next process
-    assert cli.main(["info"]) == values.DONE
+    assert cli.main(["info"]) == cli.DONE
     told = "disturbed by other load: run 'hetero calibrate' again when nothing else runs"
     assert (told in capsys.readouterr().out) == (left == 60)
     A = np.ones((9, 9))
@@ -263,5 +262,5 @@ def test_an_unknown_name_is_an_error_that_lists_the_valid_ones(
     for text in (name, "matmul", "matvec", "tiled", "blas", "cpu", "cuda:0", "cuda"):
         assert repr(text) in str(error.value)
     assert not profile_file.exists()
-    assert cli.main(["calibrate", "--quick", "--device", "cpu", "--only", name]) == values.USAGE
+    assert cli.main(["calibrate", "--quick", "--device", "cpu", "--only", name]) == cli.USAGE
     assert "'matmul'" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 from functools import cache
@@ -67,4 +68,5 @@ def simulated(script, case="good"):
     command = [sys.executable, "-W", "ignore", script, case]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
-    return done.stderr
+    lines = done.stderr.splitlines(keepends=True)  # its compiler counts warnings there at times
+    return "".join(x for x in lines if not re.fullmatch(r"\d+ warnings? generated\.\n", x))

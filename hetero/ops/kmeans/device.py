@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,6 +25,7 @@ _BATCH_SECONDS = 1e-3  # of iterations between two looks at the state, which tak
 _LONGEST_BATCH = 64
 _FAR = 1.0  # of the variance; rows whose mean is farther from zero are centred
 S, T = TypeVar("S"), TypeVar("T")
+_seeds_plan = lru_cache(maxsize=64)(plans.plan_seeds)  # asked for at each seed
 
 
 def bind(device: Device, launch: Launch, buffers: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -131,11 +132,11 @@ class DeviceRows(Rows):
         how["alignment"] = X & -X & 15 or 16 if type(X) is int else 16
         return plans.plan_lloyd(**sizes, **how, target=self.device.target, counted=self._counted)
 
-    @cached_property
+    @property
     def seeds_plan(self) -> plans.SeedsPlan:
         """The launches of k-means++."""
         weighted, target = "weights" in self.buffers, self.device.target
-        return plans.plan_seeds(self.n, self.d, trials(self.k), self.dtype.name, weighted, target)
+        return _seeds_plan(self.n, self.d, trials(self.k), self.dtype.name, weighted, target)
 
     # -- Launches and copies ---------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ def cuda(monkeypatch):
         lambda: device.ordered,
         lambda: device.context,
     )
-    monkeypatch.setattr(libraries.Cupy, "access", lambda *_: access)
+    monkeypatch.setattr(libraries.CUPY, "access", lambda *_: access)
     monkeypatch.setattr(device, "context_handle", lambda: device.context)
     monkeypatch.setattr(device, "errors", (DriverError,))
     execute = execution.execute

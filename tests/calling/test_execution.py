@@ -309,7 +309,7 @@ def test_reset_opens_an_opencl_device_anew(opencl, monkeypatch, warnings_of):
     said = len(warnings_of())
     hetero.matmul(A32, B32, device=opencl)
     np.testing.assert_allclose(hetero.solve_poisson(rhs, device=opencl), solved, rtol=1e-9)
-    assert device.place() != lost
+    assert device._opened[0] != lost
     assert len(warnings_of()) == said
     assert not devices.troubles()
 

@@ -72,8 +72,7 @@ def machine(monkeypatch):
         monkeypatch.setattr(device, "describe", lambda: info)
     record = Record()
     for operation in registry.operations():
-        rows = [record.instead_of(row) for row in registry.lookup(operation.name)]
-        monkeypatch.setitem(registry.problem._implementations, operation.name, rows)
+        fakes.change_rows(monkeypatch, operation.name, record.instead_of)
     scipys = planning._scipys
 
     def scipys_function(mode, boundary):

@@ -6,6 +6,7 @@ import threading
 import time
 
 import numpy as np
+from fakes import in_threads
 from made_up import machine, roofline, square
 
 import hetero
@@ -75,11 +76,7 @@ def test_threads_that_need_the_profile_read_it_once(monkeypatch):
 
     monkeypatch.setattr(profile.inventory, "_load", slowly)
     profile.set_current(None)
-    threads = [threading.Thread(target=look) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*[look] * 4)
     assert len(read) == 1
     assert all(one is found[0] for one in found)
 
@@ -99,13 +96,11 @@ def test_threads_that_plan_while_things_change():
         except Exception as error:
             wrong.append(error)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for _ in range(30):
-        profile.set_current(profile.shipped("conservative"))
-        inventory.changed()
-    stop.set()
-    for thread in threads:
-        thread.join()
+    def change():
+        for _ in range(30):
+            profile.set_current(profile.shipped("conservative"))
+            inventory.changed()
+        stop.set()
+
+    in_threads(*[work] * 4, change)
     assert not wrong

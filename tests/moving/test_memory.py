@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 
 import numpy as np
+import processes
 import pytest
-from fakes import Freeing
+from fakes import Freeing, raising
 
 import hetero
 from hetero import devices
@@ -68,11 +68,8 @@ def test_clear_memory_names_the_devices_there_are(two, name):
 
 
 def test_one_that_fails_does_not_keep_the_others(two, monkeypatch, warnings_of):
-    def ill():
-        raise DeviceError("ill")
-
     keep(two[1], 100)
-    monkeypatch.setattr(two[0], "clear", ill)
+    monkeypatch.setattr(two[0], "clear", raising(DeviceError("ill")))
     hetero.clear_memory()
     assert two[1].live == 0
     (warning,) = warnings_of()
@@ -81,16 +78,13 @@ def test_one_that_fails_does_not_keep_the_others(two, monkeypatch, warnings_of):
 
 def test_a_forked_child_leaves_its_parents_memory_alone(two):
     keep(two[0], 100)
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            hetero.clear_memory()
-            hetero.clear_memory("cuda:0")
-            status = 0 if hetero.memory()["cuda:0"] == {} and two[0].live == 100 else 2
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def all_is_left():
+        hetero.clear_memory()
+        hetero.clear_memory("cuda:0")
+        return hetero.memory()["cuda:0"] == {} and two[0].live == 100
+
+    assert processes.forked(all_is_left)
     assert hetero.memory()["cuda:0"] == {"convolution filters": 100}
 
 

@@ -6,13 +6,12 @@ import gc
 
 import numpy as np
 import pytest
+from made_up import GPU, link, machine, priced, reason, square
 from scipy import signal
 
 import hetero
-from hetero import devices, profile
+from hetero import devices
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.ops import matmul
-from hetero.pricing import pricing
 
 SHAPES = [
     ((64, 48), (48, 64)),
@@ -217,43 +216,14 @@ def test_an_interrupt_in_the_middle(opencl, call, monkeypatch):
 # -- Prices ----------------------------------------------------------------------------------------
 
 
-def constants(links=("pageable",)):
-    """A device of 1 TFLOP/s behind a bus of 10 GB/s each way."""
-    one = {"below": None, "bytes_per_second": 1e10, "seconds_per_byte": 0.0, "seconds": 1e-5}
-    way = {name: {"form": "segments", "constants": [one]} for name in links}
-    rates = {"overhead": 1e-5, "flops_per_second": 1e12, "bytes_per_second": 1e12}
-    data = {
-        "name": "made up",
-        "devices": {},
-        "links": {"cuda:*": {"upload": way, "download": way}},
-        "host": {"pack": way["pageable"], "dispatch": {}},
-        "models": {
-            f"cuda:*|{operation}|tiled|float32|*": {"form": "roofline", "constants": rates}
-            for operation in ("matmul", "matvec")
-        },
-    }
-    return profile.Profile(data)
-
-
-GPU = {
-    "kind": "cuda",
-    "name": "made up",
-    "multiprocessors": 132,
-    "block_limit": 1024,
-    "memory_bytes": 80 << 30,
-    "library": None,
-}
-
-
-def priced(n, links=("pageable",), **changes):
-    problem = matmul.problem(*[hetero.spec((n, n), "float32")] * 2)
-    return pricing.price(problem, constants(links), {"cuda:0": {**GPU, **changes}}, "cuda:0")
-
-
 def test_larger_than_the_device():
-    whole = priced(16384, ("pageable", "staged"))
-    part = priced(16384, ("pageable", "staged"), memory_bytes=1 << 30)
-    reasons = {c.method: c.reason for c in part.candidates}
-    assert reasons["tiled"] == "needs 3.0 GiB, the device has 1.0 GiB"
+    way = link(1e-5, 1e10)
+    bus = {name: {**way, "staged": way["pageable"]} for name in ("upload", "download")}
+    constants = machine(links={"cuda:*": bus})
+    whole, part = (
+        priced(square(16384), {"cuda:0": {**GPU, "memory_bytes": room}}, constants, device="cuda:0")
+        for room in (80 << 30, 1 << 30)
+    )
+    assert reason(part, "cuda:0", "tiled") == "needs 3.0 GiB, the device has 1.0 GiB"
     assert part.chosen.method == "streamed"
     assert whole.seconds < part.seconds < 1.2 * whole.seconds

@@ -47,12 +47,6 @@ def test_what_devices_cannot_do_goes_to_the_cpu_even_when_forced(forced):
     assert "int32" in reason(plan, "cuda:0")
 
 
-def test_use_is_undone_by_an_exception():
-    with pytest.raises(RuntimeError), hetero.use(device="cpu"):
-        raise RuntimeError
-    assert planner.placement(None, None) == (None, None)
-
-
 def test_use_may_end_in_another_thread():
     """As where a generator is closed there; the block holds in the thread that it began in."""
 
@@ -72,6 +66,8 @@ def test_use_may_end_in_another_thread():
     context.run(next, blocks)
     in_threads(close)
     assert not failed
+    with pytest.raises(RuntimeError), hetero.use(device="cpu"):
+        raise RuntimeError  # which undoes it, too
     assert planner.placement(None, None) == (None, None)
 
 

@@ -51,9 +51,7 @@ def test_memory_is_bounded():
     for n in range(tables._MOST + 10):
         tables.remember(table, n, A, tables.generation())
     assert len(table) <= tables._MOST
-
-
-def test_a_plan_made_before_a_change_is_not_kept():
+    # A plan made before a change is not kept.
     before = tables.generation()
     profile.set_current(machine())
     table = {}

@@ -49,6 +49,10 @@ def given(values, dtype=None):
     return lambda: np.array(values, dtype)
 
 
+def floats(values):
+    return {"plain": given(values), "float32": given(values, "f4")}
+
+
 def laid(values, how):
     """A maker of arrays with the same values in another layout."""
 
@@ -88,8 +92,7 @@ WITH_NAN = np.where(np.eye(5) > 0, np.nan, SQUARE)
 
 def operand(values):
     return {
-        "plain": given(values),
-        "float32": given(values, "f4"),
+        **floats(values),
         **{how: laid(values, how) for how in LAYOUTS},
         "stack": given(STACK),
         "vector": given(VECTOR),
@@ -249,8 +252,7 @@ CONVOLVE2D = Space(
     hetero.convolve2d,
     {
         "in1": {
-            "plain": given(IMAGE),
-            "float32": given(IMAGE, "f4"),
+            **floats(IMAGE),
             **{how: laid(IMAGE, how) for how in ("F", "backwards", "strided", "on cuda")},
             "large": given(rng.standard_normal((40, 45))),
             "stack": given(rng.standard_normal((3, 14, 11))),
@@ -312,8 +314,7 @@ SOLVE_CG = Space(
             "indefinite": given(-MATRIX),
         },
         "b": {
-            "plain": given(RHS),
-            "float32": given(RHS, "f4"),
+            **floats(RHS),
             "column": given(RHS[:, None]),
             "integers": given(10 * RHS, int),
             "other": given(RHS**2),
@@ -349,8 +350,7 @@ SOLVE_POISSON = Space(
     hetero.solve_poisson,
     {
         "f": {
-            "plain": given(FIELD),
-            "float32": given(FIELD, "f4"),
+            **floats(FIELD),
             "other": given(FIELD.T),
             "box": given(rng.standard_normal((4, 3, 5))),
             "F": laid(FIELD, "F"),
@@ -384,8 +384,7 @@ KMEANS = Space(
     hetero.kmeans,
     {
         "X": {
-            "plain": given(ROWS),
-            "float32": given(ROWS, "f4"),
+            **floats(ROWS),
             "fewer": given(ROWS[:30]),
             **{how: laid(ROWS, how) for how in ("F", "strided", "readonly")},
             "integers": given(10 * ROWS, int),

@@ -287,13 +287,12 @@ def test_the_check_names_an_operand_that_was_written(device, monkeypatch):
 @pytest.fixture
 def uploads(opencl, monkeypatch):
     """Bytes of the large copies to OpenCL devices, in order."""
-    found, whole = [], OpenCLDevice.enqueue
+    found = []
 
-    def enqueue(self, direction, array, *where):
+    def note(direction, array, *where):
         if direction == "upload" and array.nbytes >= 1 << 15:
             found.append(array.nbytes)
-        return whole(self, direction, array, *where)
 
-    monkeypatch.setattr(OpenCLDevice, "enqueue", enqueue)
+    fakes.noting(monkeypatch, OpenCLDevice, "enqueue", note)
     yield found
     hetero.clear_memory()

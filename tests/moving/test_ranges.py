@@ -6,6 +6,7 @@ import gc
 
 import numpy as np
 import pytest
+from fakes import failing, noting
 from made_up import GPU, link, machine, priced, reason, square
 from scipy import signal
 
@@ -43,14 +44,9 @@ def number_of(plan):
 @pytest.fixture
 def moved(opencl, monkeypatch):
     """Bytes of each copy up that the device began."""
-    device, sizes = type(devices.get(opencl)), []
-    plain = device.begin_upload
-
-    def begin_upload(self, source, *where, **options):
-        sizes.append(source.nbytes)
-        return plain(self, source, *where, **options)
-
-    monkeypatch.setattr(device, "begin_upload", begin_upload)
+    sizes = []
+    noted = lambda source, *_: sizes.append(source.nbytes)  # noqa: E731
+    noting(monkeypatch, type(devices.get(opencl)), "begin_upload", noted)
     return sizes
 
 
@@ -144,21 +140,12 @@ def test_every_allocation_may_fail(opencl, call, monkeypatch, warnings_of, limit
     run, operands, expected = call
     before = [x.copy() for x in operands]
     device = devices.get(opencl)
-    allocate, made = type(device).allocate, []
-
-    def count(self, nbytes):
-        made.append(nbytes)
-        if len(made) == fails:
-            raise DeviceMemoryError("planted")
-        return allocate(self, nbytes)
-
-    monkeypatch.setattr(type(device), "allocate", count)
     fails, number = 0, 1
     while fails <= number:
         hetero.clear_memory()
-        made.clear()
         fails += 1
-        with streamed(opencl, limit):
+        with streamed(opencl, limit), monkeypatch.context() as patch:
+            made = failing(patch, type(device), "allocate", fails, DeviceMemoryError("planted"))
             result = run()
         number = max(number, len(made))
         np.testing.assert_array_equal(result, expected)
@@ -175,16 +162,8 @@ def test_every_allocation_may_fail(opencl, call, monkeypatch, warnings_of, limit
 @pytest.mark.parametrize("number", [1, 2, 4])
 def test_a_device_that_fails_in_the_middle(opencl, call, monkeypatch, warnings_of, method, number):
     run, _, expected = call
-    device, calls = type(devices.get(opencl)), []
-    plain = getattr(device, method)
-
-    def fails(*arguments, **options):
-        calls.append(method)
-        if len(calls) == number:
-            raise DeviceError("planted")
-        return plain(*arguments, **options)
-
-    monkeypatch.setattr(device, method, fails)
+    device = type(devices.get(opencl))
+    calls = failing(monkeypatch, device, method, number, DeviceError("planted"))
     with streamed(opencl, 20_000):
         result = run()
     np.testing.assert_array_equal(result, expected)
@@ -195,18 +174,10 @@ def test_a_device_that_fails_in_the_middle(opencl, call, monkeypatch, warnings_o
 
 def test_an_interrupt_in_the_middle(opencl, call, monkeypatch):
     run, _, expected = call
-    device, calls = type(devices.get(opencl)), []
-    plain = device.begin_download
-
-    def interrupted(*arguments, **options):
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return plain(*arguments, **options)
-
+    device = type(devices.get(opencl))
     with streamed(opencl, 20_000):
         with monkeypatch.context() as patch:
-            patch.setattr(device, "begin_download", interrupted)
+            failing(patch, device, "begin_download", 3, KeyboardInterrupt)
             with pytest.raises(KeyboardInterrupt):
                 run()
         assert devices.disabled(opencl) is None

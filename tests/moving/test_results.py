@@ -25,50 +25,35 @@ X = 2 * rng.random((N, N), np.float32) / N
 TAPS = rng.random((5, 3), np.float32) / 6
 
 
-def chain(A, taps, x=None):
+def chain(A, taps, x):
     """20 mixed calls on one matrix; the last matrix, and its product with a vector."""
     B = A = hetero.matmul(A, A)
     for _ in range(6):
         A = hetero.convolve2d(hetero.matmul(A, B), taps, "same")
         A = hetero.matmul(A, B)
-    return A, hetero.matvec(A, B[0] if x is None else x)
+    return A, hetero.matvec(A, x)
 
 
-def by_numpy(A, taps, x=None):
+def by_numpy(A, taps, x):
     B = A = A @ A
     for _ in range(6):
         A = signal.convolve2d(A @ B, taps, "same") @ B
-    return A, A @ (B[0] if x is None else x)
-
-
-def first_row(self, index):
-    assert index == 0
-    row = fakes.Cupy(
-        *(self.memory, self.pointer, self.shape[1:], self.dtype, self.strides[1:]),
-        *(self.owner, self.stream, self.readonly),
-    )
-    return row
-
-
-@pytest.fixture
-def indexed(monkeypatch):
-    """Fake arrays whose first row can be taken."""
-    monkeypatch.setattr(fakes.Array, "__getitem__", first_row, raising=False)
+    return A, A @ x
 
 
 def moves(log):
     return [x for x in log if x in ("upload", "download", "synchronize")]
 
 
-def test_a_chain_of_20_calls_is_uploaded_once_and_downloaded_once(cuda, indexed):
+def test_a_chain_of_20_calls_is_uploaded_once_and_downloaded_once(cuda):
     with hetero.use(device="cuda", results="device"):
-        A, y = chain(X, TAPS)
+        A, y = chain(X, TAPS, fakes.Cupy.of(X[0], cuda))
         assert type(A) is type(y) is fakes.Cupy
         assert cuda.log.count("compute") == 20
         assert moves(cuda.log) == ["upload"]
         got = hetero.to_host(y)
     assert moves(cuda.log) == ["upload", "download"]
-    expected = by_numpy(X, TAPS)[1]
+    expected = by_numpy(X, TAPS, X[0])[1]
     assert expected.min() > 1e-6
     np.testing.assert_allclose(got, expected, rtol=1e-4)
 
@@ -249,15 +234,8 @@ def test_wrong_outs(cuda):
 
 
 def test_a_download_that_fails_is_tried_once_more(cuda, monkeypatch, warnings_of):
-    array, enqueue, tries = fakes.Cupy.of(VALUES, cuda), cuda.enqueue, []
-
-    def fails_once(*arguments):
-        tries.append(1)
-        if len(tries) == 1:
-            raise DeviceError("planted")
-        enqueue(*arguments)
-
-    monkeypatch.setattr(cuda, "enqueue", fails_once)
+    array = fakes.Cupy.of(VALUES, cuda)
+    tries = fakes.failing(monkeypatch, cuda, "enqueue", 1, DeviceError("planted"))
     np.testing.assert_array_equal(hetero.to_host(array), VALUES)
     assert len(warnings_of()) == 1
     tries.clear()
@@ -274,17 +252,13 @@ def here(monkeypatch):
     device = runtimes.opencl_device()
     copied = []
 
-    calls = {
-        n: getattr(device, n) for n in ("upload", "begin_upload", "download", "begin_download")
-    }
-    for name, call in calls.items():
+    for name in ("upload", "begin_upload", "download", "begin_download"):
 
-        def noted(*arguments, name=name, call=call, **named):
+        def note(*arguments, name=name):
             if arguments["down" in name].nbytes >= X.nbytes:
                 copied.append(name)
-            return call(*arguments, **named)
 
-        monkeypatch.setattr(device, name, noted)
+        fakes.noting(monkeypatch, device, name, note)
     return device, copied
 
 

@@ -194,14 +194,13 @@ def peered(several, monkeypatch):
     """Devices with direct paths to each other, and the bytes of each copy from the host."""
     monkeypatch.setattr(at_once, "LEAST", 0)
     monkeypatch.setattr(peers, "trusted", lambda one, other: True)
-    sizes, enqueue = [], fakes.FakeCuda.enqueue
+    sizes = []
 
-    def noted(self, direction, array, *where, **options):
+    def note(direction, array, *where):
         if direction == "upload":
             sizes.append(array.nbytes)
-        return enqueue(self, direction, array, *where, **options)
 
-    monkeypatch.setattr(fakes.FakeCuda, "enqueue", noted)
+    fakes.noting(monkeypatch, fakes.FakeCuda, "enqueue", note)
     return several, sizes
 
 

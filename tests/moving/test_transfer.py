@@ -99,21 +99,20 @@ def test_out_on_the_device(cuda, everywhere, layout):
     close(out, A32 @ B32)
 
 
+def part_of(whole, host, part):
+    """The view of a device array that a view of its values on the host is."""
+    at = whole.pointer + part.ctypes.data - host.ctypes.data
+    memory, shape = whole.memory, part.shape
+    return fakes.Cupy(memory, at, shape, part.dtype, part.strides, whole.owner, None, False)
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_out_that_overlaps_in_part(cuda, place):
-    whole = fakes.Cupy.of(rng.random((12, 5), np.float32), cuda)
-    other = rng.random((5, 5), np.float32)
-    size = whole.strides[0]
-
-    def rows(first):
-        pointer = whole.pointer + first * size
-        return fakes.Cupy(
-            whole.memory, pointer, (8, 5), np.float32, whole.strides, cuda, None, False
-        )
-
-    expected = whole.get()[:8] @ other
-    hetero.matmul(rows(0), fakes.Cupy.of(other, cuda), out=rows(3), device=place)
-    close(rows(3), expected)
+    host, other = rng.random((12, 5), np.float32), rng.random((5, 5), np.float32)
+    whole = fakes.Cupy.of(host, cuda)
+    first, out = part_of(whole, host, host[:8]), part_of(whole, host, host[3:11])
+    hetero.matmul(first, fakes.Cupy.of(other, cuda), out=out, device=place)
+    close(out, host[:8] @ other)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -121,9 +120,7 @@ def test_out_that_overlaps_in_part(cuda, place):
 def test_out_that_is_part_of_an_array_leaves_the_rest(cuda, place, which):
     host = rng.random((12, 14), np.float32)
     whole, part = fakes.Cupy.of(host, cuda), host[which]
-    offset = part.__array_interface__["data"][0] - host.__array_interface__["data"][0]
-    at = whole.pointer + offset
-    out = fakes.Cupy(whole.memory, at, part.shape, np.float32, part.strides, cuda, None, False)
+    out = part_of(whole, host, part)
     first, second = fakes.Cupy.of(A32, cuda), fakes.Cupy.of(B32, cuda)
     assert hetero.matmul(first, second, out=out, device=place) is out
     part[...] = A32 @ B32

@@ -58,6 +58,31 @@ def raising(error):
     return fails
 
 
+def noting(monkeypatch, owner, name, note):
+    """Have ``note(*arguments)`` called before a method of an object or a class, or of one of its
+    objects; it may raise in its place."""
+    plain = getattr(owner, name)
+
+    def noted(*arguments, **options):
+        note(*(arguments[1:] if isinstance(owner, type) else arguments))
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, noted)
+
+
+def failing(monkeypatch, owner, name, number, error):
+    """Have the call of that number of a method raise an error; a list, as long as calls were."""
+    calls = []
+
+    def note(*arguments):
+        calls.append(name)
+        if len(calls) == number:
+            raise error
+
+    noting(monkeypatch, owner, name, note)
+    return calls
+
+
 def change_rows(monkeypatch, operation, change):
     """Put ``change(row)`` in place of each row that the registry has of an operation."""
     rows = [change(row) for row in registry.lookup(operation)]

@@ -1,19 +1,15 @@
-"""What an array is: one adapter for each library, and operands, which are arrays without data.
-
-To add a library: a `Library`, and its line in the list below.
-"""
+"""What an array is: one table of libraries, and operands, which are arrays without data."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any, TypeVar
 
 import numpy as np
 
 from hetero.arrays import kept
-from hetero.arrays.dlpack import Dlpack
-from hetero.arrays.libraries import INTERFACE, Cupy, Interface, Library, Numba, OpenCL, Torch
+from hetero.arrays.libraries import DLPACK, INTERFACE
 from hetero.arrays.libraries import Access as Access
+from hetero.arrays.libraries import library_of as library_of
 from hetero.arrays.libraries import maker_for as maker_for
 from hetero.arrays.libraries import release as release
 from hetero.arrays.operand import HOST as HOST
@@ -26,54 +22,12 @@ from hetero.arrays.operand import name_of as name_of
 from hetero.arrays.operand import of_numpy as of_numpy
 from hetero.arrays.operand import overlap as overlap
 from hetero.arrays.operand import spec as spec
-from hetero.arrays.pycuda import Own, PyCuda
 
 Array = TypeVar("Array")  # an operand's type, which the result has too
 
 
-class Numpy(Library):
-    """NumPy's arrays, on the host."""
-
-    def recognises(self, kind: type) -> bool:
-        return issubclass(kind, np.ndarray)
-
-    def on_device(self, array: Any) -> bool:
-        return False
-
-    def describe(self, array: np.ndarray) -> Operand:
-        return _on_host(array)
-
-
 def _on_host(array: np.ndarray, used: bool = False) -> Operand:
     return of_numpy(array, kept.find(array, used))
-
-
-_interface, _dlpack = Interface(), Dlpack()
-LIBRARIES: tuple[Library, ...] = (
-    Numpy(),
-    Cupy(),
-    Torch(),
-    PyCuda(),
-    Own(),
-    Numba(),
-    OpenCL(),
-    _interface,  # any other with the CUDA array interface
-    _dlpack,  # and any with DLPack alone
-)
-
-
-@functools.lru_cache(maxsize=1024)
-def _of_type(kind: type) -> Library | None:
-    return next((library for library in LIBRARIES if library.recognises(kind)), None)
-
-
-def library_of(array: Any) -> Library | None:
-    """The adapter of an array's library; None for what is no array."""
-    kind = type(array)
-    adapter = _of_type(kind)
-    if adapter is None and hasattr(array, INTERFACE):  # of this array, not of its type
-        return next((library for library in LIBRARIES if library.defines(kind)), _interface)
-    return adapter
 
 
 def is_device_array(array: Any) -> bool:
@@ -107,6 +61,8 @@ def describe(array: Any) -> Operand:
         return _on_host(array)
     if isinstance(array, Spec):
         return array.operand()
+    if isinstance(array, np.ndarray):  # of a type of its own
+        return _on_host(array)
     library = library_of(array)
     if library is None:
         raise TypeError(
@@ -126,7 +82,7 @@ def as_array(x: Any) -> Any:
     """
     if type(x) is np.ndarray or is_device_array(x):
         return x
-    if library_of(x) is _dlpack and not hasattr(x, "__array__"):
+    if library_of(x) is DLPACK and not hasattr(x, "__array__"):
         try:
             return np.from_dlpack(x)
         except (BufferError, RuntimeError) as error:

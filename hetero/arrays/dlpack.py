@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays.libraries import Library, NewArray
 from hetero.arrays.operand import UNKNOWN_STREAM, Operand, element_strides
 
 _CUDA, _CUDA_MANAGED = 2, 13  # kDLCUDA, kDLCUDAManaged
@@ -60,51 +59,41 @@ _is_valid = ctypes.pythonapi.PyCapsule_IsValid
 _is_valid.restype, _is_valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
 
 
-class Dlpack(Library):
-    """Arrays that DLPack alone exports: of CUDA devices, and of the host."""
+def on_device(array: Any) -> bool:
+    """Whether an array lies on a CUDA device."""
+    return array.__dlpack_device__()[0] in (_CUDA, _CUDA_MANAGED)
 
-    def recognises(self, kind: type) -> bool:
-        return hasattr(kind, "__dlpack__") and hasattr(kind, "__dlpack_device__")
 
-    def on_device(self, array: Any) -> bool:
-        return array.__dlpack_device__()[0] in (_CUDA, _CUDA_MANAGED)
+def describe(array: Any) -> Operand:
+    """The operand; TypeError where the array is of no use."""
+    if not on_device(array):
+        place = tuple(map(int, array.__dlpack_device__()))
+        raise TypeError(f"DLPack arrays must lie on a CUDA device, got device {place}")
+    capsule = _capsule(array)
+    readonly = False
+    if _is_valid(capsule, b"dltensor_versioned"):
+        managed = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
+        if managed.major > _VERSION[0]:
+            raise TypeError(f"DLPack must be of version 1 or older, got {managed.major}")
+        if managed.flags & _COPIED:
+            raise TypeError(f"{type(array).__name__} exports a copy, not its memory")
+        readonly, tensor = bool(managed.flags & _READONLY), managed.tensor
+    else:
+        tensor = _Tensor.from_address(_pointer(capsule, b"dltensor"))
+    shape, dtype = tuple(tensor.shape[: tensor.ndim]), _dtype(tensor)
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else element_strides(shape)
+    in_bytes = tuple(stride * dtype.itemsize for stride in strides)
+    pointer, location = (tensor.data or 0) + tensor.byte_offset, f"cuda:{tensor.device_id}"
+    return Operand(shape, in_bytes, dtype, location, pointer, readonly, UNKNOWN_STREAM)
 
-    def describe(self, array: Any) -> Operand:
-        if not self.on_device(array):
-            place = tuple(map(int, array.__dlpack_device__()))
-            raise TypeError(f"DLPack arrays must lie on a CUDA device, got device {place}")
-        capsule = _capsule(array)
-        readonly = False
-        if _is_valid(capsule, b"dltensor_versioned"):
-            managed = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
-            if managed.major > _VERSION[0]:
-                raise TypeError(f"DLPack must be of version 1 or older, got {managed.major}")
-            if managed.flags & _COPIED:
-                raise TypeError(f"{type(array).__name__} exports a copy, not its memory")
-            readonly, tensor = bool(managed.flags & _READONLY), managed.tensor
-        else:
-            tensor = _Tensor.from_address(_pointer(capsule, b"dltensor"))
-        shape = tuple(tensor.shape[: tensor.ndim])
-        strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else element_strides(shape)
-        dtype = _dtype(tensor)
-        return Operand(
-            shape,
-            tuple(stride * dtype.itemsize for stride in strides),
-            dtype,
-            f"cuda:{tensor.device_id}",
-            (tensor.data or 0) + tensor.byte_offset,
-            readonly,
-            UNKNOWN_STREAM,
-        )
 
-    def empty(
-        self, like: Any, shape: tuple[int, ...], dtype: np.dtype, new_array: NewArray
-    ) -> tuple[Any, int]:
-        if not hasattr(like, "__array_namespace__"):
-            return new_array(shape, dtype)
-        xp = like.__array_namespace__()
-        made = xp.empty(shape, dtype=getattr(xp, dtype.name), device=like.device)
-        return made, self.describe(made).pointer
+def empty(like: Any, shape: tuple[int, ...], dtype: np.dtype, new_array: Any) -> tuple[Any, int]:
+    """A new array of the library of ``like``, and its address; see `libraries.Library`."""
+    if not hasattr(like, "__array_namespace__"):
+        return new_array(shape, dtype)
+    xp = like.__array_namespace__()
+    made = xp.empty(shape, dtype=getattr(xp, dtype.name), device=like.device)
+    return made, describe(made).pointer
 
 
 def _capsule(array: Any) -> Any:

@@ -1,13 +1,13 @@
-"""What hetero asks of a library of arrays, and the adapters of those that are known.
+"""The libraries of arrays: one table, with the few functions that hetero asks of each.
 
-Any library with the CUDA array interface is taken:
+Any library with the CUDA array interface is taken, and any with DLPack:
 https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
 """
 
 from __future__ import annotations
 
-import abc
 import ctypes
+import dataclasses
 import functools
 import logging
 import sys
@@ -16,90 +16,31 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetero.arrays import dlpack
+from hetero.arrays.device_array import DeviceArray
 from hetero.arrays.operand import Operand, dense
 from hetero.imports import load
 
+INTERFACE = "__cuda_array_interface__"
+_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL; PyCUDA has no call for it
 NewArray = Callable[[tuple[int, ...], np.dtype], tuple[Any, int]]
+log = logging.getLogger("hetero")
 
 
 class Access(NamedTuple):
-    """How a remembered call reads and makes arrays, without a look at their interface.
+    """How a remembered call reads and makes arrays, without a look at their interface."""
 
-    Attributes
-    ----------
-    facts : callable
-        ``facts(A, B, out)``: all that a plan depends on, hashable; out may be None.
-    address : callable
-        Of an array, a number.
-    usable : callable or None
-        Whether an array may be read this way; None: every one may.
-    maker : callable
-        ``maker(device)(shape, dtype, like)`` gives a new array on the device of ``like``.
-    ordered : callable
-        Whether work on the library's current stream is ordered by the legacy default stream.
-    context : callable or None
-        Handle of the context that is current in this thread, None or 0 if there is none; None
-        where the library has no function for it.
-    """
-
+    # (A, B, out or None): all that a plan depends on, hashable
     facts: Callable[..., tuple[Any, ...]]
     address: Callable[[Any], int]
+    # Whether an array may be read this way; None: every one may.
     usable: Callable[[Any], bool] | None
+    # (device): what gives a new array there, by shape, dtype and an array like it
     maker: Callable[[Any], Callable[[tuple[int, ...], Any, Any], Any]]
+    # Whether the legacy default stream orders work on the library's current stream.
     ordered: Callable[[], bool]
+    # Handle of the thread's current context, None or 0 if there is none; None: no such function.
     context: Callable[[], int | None] | None
-
-
-class Library(abc.ABC):
-    """Everything that hetero asks of one library's arrays.
-
-    Attributes
-    ----------
-    modules : frozenset of str
-        Top-level modules that define the library's array types.
-    pickles : bool
-        Whether its arrays can be pickled.
-    """
-
-    modules: frozenset[str] = frozenset()
-    pickles: bool = False
-
-    def defines(self, kind: type) -> bool:
-        """Whether a type, or what it inherits from, is this library's own."""
-        return any(base.__module__.partition(".")[0] in self.modules for base in kind.__mro__)
-
-    def recognises(self, kind: type) -> bool:
-        """Whether arrays of a type are this library's."""
-        return self.defines(kind)
-
-    def on_device(self, array: Any) -> bool:
-        """Whether an array of this library lies on a device."""
-        return True
-
-    @abc.abstractmethod
-    def describe(self, array: Any) -> Operand:
-        """The operand; TypeError where the array has no usable description."""
-
-    def empty(
-        self, like: Any, shape: tuple[int, ...], dtype: np.dtype, new_array: NewArray
-    ) -> tuple[Any, int]:
-        """A new C-contiguous array on the device of ``like``, and its address.
-
-        ``new_array(shape, dtype)`` gives a PyCUDA array on the same device, for libraries that
-        cannot make one.
-        """
-        return new_array(shape, dtype)
-
-    def access(self, kind: type, several: bool) -> Access | None:
-        """How remembered calls use arrays of a type; None where their calls go the general way.
-
-        Parameters
-        ----------
-        kind : type
-        several : bool
-            Whether there are several CUDA devices, so that the facts must name the array's.
-        """
-        return None
 
 
 def layouts(A: Any, B: Any, out: Any) -> tuple[Any, ...]:
@@ -112,68 +53,16 @@ def layouts(A: Any, B: Any, out: Any) -> tuple[Any, ...]:
     )
 
 
-def each(facts: Callable[[Any], tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+def _each(facts: Callable[[Any], tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
     """The facts of all arrays from those of one."""
     return lambda A, B, out: (facts(A), facts(B), out is not None and facts(out))
 
 
-_DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL; PyCUDA has no call for it
-INTERFACE = "__cuda_array_interface__"
+def _always(array: Any) -> bool:
+    return True
 
 
-class Interface(Library):
-    """Arrays of any library that have ``__cuda_array_interface__``."""
-
-    def recognises(self, kind: type) -> bool:
-        # The type is asked: an instance would build its whole interface to answer.
-        return hasattr(kind, INTERFACE) and (not self.modules or self.defines(kind))
-
-    def on_device(self, array: Any) -> bool:
-        # A type may have the property, and only its arrays on devices a value for it.
-        return hasattr(array, INTERFACE)
-
-    def describe(self, array: Any) -> Operand:
-        try:
-            interface = array.__cuda_array_interface__
-        except AttributeError as error:
-            raise TypeError(f"an operand has no __cuda_array_interface__: {error}") from None
-        try:
-            shape, typestr = tuple(interface["shape"]), interface["typestr"]
-            pointer, readonly = interface["data"]
-        except (KeyError, TypeError, ValueError) as error:
-            raise TypeError(
-                f"__cuda_array_interface__ must have shape, typestr, data: {error!r}"
-            ) from None
-        if interface.get("mask") is not None:
-            raise TypeError("a device array with a mask is not supported")
-        is_record = typestr[1] == "V" and "descr" in interface
-        dtype = np.dtype(interface["descr"] if is_record else typestr)
-        strides = interface.get("strides")
-        if strides is None:
-            strides = dense(shape, dtype).strides
-        pointer = int(pointer or 0)
-        return Operand(
-            shape,
-            tuple(strides),
-            dtype,
-            f"cuda:{self.ordinal(array, pointer) or 0}",
-            pointer,
-            bool(readonly),
-            self.stream(array, interface),
-        )
-
-    def ordinal(self, array: Any, pointer: int) -> int | None:
-        """Which CUDA device an array lies on; the interface itself does not report that."""
-        device = getattr(array, "device", None)
-        for attribute in ("id", "index"):  # CuPy, torch, and those that follow them
-            ordinal = getattr(device, attribute, None)
-            if isinstance(ordinal, int):
-                return ordinal
-        return ordinal_of_address(pointer)
-
-    def stream(self, array: Any, interface: dict[str, Any]) -> int | None:
-        """The stream to synchronise with before the data is read."""
-        return interface.get("stream")
+# -- What the CUDA driver says of an address
 
 
 @functools.cache
@@ -185,30 +74,56 @@ def _pointer_attribute() -> Any:
         return None
 
 
-def ordinal_of_address(pointer: int) -> int | None:
-    """What the driver says; None without a driver, or for an address that it does not know."""
+def _ordinal(array: Any, pointer: int) -> int:
+    """Which CUDA device an array lies on; the interface itself does not report that."""
+    device = getattr(array, "device", None)
+    # Of memory of our own pool; of CuPy, torch, and those that follow them.
+    for owner, name in (
+        (getattr(array, "gpudata", None), "ordinal"),
+        (device, "id"),
+        (device, "index"),
+    ):
+        if isinstance(known := getattr(owner, name, None), int):
+            return known
     ask = _pointer_attribute() if pointer else None
     if ask is None:
-        return None
-    ordinal = ctypes.c_int(-1)
-    status = ask(ctypes.byref(ordinal), _DEVICE_ORDINAL, ctypes.c_uint64(pointer))
-    return ordinal.value if status == 0 and ordinal.value >= 0 else None
+        return 0
+    asked = ctypes.c_int(-1)
+    status = ask(ctypes.byref(asked), _ORDINAL, ctypes.c_uint64(pointer))
+    return max(asked.value, 0) if status == 0 else 0
 
 
-class Numba(Interface):
-    """Numba's device arrays."""
-
-    modules = frozenset({"numba", "numba_cuda"})
-
-    def empty(
-        self, like: Any, shape: tuple[int, ...], dtype: np.dtype, new_array: NewArray
-    ) -> tuple[Any, int]:
-        cuda = load("numba.cuda")
-        made = cuda.device_array(shape, dtype)
-        return made, self.describe(made).pointer
+# -- The interface
 
 
-log = logging.getLogger("hetero")
+def _has_interface(array: Any) -> bool:
+    # A type may have the property, and only its arrays on devices a value for it.
+    return hasattr(array, INTERFACE)
+
+
+def _describe(array: Any) -> Operand:
+    try:
+        interface = array.__cuda_array_interface__
+    except AttributeError as error:
+        raise TypeError(f"an operand has no __cuda_array_interface__: {error}") from None
+    try:
+        shape, typestr = tuple(interface["shape"]), interface["typestr"]
+        pointer, readonly = interface["data"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise TypeError(
+            f"__cuda_array_interface__ must have shape, typestr, data: {error!r}"
+        ) from None
+    if interface.get("mask") is not None:
+        raise TypeError("a device array with a mask is not supported")
+    is_record = typestr[1] == "V" and "descr" in interface
+    dtype = np.dtype(interface["descr"] if is_record else typestr)
+    strides, pointer = interface.get("strides"), int(pointer or 0)
+    strides = dense(shape, dtype).strides if strides is None else tuple(strides)
+    location, stream = f"cuda:{_ordinal(array, pointer)}", interface.get("stream")
+    return Operand(shape, strides, dtype, location, pointer, bool(readonly), stream)
+
+
+# -- CuPy
 
 
 def _cupy() -> Any:
@@ -223,42 +138,6 @@ def _imported() -> Any:
     except Exception as error:  # of a CUDA that is not here, say
         log.debug("CuPy is not used: %s", error)
         return None
-
-
-class Cupy(Interface):
-    """CuPy's arrays."""
-
-    modules = frozenset({"cupy"})
-    pickles = True
-
-    def on_device(self, array: Any) -> bool:
-        return True
-
-    def empty(
-        self, like: Any, shape: tuple[int, ...], dtype: np.dtype, new_array: NewArray
-    ) -> tuple[Any, int]:
-        cupy = load("cupy")
-        with like.device:
-            made = cupy.empty(shape, dtype)
-        return made, made.data.ptr
-
-    def access(self, kind: type, several: bool) -> Access | None:
-        if kind.__name__ != "ndarray":
-            return None
-        cupy = load("cupy")
-        empty, current = cupy.empty, cupy.cuda.get_current_stream
-
-        def facts(array: Any) -> tuple[Any, ...]:
-            return array.shape, array.strides, array.dtype, array.data.device_id
-
-        return Access(
-            each(facts) if several else layouts,
-            lambda array: array.data.ptr,
-            None,
-            lambda device: lambda shape, dtype, like: empty(shape, dtype),
-            lambda: current().ptr <= 2,
-            getattr(cupy.cuda.driver, "ctxGetCurrent", None),
-        )
 
 
 def maker_for(kind: str) -> Callable[[Any, tuple[int, ...], np.dtype], Any] | None:
@@ -288,47 +167,109 @@ def release(device: Any) -> bool:
     return kept > 0
 
 
-class Torch(Interface):
-    """PyTorch's tensors, on the host or on a CUDA device."""
+def _empty_cupy(like: Any, shape: Any, dtype: np.dtype, new_array: NewArray) -> tuple[Any, int]:
+    with like.device:
+        made = load("cupy").empty(shape, dtype)
+    return made, made.data.ptr
 
-    modules = frozenset({"torch"})
-    pickles = True
 
-    def on_device(self, array: Any) -> bool:
-        return bool(getattr(array, "is_cuda", True))
+def _access_cupy(kind: type, several: bool) -> Access | None:
+    if kind.__name__ != "ndarray":
+        return None
+    cupy = load("cupy")
+    empty, current = cupy.empty, cupy.cuda.get_current_stream
 
-    def stream(self, array: Any, interface: dict[str, Any]) -> int | None:
-        stream = interface.get("stream")
-        if stream is not None:
-            return stream
-        torch = load("torch")  # which exports version 2 of the interface, without a stream
-        return int(torch.cuda.current_stream(array.device).cuda_stream) or None
+    def facts(array: Any) -> tuple[Any, ...]:
+        return array.shape, array.strides, array.dtype, array.data.device_id
 
-    def empty(
-        self, like: Any, shape: tuple[int, ...], dtype: np.dtype, new_array: NewArray
-    ) -> tuple[Any, int]:
-        torch = load("torch")
-        made = torch.empty(shape, dtype=getattr(torch, dtype.name), device=like.device)
-        return made, made.data_ptr()
+    return Access(
+        _each(facts) if several else layouts,
+        lambda array: array.data.ptr,
+        None,
+        lambda device: lambda shape, dtype, like: empty(shape, dtype),
+        lambda: current().ptr <= 2,
+        getattr(cupy.cuda.driver, "ctxGetCurrent", None),
+    )
 
-    def access(self, kind: type, several: bool) -> Access | None:
-        if kind.__name__ != "Tensor":
-            return None
-        torch = load("torch")
-        stream, strided = torch.cuda.current_stream, torch.strided
-        return Access(
-            each(lambda array: (array.shape, array.stride(), array.dtype, array.get_device())),
-            lambda array: array.data_ptr(),
-            lambda array: (
-                array.is_cuda
-                and array.layout is strided
-                and not (array.requires_grad or array.is_neg())
-            ),
-            lambda device: lambda shape, dtype, like: like.new_empty(shape),
-            lambda: not stream().cuda_stream,  # of the current device
-            None,
-        )
 
+# -- PyTorch
+
+
+def _is_cuda(tensor: Any) -> bool:
+    return bool(getattr(tensor, "is_cuda", True))
+
+
+def _describe_torch(tensor: Any) -> Operand:
+    found = _describe(tensor)
+    if found.stream is not None:
+        return found
+    torch = load("torch")  # which exports version 2 of the interface, without a stream
+    stream = int(torch.cuda.current_stream(tensor.device).cuda_stream)
+    return found._replace(stream=stream or None)
+
+
+def _empty_torch(like: Any, shape: Any, dtype: np.dtype, new_array: NewArray) -> tuple[Any, int]:
+    torch = load("torch")
+    made = torch.empty(shape, dtype=getattr(torch, dtype.name), device=like.device)
+    return made, made.data_ptr()
+
+
+def _access_torch(kind: type, several: bool) -> Access | None:
+    if kind.__name__ != "Tensor":
+        return None
+    torch = load("torch")
+    stream, strided = torch.cuda.current_stream, torch.strided
+    return Access(
+        _each(lambda array: (array.shape, array.stride(), array.dtype, array.get_device())),
+        lambda array: array.data_ptr(),
+        lambda array: (
+            array.is_cuda
+            and array.layout is strided
+            and not (array.requires_grad or array.is_neg())
+        ),
+        lambda device: lambda shape, dtype, like: like.new_empty(shape),
+        lambda: not stream().cuda_stream,  # of the current device
+        None,
+    )
+
+
+# -- Numba, PyCUDA and what hetero makes itself
+
+
+def _empty_numba(like: Any, shape: Any, dtype: np.dtype, new_array: NewArray) -> tuple[Any, int]:
+    made = load("numba.cuda").device_array(shape, dtype)
+    return made, _describe(made).pointer
+
+
+def _access_pool(kind: type, several: bool) -> Access | None:
+    if kind is DeviceArray:
+        make = DeviceArray
+    elif kind.__name__ == "GPUArray":
+        make = load("pycuda.gpuarray").GPUArray
+    else:
+        return None
+
+    def facts(array: Any) -> tuple[Any, ...]:
+        return array.shape, array.strides, array.dtype, array.gpudata.ordinal
+
+    def usable(array: Any) -> bool:  # not every pointer of PyCUDA knows its device
+        return array.gpudata is not None and hasattr(array.gpudata, "ordinal")
+
+    def maker(device: Any) -> Any:
+        allocate = device.state().pool.allocate
+        return lambda shape, dtype, like: make(shape, dtype, allocator=allocate)
+
+    return Access(
+        _each(facts) if several else layouts,
+        lambda array: int(array.gpudata),
+        usable if several else None,
+        maker,
+        lambda: True,
+        None,
+    )
+
+
+# -- PyOpenCL
 
 _names: dict[int, str] = {}
 
@@ -341,23 +282,83 @@ def set_name(context: Any, name: str | None) -> None:
         _names[context.int_ptr] = name
 
 
-class OpenCL(Library):
-    """PyOpenCL's arrays; an operand's pointer is the buffer."""
+def _describe_opencl(array: Any) -> Operand:
+    """An operand's pointer is the buffer."""
+    name = _names.get(array.context.int_ptr)
+    if name is None:
+        raise TypeError(
+            "an array of PyOpenCL's must be one that hetero made, or lie in its context; bring "
+            "others to the host with get()"
+        )
+    if array.offset:
+        raise TypeError("an array of PyOpenCL's must begin where its buffer does: give a copy()")
+    return Operand(array.shape, array.strides, array.dtype, name, array.base_data)
 
-    modules = frozenset({"pyopencl"})
 
-    def recognises(self, kind: type) -> bool:
-        return self.defines(kind) and any(base.__name__ == "Array" for base in kind.__mro__)
+# -- The table
 
-    def describe(self, array: Any) -> Operand:
-        name = _names.get(array.context.int_ptr)
-        if name is None:
-            raise TypeError(
-                "an array of PyOpenCL's must be one that hetero made, or lie in its context; bring "
-                "others to the host with get()"
-            )
-        if array.offset:
-            raise TypeError(
-                "an array of PyOpenCL's must begin where its buffer does: give a copy()"
-            )
-        return Operand(array.shape, array.strides, array.dtype, name, array.base_data)
+
+def _by_new_array(like: Any, shape: Any, dtype: np.dtype, new_array: NewArray) -> tuple[Any, int]:
+    return new_array(shape, dtype)
+
+
+def _no_access(kind: type, several: bool) -> None:
+    return None
+
+
+@dataclasses.dataclass(eq=False)
+class Library:
+    """What hetero asks of one library's arrays."""
+
+    name: str
+    modules: tuple[str, ...] = ()  # top-level ones that define its array types
+    attribute: str = INTERFACE  # that its array types have
+    on_device: Callable[[Any], bool] = _has_interface
+    # The operand of a device array; TypeError where it has no usable description.
+    describe: Callable[[Any], Operand] = _describe
+    # (like, shape, dtype, new_array): a new C-contiguous array on the device of ``like``, and its
+    # address; ``new_array(shape, dtype)`` is for libraries that cannot make one.
+    empty: Callable[..., tuple[Any, int]] = _by_new_array
+    # (type, whether there are several CUDA devices): how remembered calls use arrays of a type;
+    # None where their calls go the general way
+    access: Callable[[type, bool], Access | None] = _no_access
+    pickles: bool = False  # whether its arrays can be pickled
+
+    def defines(self, kind: type) -> bool:
+        """Whether a type, or what it inherits from, is this library's own."""
+        return any(base.__module__.partition(".")[0] in self.modules for base in kind.__mro__)
+
+
+CUPY = Library("cupy", ("cupy",), INTERFACE, _always, _describe, _empty_cupy, _access_cupy, True)
+TORCH = Library(
+    "torch", ("torch",), INTERFACE, _is_cuda, _describe_torch, _empty_torch, _access_torch, True
+)
+PYCUDA = Library("pycuda", ("pycuda",), on_device=_always, access=_access_pool, pickles=True)
+OWN = Library("hetero", ("hetero",), on_device=_always, access=_access_pool)
+NUMBA = Library("numba", ("numba", "numba_cuda"), empty=_empty_numba)
+OPENCL = Library("pyopencl", ("pyopencl",), "with_queue", _always, _describe_opencl)
+OTHER = Library("other")  # any other with the CUDA array interface
+DLPACK = Library(
+    "dlpack", (), "__dlpack_device__", dlpack.on_device, dlpack.describe, dlpack.empty
+)  # and any with DLPack alone
+LIBRARIES = (CUPY, TORCH, PYCUDA, OWN, NUMBA, OPENCL)
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_type(kind: type) -> Library | None:
+    # The type is asked: an instance would build its whole interface to answer.
+    for library in LIBRARIES:
+        if library.defines(kind) and hasattr(kind, library.attribute):
+            return library
+    return next((library for library in (OTHER, DLPACK) if hasattr(kind, library.attribute)), None)
+
+
+def library_of(array: Any) -> Library | None:
+    """The library of a device array; None for NumPy's arrays, and for what is no array."""
+    kind = type(array)
+    if issubclass(kind, np.ndarray):
+        return None
+    found = _of_type(kind)
+    if found is None and hasattr(array, INTERFACE):  # of this array, not of its type
+        return next((library for library in LIBRARIES if library.defines(kind)), OTHER)
+    return found

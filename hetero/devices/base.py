@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import math
-from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from hetero import kernels
+from hetero import kernels, locks
 from hetero.arrays import pinned
 from hetero.devices import peers
 from hetero.devices.storage import Storage
@@ -27,6 +25,7 @@ from hetero.kernels.procedure.card import Card, of_limits
 
 __all__ = ["Copy", "Device", "short_host"]
 
+_lock = locks.new()
 _PROBE_BLOCK = 32  # threads, of the kernel that finds what a device can do
 Defines = tuple[tuple[str, int | str], ...]  # macros of a kernel file
 
@@ -36,8 +35,7 @@ class Device(abc.ABC):
 
     Everything a backend reports comes as `hetero.errors.DeviceError`,
     `DeviceMemoryError` or `KernelCompileError`. A stream is a queue of the device's work; None
-    stands for the default one. A kind without a compiler raises KernelCompileError in `build`,
-    DeviceError in `launch`, and has a `probe` of its own.
+    stands for the default one.
     """
 
     kind: str
@@ -49,24 +47,20 @@ class Device(abc.ABC):
     null: Any = 0  # in place of a kernel's buffer that is not there
     errors: tuple[type[Exception], ...] = ()  # of the backend's library, before they become ours
     stages: bool = False  # whether staged copies may be the faster ones
-    # Bytes from which on a copy of ordinary memory is staged, by direction, where that was not
-    # measured; infinite: never.
-    least_staged: Mapping[str, float] = MappingProxyType({UPLOAD: math.inf, DOWNLOAD: math.inf})
 
     # -- what it is
 
     @property
     def is_cuda(self) -> bool:
-        """Whether it is NVIDIA's: its events tell how long its work takes, however busy the host
-        is; 32 threads run in step and read each other's registers; CUDA's libraries take its
-        arrays."""
+        """Whether it is NVIDIA's: events time its work, 32 threads run in step, CUDA's libraries
+        take its arrays."""
         return self.kind == "cuda"
 
     @property
     def target(self) -> Target:
         """The limits that launches are planned by."""
-        limits = self.multiprocessors, self.block_limit, self.is_cuda
-        return Target(*limits, self.shared_limit, self.capability)
+        limits = self.shared_limit, self.capability
+        return Target(self.multiprocessors, self.block_limit, self.is_cuda, *limits)
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -86,10 +80,6 @@ class Device(abc.ABC):
     def active(self) -> Any:
         """Context manager inside which the other methods may be called from this thread."""
 
-    def place(self) -> Any:
-        """What things that are kept on the device belong to: its context, where it has several."""
-        return self
-
     def same_in_threads(self) -> bool:
         """Whether another thread that makes the device active works where this one would."""
         return True
@@ -106,12 +96,8 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def allocate(self, nbytes: int) -> tuple[Any, Any]:
-        """Memory for ``nbytes`` bytes: (kernel argument, owner). Freed with the owner.
-
-        It is allocated by `hetero.devices.storage.allocated`, which counts it for a memory limit.
-        What a buffer is only the kind's own rows know: each operand begins at its first byte, and
-        lies as ``problem.strides`` says, in elements.
-        """
+        """Memory for ``nbytes`` bytes: (kernel argument, owner), freed with the owner, and counted
+        for a memory limit by `hetero.devices.storage.allocated`."""
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, int]:
         """A new array of the backend's own type, and its address."""
@@ -154,10 +140,8 @@ class Device(abc.ABC):
         return self.storage().sizes()
 
     def trim(self) -> bool:
-        """Give memory that is kept for later calls back to the driver; True if there was some.
-
-        Copies of operands stay, see `shed`.
-        """
+        """Give memory that is kept for later calls back to the driver, but for copies of operands;
+        True if there was some."""
         return self.storage().drop()
 
     def shed(self, nbytes: float) -> bool:
@@ -169,24 +153,20 @@ class Device(abc.ABC):
         return found
 
     def clear(self) -> None:
-        """`trim`, in every context that is in use, copies of operands included; opens none."""
-        self.storage().shed()
+        """`trim`, in every context that is in use, copies of operands and the buffers of staged
+        copies included; opens none."""
+        self.storage().let_go()
         self.trim()
 
     # -- copies from and to the host
 
     def upload(self, source: np.ndarray, target: Any, offset: int = 0) -> None:
-        """Copy a host array of any strides, packed in C order, to byte ``offset`` of a buffer.
-
-        Returns when ``source`` may change.
-        """
+        """Copy a host array of any strides, packed in C order, to byte ``offset`` of a buffer;
+        returns when ``source`` may change."""
         begin(self, UPLOAD, source, target, offset, overlap=False).wait()
 
     def download(self, source: Any, target: np.ndarray, offset: int = 0) -> None:
-        """Copy packed memory from byte ``offset`` of a buffer to a host array of any strides.
-
-        Returns when it is there.
-        """
+        """Copy packed memory from byte ``offset`` of a buffer to a host array of any strides."""
         begin(self, DOWNLOAD, target, source, offset, overlap=False).wait()
 
     def begin_upload(
@@ -220,11 +200,10 @@ class Device(abc.ABC):
         stream: Any = None,
         awake: bool = False,
     ) -> Any:
-        """Let a stream copy a pinned array; what `await_event` waits for. Others are made of this.
-
-        By the default queue it is complete at once, and the array may be in ordinary memory. It is
-        C-contiguous, or one that `copies_directly`. ``direction`` is "upload" or "download". Who
-        waits may stay ``awake`` instead of sleeping.
+        """Let a stream copy a pinned array, by "upload" or "download"; what `await_event` waits
+        for. By the default queue it is complete at once, and the array may be in ordinary memory.
+        It is C-contiguous, or one that `copies_directly`. Who waits may stay ``awake`` instead of
+        sleeping.
         """
 
     def await_event(self, event: Any) -> None:
@@ -245,7 +224,12 @@ class Device(abc.ABC):
 
     def ring(self) -> Ring | None:
         """The pinned buffers of staged copies; None where there are none, or not now."""
-        return None
+        storage = self.storage()
+        if storage.ring is None:
+            with _lock:
+                if storage.ring is None:
+                    storage.ring = Ring(self)
+        return storage.ring
 
     def slice_copies(self, direction: str, stream: Any) -> Any:
         """`cuda.copies.SliceCopies` of the current context; None where there are none."""
@@ -275,11 +259,8 @@ class Device(abc.ABC):
         shared_bytes: int = 0,
         stream: Any = None,
     ) -> None:
-        """Start a kernel; arguments are buffers, 64-bit integers and doubles.
-
-        ``shared_bytes`` of dynamic shared memory are for CUDA's dialect alone: OpenCL's kernels
-        give their local arrays a size.
-        """
+        """Start a kernel; arguments are buffers, 64-bit integers and doubles. Only CUDA's dialect
+        has dynamic shared memory."""
 
     def run_launches(
         self, launch_plan: kernels.LaunchPlan, buffers: dict[str, Any], itemsize: int
@@ -303,11 +284,8 @@ class Device(abc.ABC):
     def constant_memory(
         self, text: str, kernel: str, defines: Defines, name: str, nbytes: int
     ) -> Iterator[tuple[Any, Any]]:
-        """A kernel, and the constant memory that it has under a name, for this thread alone.
-
-        It can be written by `copy`, and is the kernel's argument. What is started on the default
-        queue in this context comes before what others put there.
-        """
+        """A kernel, and the constant memory that it has under a name, for one thread at a time: it
+        can be written by `copy`, and is the kernel's argument."""
         buffer, owner = self.allocate(nbytes)
         yield self.build(text, kernel, defines), buffer
         del owner
@@ -319,10 +297,7 @@ class Device(abc.ABC):
         return None
 
     def recorded(self, stream: Any) -> Any:
-        """Record what a stream is given, to start it again (`devices.cuda.cooperative`).
-
-        DeviceError where that cannot be done.
-        """
+        """Record what a stream is given, to start it again (`devices.cuda.cooperative`)."""
         raise DeviceError(f"{self.kind} has no graphs of launches")
 
     def probe(self) -> None:
@@ -362,30 +337,14 @@ class Device(abc.ABC):
         raise DeviceError(f"{self.kind} has only one queue")
 
     def record(self, stream: Any = None, event: Any = None) -> Any:
-        """An event that comes when all that the stream holds now is done.
-
-        An event that is no longer wanted may be given, to be used again.
-        """
+        """An event that comes when all that the stream holds now is done; ``event`` is one to use
+        again."""
         raise DeviceError(f"{self.kind} has no events to wait for")
 
     def wait(self, event: Any, stream: Any = None) -> None:
-        """Let a stream go on only after an event of this or another device of the same kind.
-
-        Where the default queue cannot be held, and where two devices cannot see each other's
-        events, the host waits.
-        """
+        """Let a stream go on only after an event of this or another device of the same kind; where
+        that cannot be, the host waits."""
         raise DeviceError(f"{self.kind} has no events to wait for")
-
-    def follow_stream(self, handle: int) -> None:
-        """Let the default queue go on only after what another library's stream holds now.
-
-        Here, and in `precede_stream`, the host waits.
-        """
-        self.synchronize()
-
-    def precede_stream(self, handle: int) -> None:
-        """Let another library's stream go on only after what the default queue holds now."""
-        self.synchronize()
 
 
 def short_host(error: MemoryError) -> DeviceMemoryError:

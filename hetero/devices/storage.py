@@ -38,9 +38,16 @@ class Copy:
 
 class Storage:
     """What one context holds in its device's memory: things kept for later calls, copies that
-    `Kept` objects have, and the count of workspaces. See `Device.storage`."""
+    `Kept` objects have, and the count of workspaces. See `Device.storage`.
+
+    Attributes
+    ----------
+    ring : hetero.host.copying.staging.Ring or None
+        Of staged copies, from the first one on.
+    """
 
     def __init__(self) -> None:
+        self.ring: Any = None
         self._kept: dict[str, OrderedDict[Hashable, Any]] = {}
         self._workspaces: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -77,11 +84,6 @@ class Storage:
             kept, self._kept = self._kept, {}
         return any(kept.values())
 
-    def drop_all(self) -> None:
-        """`drop`, copies included."""
-        self.drop()
-        self.shed()
-
     def _copies(self) -> list[tuple[Copy, Kept]]:
         """The copies of operands, the least recently used first, and what is known of these."""
         found = [(copy, known) for known in every() if (copy := known.held.get(self)) is not None]
@@ -103,6 +105,13 @@ class Storage:
                 nbytes -= copy.nbytes
                 found = True
         return found
+
+    def let_go(self) -> None:
+        """Keep nothing any longer; end the threads that copy, and give their buffers back."""
+        self.drop()
+        self.shed()
+        if self.ring is not None:
+            self.ring.close()
 
     def add(self, workspace: Any) -> None:
         """Count a workspace as long as it lives."""

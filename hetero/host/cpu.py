@@ -78,12 +78,10 @@ def _numbers(file: Path) -> dict[str, int]:
 
 def model() -> str:
     """The name of the processor."""
-    try:
+    with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
-    except OSError:
-        pass
     platform = load("platform")
     return platform.processor() or platform.machine()
 

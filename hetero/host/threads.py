@@ -36,20 +36,6 @@ from numba.extending import intrinsic
 
 from hetero.imports import compiling, no_fork
 
-__all__ = [
-    "ALONE",
-    "compiled",
-    "describe",
-    "helper",
-    "inlined",
-    "is_finite",
-    "no_overlap",
-    "part",
-    "start",
-    "task_count",
-    "team_for",
-]
-
 log = logging.getLogger("hetero")
 # Sums may be reordered so that they vectorise; nothing else is relaxed.
 _OPTIONS: dict[str, Any] = {

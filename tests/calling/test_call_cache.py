@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 
 import fakes
@@ -11,7 +12,7 @@ from scipy import signal
 
 import hetero
 import hetero.ops
-from hetero import registry, tables
+from hetero import tables
 from hetero.arrays import Access, libraries
 from hetero.calling import execution
 from hetero.errors import DeviceError
@@ -41,12 +42,9 @@ def cuda(monkeypatch):
 
         return launch
 
+    prepared = lambda i: dataclasses.replace(i, prepare=i.prepare and prepare)  # noqa: E731
     for operation in ("matvec", "matmul"):
-        entries = [
-            dataclasses.replace(i, prepare=i.prepare and prepare)
-            for i in registry.lookup(operation)
-        ]
-        monkeypatch.setitem(registry.problem._implementations, operation, entries)
+        fakes.change_rows(monkeypatch, operation, prepared)
 
     def new(shape, dtype, like):
         return fakes.Cupy.empty(shape, dtype, device)
@@ -59,7 +57,7 @@ def cuda(monkeypatch):
         lambda: device.ordered,
         lambda: device.context,
     )
-    monkeypatch.setattr(libraries.Cupy, "access", lambda *_: access)
+    monkeypatch.setattr(libraries.CUPY, "access", lambda *_: access)
     monkeypatch.setattr(device, "context_handle", lambda: device.context)
     monkeypatch.setattr(device, "errors", (DriverError,))
     execute = execution.execute
@@ -123,18 +121,12 @@ def test_the_unusual_goes_the_general_way(cuda, change):
     A, B = put(cuda, 6, 4), put(cuda, 4, 5)
     hetero.matmul(A, B, device="cuda")
     assert general(cuda, hetero.matmul, A, B)[1] == 0
-    if change == "context":
-        cuda.context = 2
-    elif change == "stream":
-        cuda.ordered = False
-    elif change == "readonly":
-        B.readonly = True
-    elif change == "plans":
+    cuda.context += change == "context"
+    cuda.ordered = change != "stream"
+    B.readonly = change == "readonly"
+    if change == "plans":
         tables.forget()
-    if change == "forced":
-        with hetero.use(device="cuda"):
-            C, by_general = general(cuda, hetero.matmul, A, B)
-    else:
+    with hetero.use(device="cuda") if change == "forced" else contextlib.nullcontext():
         C, by_general = general(cuda, hetero.matmul, A, B)
     assert by_general == 1
     np.testing.assert_allclose(C.get(), A.get() @ B.get(), rtol=1e-5, atol=1e-5)
@@ -152,15 +144,11 @@ def test_what_was_prepared_in_one_context_is_not_launched_in_another(cuda):
 
 @pytest.mark.parametrize("error", [DriverError, DeviceError, MemoryError, RuntimeError])
 def test_a_failure_is_left_to_the_general_way(cuda, monkeypatch, error):
-    def fails(*_):
-        raise error("the device")
-
     A, B = put(cuda, 6, 4), put(cuda, 4, 5)
     hetero.matmul(A, B, device="cuda")
-    compute = fakes.compute
-    monkeypatch.setattr(fakes, "compute", fails)
-    C, by_general = general(cuda, hetero.matmul, A, B)
-    monkeypatch.setattr(fakes, "compute", compute)
+    with monkeypatch.context() as patch:
+        patch.setattr(fakes, "compute", fakes.raising(error("the device")))
+        C, by_general = general(cuda, hetero.matmul, A, B)
     assert by_general == 1
     np.testing.assert_allclose(C.get(), A.get() @ B.get(), rtol=1e-5, atol=1e-5)
 
@@ -175,16 +163,9 @@ def test_a_mistake_is_no_failure_of_the_device(cuda, monkeypatch):
 
 def test_what_cannot_be_remembered_still_has_its_result(cuda, monkeypatch):
     """The device fails, the CPU answers; that nothing can be prepared is no second failure."""
-
-    def fails(*_):
-        raise DeviceError("no compiler")
-
-    for operation in ("matvec", "matmul"):
-        entries = [
-            dataclasses.replace(i, run=fails, prepare=fails) if i.kind == "cuda" else i
-            for i in registry.lookup(operation)
-        ]
-        monkeypatch.setitem(registry.problem._implementations, operation, entries)
+    fails = dict.fromkeys(("run", "prepare"), fakes.raising(DeviceError("no compiler")))
+    failing = lambda i: dataclasses.replace(i, **fails) if i.kind == "cuda" else i  # noqa: E731
+    fakes.change_rows(monkeypatch, "matmul", failing)
     tables.forget()
     A, B = put(cuda, 6, 4), put(cuda, 4, 5)
     C = hetero.matmul(A, B, device="cuda", method="tiled")
@@ -229,11 +210,9 @@ def filters(cuda, monkeypatch):
         taps = options.filter.array.copy()
         return lambda image, _, out: compute(problem, taps, problem.options, image, out)
 
-    entries = [
-        dataclasses.replace(i, run=run, prepare=prepare) if i.prepare else i
-        for i in registry.lookup("convolve2d")
-    ]
-    monkeypatch.setitem(registry.problem._implementations, "convolve2d", entries)
+    by_both = {"run": run, "prepare": prepare}
+    changed = lambda i: dataclasses.replace(i, **by_both) if i.prepare else i  # noqa: E731
+    fakes.change_rows(monkeypatch, "convolve2d", changed)
     return cuda
 
 

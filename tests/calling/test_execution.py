@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import os
 import threading
 import types
 import weakref
 
 import fakes
 import numpy as np
+import processes
 import pytest
 from scipy import signal
 
@@ -37,26 +38,15 @@ def fails(monkeypatch, opencl):
             attempts.append(error)
             raise error
 
-        monkeypatch.setitem(
-            registry.problem._implementations,
-            "matmul",
-            [
-                dataclasses.replace(i, run=run) if i.kind == "opencl" else i
-                for i in registry.lookup("matmul")
-            ],
-        )
+        failing = lambda i: dataclasses.replace(i, run=run) if i.kind == "opencl" else i  # noqa: E731
+        fakes.change_rows(monkeypatch, "matmul", failing)
         return attempts
 
     return install
 
 
 @pytest.mark.parametrize(
-    "error",
-    [
-        DeviceError("ill"),
-        DeviceMemoryError("full"),
-        KernelCompileError("no such word"),
-    ],
+    "error", [DeviceError("ill"), DeviceMemoryError("full"), KernelCompileError("no such word")]
 )
 def test_first_failure_warns_and_the_cpu_answers(fails, opencl, warnings_of, error):
     hetero.clear_memory(opencl)  # or a full device tries again
@@ -83,11 +73,7 @@ def test_failures_of_several_threads_are_two_warnings(fails, opencl, warnings_of
             except Exception as error:
                 wrong.append(error)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    fakes.in_threads(*[work] * 4)
     assert not wrong
     assert len(warnings_of()) == 2
 
@@ -102,14 +88,7 @@ def test_one_incident_in_two_threads_counts_once(cuda, monkeypatch):
 
     hetero.matmul(A32, B32, device="cuda")
     monkeypatch.setattr(cuda, "allocate", allocate)
-    calls = [
-        threading.Thread(target=hetero.matmul, args=(A32, B32), kwargs={"device": "cuda"})
-        for _ in range(2)
-    ]
-    for call in calls:
-        call.start()
-    for call in calls:
-        call.join()
+    fakes.in_threads(*[lambda: hetero.matmul(A32, B32, device="cuda")] * 2)
     assert devices.troubles() == {"cuda:0": "ill"}
     assert devices.disabled("cuda:0") is None
 
@@ -117,22 +96,13 @@ def test_one_incident_in_two_threads_counts_once(cuda, monkeypatch):
 @pytest.mark.parametrize("forced", [False, True])
 def test_forked_child_computes_on_the_cpu(opencl, forced):
     hetero.matmul(A32, B32, device=opencl)  # the parent has used the device
-    read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        answer = b"exception"
-        try:
-            here = inventory.devices()[opencl]
-            result = hetero.matmul(A32, B32, device=opencl if forced else None)
-            right = np.array_equal(result, A32 @ B32)
-            answer = b"right" if right and "forked" in here["set_aside"] else b"wrong"
-        finally:
-            os.write(write, answer)
-            os._exit(0)
-    os.close(write)
-    os.waitpid(child, 0)
-    with os.fdopen(read, "rb") as answer:
-        assert answer.read() == b"right"
+
+    def right():
+        here = inventory.devices()[opencl]
+        result = hetero.matmul(A32, B32, device=opencl if forced else None)
+        return np.array_equal(result, A32 @ B32) and "forked" in here["set_aside"]
+
+    assert processes.forked(right)
     assert devices.disabled(opencl) is None, "the parent keeps its device"
 
 
@@ -152,8 +122,7 @@ def test_the_cpu_answers_by_its_own_fastest_way(opencl, monkeypatch, shape):
 
         return dataclasses.replace(i, run=run)
 
-    entries = [instead(i) for i in registry.lookup("convolve2d")]
-    monkeypatch.setitem(registry.problem._implementations, "convolve2d", entries)
+    fakes.change_rows(monkeypatch, "convolve2d", instead)
     inventory.changed()
     result = hetero.convolve2d(image, filter, device=opencl, method="direct")
     assert ran == [wanted]
@@ -161,21 +130,6 @@ def test_the_cpu_answers_by_its_own_fastest_way(opencl, monkeypatch, shape):
 
 
 # -- The operands stay whole until the result is there ---------------------------------------------
-
-
-class HalfWay:
-    """Downloads that fail with half of the target overwritten; the first, or all."""
-
-    def __init__(self, device, monkeypatch):
-        self.count = 0
-
-        def download(source, target, offset=0):
-            self.count += 1
-            raw = target.reshape(-1).view(np.uint8)
-            raw[: raw.size // 2] = 0xAB
-            raise DeviceError("the bus broke")
-
-        monkeypatch.setattr(device, "download", download)
 
 
 @pytest.mark.parametrize("which", ["out=A", "out=B", "out overlaps A", "out=x", "apart"])
@@ -191,9 +145,17 @@ def test_a_download_that_fails_half_way_leaves_the_operands(cuda, monkeypatch, w
         "apart": (hetero.matmul, (A, B), np.zeros((8, 8))),
     }[which]
     expected = operation(*operands, device="cpu")
-    broken = HalfWay(cuda, monkeypatch)
+    begun = []
+
+    def download(source, target, offset=0):
+        begun.append(target)
+        raw = target.reshape(-1).view(np.uint8)
+        raw[: raw.size // 2] = 0xAB
+        raise DeviceError("the bus broke")
+
+    monkeypatch.setattr(cuda, "download", download)
     assert operation(*operands, out=out, device="cuda") is out
-    assert broken.count == 1
+    assert len(begun) == 1
     np.testing.assert_allclose(out, expected, rtol=1e-13)
     assert len(warnings_of()) == 1
 
@@ -204,13 +166,12 @@ def test_a_device_that_fails_when_it_is_left_has_not_touched_the_operands(
     A, B = rng.random((8, 8)), rng.random((8, 8))
     expected = A @ B
 
-    class Leaving:
-        def __enter__(self): ...
+    @contextlib.contextmanager
+    def leaving():
+        yield
+        raise DeviceError("the context stays")
 
-        def __exit__(self, kind, error, trace):
-            raise DeviceError("the context stays")
-
-    monkeypatch.setattr(cuda, "active", Leaving)
+    monkeypatch.setattr(cuda, "active", leaving)
     hetero.matmul(A, B, out=A, device="cuda")
     np.testing.assert_allclose(A, expected, rtol=1e-13)
     assert len(warnings_of()) == 1
@@ -220,9 +181,7 @@ def test_a_device_that_fails_when_it_is_left_has_not_touched_the_operands(
 
 
 def test_a_host_without_memory_is_not_the_devices_trouble(opencl, monkeypatch, warnings_of):
-    def full(*_):
-        raise MemoryError("Unable to allocate 9 GiB")
-
+    full = fakes.raising(MemoryError("Unable to allocate 9 GiB"))
     monkeypatch.setattr("hetero.moving.transfer.fetch", full)
     np.testing.assert_array_equal(hetero.matmul(A32, B32, device=opencl), A32 @ B32)
     (text,) = warnings_of()
@@ -231,14 +190,7 @@ def test_a_host_without_memory_is_not_the_devices_trouble(opencl, monkeypatch, w
 
 
 def test_what_a_failed_call_held_is_free_before_the_next_attempt(cuda, monkeypatch):
-    tried, kept, seen = [], [], []
-    enqueue = cuda.enqueue
-
-    def first_upload_has_no_room(*arguments):
-        if not tried:
-            tried.append(1)
-            raise DeviceMemoryError("full")
-        enqueue(*arguments)
+    kept, seen = [], []
 
     def note(nbytes, allocate=cuda.allocate):
         address, memory = allocate(nbytes)
@@ -247,7 +199,7 @@ def test_what_a_failed_call_held_is_free_before_the_next_attempt(cuda, monkeypat
         return address, memory
 
     monkeypatch.setattr(cuda, "allocate", note)
-    monkeypatch.setattr(cuda, "enqueue", first_upload_has_no_room)
+    fakes.failing(monkeypatch, cuda, "enqueue", 1, DeviceMemoryError("full"))
     monkeypatch.setattr(cuda, "trim", lambda: [seen.append(r() is None) for r in kept] != [])
     hetero.matmul(A32, B32, device="cuda")
     assert seen == [True]
@@ -309,7 +261,7 @@ def test_reset_opens_an_opencl_device_anew(opencl, monkeypatch, warnings_of):
     said = len(warnings_of())
     hetero.matmul(A32, B32, device=opencl)
     np.testing.assert_allclose(hetero.solve_poisson(rhs, device=opencl), solved, rtol=1e-9)
-    assert device.place() != lost
+    assert device._opened[0] != lost
     assert len(warnings_of()) == said
     assert not devices.troubles()
 
@@ -327,10 +279,7 @@ def test_reset_asks_a_broken_device_again(cuda, monkeypatch):
     monkeypatch.setattr(devices.here, "proved", set())
     monkeypatch.setattr(devices.here, "defects", {})
 
-    def ill():
-        raise DeviceError("ill")
-
-    monkeypatch.setattr(cuda, "probe", ill)
+    monkeypatch.setattr(cuda, "probe", fakes.raising(DeviceError("ill")))
     assert not devices.believed("cuda:0")
     assert "cuda:0" not in hetero.machine()["devices"]
     hetero.reset("cuda:0")
@@ -358,13 +307,12 @@ def pair(monkeypatch):
     for device in fakes_here:
         info = {**device.describe(), "name": "twin"}
         monkeypatch.setattr(device, "describe", lambda info=info: info)
-    state = types.SimpleNamespace(ill=True, used=[], asked=[])
+    state = types.SimpleNamespace(ill=True, used=[])
 
     def run(used, problem, arguments):
         state.used.append([device.name for device in used])
         (f,), u, solve = arguments
         assert isinstance(f, np.ndarray)
-        state.asked.append(solve.maxiter)
         if solve.from_zero:
             u[...] = 0
         jacobi = next(i for i in registry.lookup("poisson") if (i.kind, i.method) == CPU_JACOBI)
@@ -375,11 +323,10 @@ def pair(monkeypatch):
                     raise DeviceError("fell off the bus")
         return jacobi.run((), problem, arguments)
 
-    entries = [
-        dataclasses.replace(i, run=run) if (i.kind, i.method) == ("cuda", "jacobi") else i
-        for i in registry.lookup("poisson")
-    ]
-    monkeypatch.setitem(registry.problem._implementations, "poisson", entries)
+    def changed(i):
+        return dataclasses.replace(i, run=run) if (i.kind, i.method) == ("cuda", "jacobi") else i
+
+    fakes.change_rows(monkeypatch, "poisson", changed)
     monkeypatch.setattr(devices.here, "first_failure", dict(devices.here.first_failure))
     inventory.changed()
     yield state

@@ -6,9 +6,9 @@ import contextvars
 import copy
 import pickle
 import random
-import threading
 
 import pytest
+from fakes import in_threads
 from made_up import priced, reason, square
 
 import hetero
@@ -18,20 +18,17 @@ from hetero.errors import DeviceNotAvailable, MethodNotAvailable
 
 
 def test_forced_placement_that_is_not_there():
-    with pytest.raises(DeviceNotAvailable, match="'cpu', 'cuda:0', got 'cuda:1'"):
-        priced(square(8), device="cuda:1")
-    with pytest.raises(DeviceNotAvailable, match="got 'gpu'"):
-        priced(square(8), device="gpu")
-    with pytest.raises(DeviceNotAvailable, match="got 0"):
-        priced(square(8), device=0)
-    with pytest.raises(MethodNotAvailable, match=r"'blas', .*'tiled'.*got 'magic'"):
-        priced(square(8), method="magic")
-    with pytest.raises(MethodNotAvailable, match=r"one of 'blas', got 'tiled'"):
-        priced(square(8), device="cpu", method="tiled")
-    with pytest.raises(MethodNotAvailable, match="cuBLAS is not here"):
-        priced(square(8), method="library")
-    for error in (DeviceNotAvailable, MethodNotAvailable):
+    for error, message, placed in (
+        (DeviceNotAvailable, "'cpu', 'cuda:0', got 'cuda:1'", {"device": "cuda:1"}),
+        (DeviceNotAvailable, "got 'gpu'", {"device": "gpu"}),
+        (DeviceNotAvailable, "got 0", {"device": 0}),
+        (MethodNotAvailable, "'blas', .*'tiled'.*got 'magic'", {"method": "magic"}),
+        (MethodNotAvailable, "one of 'blas', got 'tiled'", {"device": "cpu", "method": "tiled"}),
+        (MethodNotAvailable, "cuBLAS is not here", {"method": "library"}),
+    ):
         assert issubclass(error, ValueError)
+        with pytest.raises(error, match=message):
+            priced(square(8), **placed)
 
 
 @pytest.mark.parametrize(("operation", "method"), removed.METHODS)
@@ -48,12 +45,6 @@ def test_what_devices_cannot_do_goes_to_the_cpu_even_when_forced(forced):
     plan = priced(square(8, dtype="int32"), **forced)
     assert plan.chosen.device == "cpu"
     assert "int32" in reason(plan, "cuda:0")
-
-
-def test_use_is_undone_by_an_exception():
-    with pytest.raises(RuntimeError), hetero.use(device="cpu"):
-        raise RuntimeError
-    assert planner.placement(None, None) == (None, None)
 
 
 def test_use_may_end_in_another_thread():
@@ -73,10 +64,10 @@ def test_use_may_end_in_another_thread():
 
     context = contextvars.copy_context()
     context.run(next, blocks)
-    thread = threading.Thread(target=close)
-    thread.start()
-    thread.join()
+    in_threads(close)
     assert not failed
+    with pytest.raises(RuntimeError), hetero.use(device="cpu"):
+        raise RuntimeError  # which undoes it, too
     assert planner.placement(None, None) == (None, None)
 
 
@@ -105,9 +96,7 @@ def test_use_holds_in_its_own_thread_only(opencl):
         seen[name] = planner.placement(None, None)
 
     with hetero.use(device=opencl):
-        thread = threading.Thread(target=look, args=("other",))
-        thread.start()
-        thread.join()
+        in_threads(lambda: look("other"))
         look("own")
     assert seen == {"other": (None, None), "own": (opencl, None)}
 

@@ -72,8 +72,7 @@ def machine(monkeypatch):
         monkeypatch.setattr(device, "describe", lambda: info)
     record = Record()
     for operation in registry.operations():
-        rows = [record.instead_of(row) for row in registry.lookup(operation.name)]
-        monkeypatch.setitem(registry.problem._implementations, operation.name, rows)
+        fakes.change_rows(monkeypatch, operation.name, record.instead_of)
     scipys = planning._scipys
 
     def scipys_function(mode, boundary):
@@ -127,20 +126,20 @@ def extent(draw, largest):
     return 0 if draw.random() < 0.03 else round(largest ** draw.random())
 
 
-def matmul(draw, devices):
-    m, n, k = (extent(draw, 200) for _ in range(3))
-    batches = draw.choice([((), ())] * 3 + [((3,), (3,)), ((3,), ()), ((2, 1), (3,))])
+def product(draw, devices, largest, columns, batches):
+    m, k, *n = (extent(draw, largest) for _ in range(2 + columns))
+    batches = draw.choice([((), ())] * 3 + [((3,), (3,)), ((3,), ()), batches])
     dtype = draw.choice(DTYPES[:2] * 3 + DTYPES)
-    shapes = (*batches[0], m, k), (*batches[1], k, n)
+    shapes = (*batches[0], m, k), (*batches[1], k, *n)
     return [array(draw, shape, dtype, devices) for shape in shapes], {}
+
+
+def matmul(draw, devices):
+    return product(draw, devices, 200, 1, ((2, 1), (3,)))
 
 
 def matvec(draw, devices):
-    m, k = (extent(draw, 500) for _ in range(2))
-    batches = draw.choice([((), ())] * 3 + [((3,), (3,)), ((3,), ()), ((), (2,))])
-    dtype = draw.choice(DTYPES[:2] * 3 + DTYPES)
-    shapes = (*batches[0], m, k), (*batches[1], k)
-    return [array(draw, shape, dtype, devices) for shape in shapes], {}
+    return product(draw, devices, 500, 0, ((), (2,)))
 
 
 def convolve2d(draw, devices):

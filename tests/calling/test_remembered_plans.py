@@ -6,6 +6,7 @@ import threading
 import time
 
 import numpy as np
+from fakes import in_threads
 from made_up import machine, roofline, square
 
 import hetero
@@ -50,9 +51,7 @@ def test_memory_is_bounded():
     for n in range(tables._MOST + 10):
         tables.remember(table, n, A, tables.generation())
     assert len(table) <= tables._MOST
-
-
-def test_a_plan_made_before_a_change_is_not_kept():
+    # A plan made before a change is not kept.
     before = tables.generation()
     profile.set_current(machine())
     table = {}
@@ -75,11 +74,7 @@ def test_threads_that_need_the_profile_read_it_once(monkeypatch):
 
     monkeypatch.setattr(profile.inventory, "_load", slowly)
     profile.set_current(None)
-    threads = [threading.Thread(target=look) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*[look] * 4)
     assert len(read) == 1
     assert all(one is found[0] for one in found)
 
@@ -99,13 +94,11 @@ def test_threads_that_plan_while_things_change():
         except Exception as error:
             wrong.append(error)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for _ in range(30):
-        profile.set_current(profile.shipped("conservative"))
-        inventory.changed()
-    stop.set()
-    for thread in threads:
-        thread.join()
+    def change():
+        for _ in range(30):
+            profile.set_current(profile.shipped("conservative"))
+            inventory.changed()
+        stop.set()
+
+    in_threads(*[work] * 4, change)
     assert not wrong

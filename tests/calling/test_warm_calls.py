@@ -33,13 +33,24 @@ USE = {
     "to the host": [{"results": "host"}],
     "not watched": [{"watch": False}],
 }
-DEVICE = {"none": NOTHING, "None": None, "cpu": "cpu", "cuda": "cuda", "cuda:1": "cuda:1"}
 CUDA = fakes.FakeCuda()
+
+
+def either(*values):
+    """A parameter that is not given, or has one of the values."""
+    return {"none": NOTHING, **{str(value): value for value in values}}
+
+
+DEVICE = either(None, "cpu", "cuda", "cuda:1")
 
 
 def given(values, dtype=None):
     """A maker of copies: C-contiguous, of a dtype."""
     return lambda: np.array(values, dtype)
+
+
+def floats(values):
+    return {"plain": given(values), "float32": given(values, "f4")}
 
 
 def laid(values, how):
@@ -81,8 +92,7 @@ WITH_NAN = np.where(np.eye(5) > 0, np.nan, SQUARE)
 
 def operand(values):
     return {
-        "plain": given(values),
-        "float32": given(values, "f4"),
+        **floats(values),
         **{how: laid(values, how) for how in LAYOUTS},
         "stack": given(STACK),
         "vector": given(VECTOR),
@@ -106,14 +116,10 @@ def out_of(space, how):
         if how == "gaps":
             wide = np.full([2 * n for n in like.shape], 7.0, like.dtype)
             return wide[(slice(None, None, 2),) * like.ndim]
-        if how == "on cuda":
-            return fakes.Array.of(np.zeros_like(like), CUDA)
-        if how == "readonly on cuda":
-            return fakes.Array.of(np.zeros_like(like), CUDA, readonly=True)
-        if how == "complex":
-            return np.zeros(like.shape, complex)
-        if how == "float32":
-            return np.zeros(like.shape, "f4")
+        if "on cuda" in how:
+            return fakes.Array.of(np.zeros_like(like), CUDA, readonly="readonly" in how)
+        if how in ("complex", "float32"):
+            return np.zeros(like.shape, how)
         if how == "readonly":
             like.flags.writeable = False
             return like
@@ -180,7 +186,7 @@ def product(name, second, options):
             names[1]: second,
             "out": outs(name),
             "device": DEVICE,
-            "method": {"none": NOTHING, "blas": "blas", "tiled": "tiled", "other": "other"},
+            "method": either("blas", "tiled", "other"),
             "options": {
                 "none": {},
                 "dtype": {"dtype": "f4"},
@@ -227,10 +233,7 @@ def judge_convolution(space, point, outcome):
     (image, kernel), named = space.arguments(point)
     options = {k: v for k, v in named.items() if k not in ("device", "method")}
     on_cuda = isinstance(image, fakes.Array) or isinstance(kernel, fakes.Array)
-    image, kernel = (
-        np.asarray(x.get() if isinstance(x, fakes.Array) else x) for x in (image, kernel)
-    )
-    image = np.asarray(image)
+    image, kernel = (np.asarray(on_host(x)) for x in (image, kernel))
     planes = image.reshape(-1, *image.shape[-2:])
     try:
         expected = [scipy.signal.convolve2d(plane, kernel, **options) for plane in planes]
@@ -249,8 +252,7 @@ CONVOLVE2D = Space(
     hetero.convolve2d,
     {
         "in1": {
-            "plain": given(IMAGE),
-            "float32": given(IMAGE, "f4"),
+            **floats(IMAGE),
             **{how: laid(IMAGE, how) for how in ("F", "backwards", "strided", "on cuda")},
             "large": given(rng.standard_normal((40, 45))),
             "stack": given(rng.standard_normal((3, 14, 11))),
@@ -274,40 +276,11 @@ CONVOLVE2D = Space(
             "NaN": given(FULL_RANK * [1, np.nan, 1]),
             "on cuda": laid(RANK_1, "on cuda"),
         },
-        "mode": {
-            "none": NOTHING,
-            "same": "same",
-            "valid": "valid",
-            "full": "full",
-            "other": "other",
-        },
-        "boundary": {
-            "none": NOTHING,
-            "wrap": "wrap",
-            "symm": "symm",
-            "fill": "fill",
-            "circular": "circular",
-            "other": "other",
-        },
-        "fillvalue": {
-            "none": NOTHING,
-            "2": 2,
-            "2.5": 2.5,
-            "0.0": 0.0,
-            "NaN": np.nan,
-            "inf": np.inf,
-            "complex": 2 + 3j,
-            "array": [[1.5]],
-            "text": "x",
-        },
+        "mode": either("same", "valid", "full", "other"),
+        "boundary": either("wrap", "symm", "fill", "circular", "other"),
+        "fillvalue": either(2, 2.5, 0.0, np.nan, np.inf, 2 + 3j, [[1.5]], "x"),
         "device": DEVICE,
-        "method": {
-            "none": NOTHING,
-            "direct": "direct",
-            "fft": "fft",
-            "separable": "separable",
-            "other": "other",
-        },
+        "method": either("direct", "fft", "separable", "other"),
         "use": USE | {"fft": [{"method": "fft"}], "direct": [{"method": "direct"}]},
     },
     judge_convolution,
@@ -341,8 +314,7 @@ SOLVE_CG = Space(
             "indefinite": given(-MATRIX),
         },
         "b": {
-            "plain": given(RHS),
-            "float32": given(RHS, "f4"),
+            **floats(RHS),
             "column": given(RHS[:, None]),
             "integers": given(10 * RHS, int),
             "other": given(RHS**2),
@@ -354,27 +326,15 @@ SOLVE_CG = Space(
             "float32": given(RHS, "f4"),
             "column": given(RHS[:, None]),
         },
-        "rtol": {"none": NOTHING, "1e-10": 1e-10, "0.3": 0.3},
-        "atol": {"none": NOTHING, "0.5": 0.5, "50": 50.0},
-        "maxiter": {"none": NOTHING, "0": 0, "1": 1, "3": 3, "None": None},
-        "M": {
-            "none": NOTHING,
-            "jacobi": "jacobi",
-            "vector": given(1.0 / np.arange(1.0, N + 1)),
-            "matrix": given(np.diag(1.0 / np.arange(1.0, N + 1))),
-            "multigrid": "multigrid",
-        },
+        "rtol": either(1e-10, 0.3),
+        "atol": either(0.5, 50.0),
+        "maxiter": either(0, 1, 3, None),
+        "M": either("jacobi", "multigrid")
+        | {"vector": given(1.0 / np.arange(1.0, N + 1))}
+        | {"matrix": given(np.diag(1.0 / np.arange(1.0, N + 1)))},
         "callback": {"none": NOTHING, "append": lambda x: CALLS.append(1)},
         "device": DEVICE,
-        "method": {
-            "none": NOTHING,
-            "blas": "blas",
-            "numba": "numba",
-            "operator": "operator",
-            "fused": "fused",
-            "hybrid": "hybrid",
-            "other": "other",
-        },
+        "method": either("blas", "numba", "operator", "fused", "hybrid", "other"),
         "use": USE | {"fused": [{"method": "fused"}]},
     },
     None,
@@ -390,8 +350,7 @@ SOLVE_POISSON = Space(
     hetero.solve_poisson,
     {
         "f": {
-            "plain": given(FIELD),
-            "float32": given(FIELD, "f4"),
+            **floats(FIELD),
             "other": given(FIELD.T),
             "box": given(rng.standard_normal((4, 3, 5))),
             "F": laid(FIELD, "F"),
@@ -399,19 +358,12 @@ SOLVE_POISSON = Space(
             "zeros": given(np.zeros((5, 7))),
         },
         "return_info": {"True": True, "none": NOTHING, "False": False},
-        "spacing": {"none": NOTHING, "0.1": 0.1, "10": 10.0},
+        "spacing": either(0.1, 10.0),
         "boundary": {"none": NOTHING, "1.5": 1.5, "sides": EDGES},
         "x0": {"none": NOTHING, "ones": given(np.ones((5, 7))), "float32": given(FIELD, "f4")},
-        "method": {
-            "none": NOTHING,
-            "dst": "dst",
-            "multigrid": "multigrid",
-            "cg": "cg",
-            "jacobi": "jacobi",
-            "other": "other",
-        },
-        "rtol": {"none": NOTHING, "1e-3": 1e-3, "0.5": 0.5},
-        "maxiter": {"none": NOTHING, "1": 1, "7": 7, "2000": 2000},
+        "method": either("dst", "multigrid", "cg", "jacobi", "other"),
+        "rtol": either(1e-3, 0.5),
+        "maxiter": either(1, 7, 2000),
         "device": DEVICE,
         "use": USE | {"jacobi": [{"method": "jacobi"}]},
     },
@@ -432,8 +384,7 @@ KMEANS = Space(
     hetero.kmeans,
     {
         "X": {
-            "plain": given(ROWS),
-            "float32": given(ROWS, "f4"),
+            **floats(ROWS),
             "fewer": given(ROWS[:30]),
             **{how: laid(ROWS, how) for how in ("F", "strided", "readonly")},
             "integers": given(10 * ROWS, int),
@@ -447,15 +398,10 @@ KMEANS = Space(
         "max_iter": {"none": NOTHING, "1": 1, "0": 0, "wrong 1.0": 1.0},
         "tol": {"none": NOTHING, "0": 0, "0.5": 0.5, "wrong True": True, "wrong": -1.0},
         "label_tol": {"none": NOTHING, "0.1": 0.1, "wrong": -1.0},
-        "sample_weight": {
-            "none": NOTHING,
-            "2": 2.0,
-            "each": given(WEIGHTS),
-            "wrong": given(WEIGHTS[1:]),
-            "wrong zeros": given(0 * WEIGHTS),
-        },
-        "device": {"none": NOTHING, "None": None, "cpu": "cpu", "cuda:1": "cuda:1"},
-        "method": {"none": NOTHING, "lloyd": "lloyd", "products": "products", "other": "other"},
+        "sample_weight": either(2.0)
+        | {"each": given(WEIGHTS), "wrong": given(WEIGHTS[1:]), "wrong zeros": given(0 * WEIGHTS)},
+        "device": either(None, "cpu", "cuda:1"),
+        "method": either("lloyd", "products", "other"),
         "use": {name: USE[name] for name in USE if "cuda" not in name}
         | {"lloyd": [{"method": "lloyd"}]},
     },

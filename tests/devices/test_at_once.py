@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 import processes
 import pytest
-from fakes import FakeCuda
+from fakes import FakeCuda, raising
 
 import hetero
 from hetero.devices import at_once
@@ -54,11 +54,8 @@ def test_an_interrupt_waits_for_all(monkeypatch):
 
 
 def test_where_no_thread_can_be_started(monkeypatch):
-    def start(self):
-        raise RuntimeError("can't start new thread")
-
     at_once._pool.cache_clear()
-    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
     done = []
     used = [FakeCuda(0), FakeCuda(1)]
     at_once.run(used, [lambda n=n: done.append(n) for n in range(2)], LEAST)

@@ -6,6 +6,7 @@ import importlib
 from types import ModuleType
 
 import pytest
+from fakes import raising
 
 from hetero.devices import cuda
 
@@ -46,11 +47,9 @@ def is_absent(packages, name="pycuda"):
     packages["pycuda.driver"] = ModuleNotFoundError(f"No module {name}", name=name)
 
 
-def test_pycuda_is_taken_where_it_is_installed(here):
+def test_pycuda_is_taken_where_it_is_installed_and_one_can_be_forced(here, monkeypatch):
     assert cuda.chosen() == (here["pycuda.driver"], "PyCUDA 1.2", None)
-
-
-def test_one_can_be_forced(here, monkeypatch):
+    cuda.chosen.cache_clear()
     monkeypatch.setenv("HETERO_DRIVER", "bindings")
     assert cuda.chosen().name == "cuda-bindings 1.2"
     cuda.chosen.cache_clear()
@@ -65,13 +64,8 @@ def test_one_can_be_forced(here, monkeypatch):
 def test_a_broken_pycuda_is_told(here, name):
     """Its library is not there, or a module that it needs."""
     is_absent(here, name)
-
-    class Device:
-        def __init__(self, ordinal):
-            raise RuntimeError("fell over")
-
-        count = staticmethod(lambda: 1)
-
+    Device = raising(RuntimeError("fell over"))
+    Device.count = lambda: 1
     vars(here[BINDINGS]).update(init=lambda: None, Device=Device, Error=RuntimeError)
     assert cuda.chosen().refused == f"No module {name}"
     _, missing = cuda.find()
@@ -85,12 +79,10 @@ def test_what_is_missing_is_told(here, monkeypatch):
         (sentence,) = missing
         return sentence
 
-    def libcuda():
-        raise OSError("libcuda.so.1: cannot open shared object file")
-
     is_absent(here)
     with monkeypatch.context() as patch:
-        patch.setattr(cuda, "libcuda", libcuda)
+        error = OSError("libcuda.so.1: cannot open shared object file")
+        patch.setattr(cuda, "libcuda", raising(error))
         assert "no NVIDIA driver; for an NVIDIA GPU install it (libcuda.so.1" in told()
     here[BINDINGS] = ModuleNotFoundError("No module named 'cuda'", name="cuda")
     assert "pip install cuda-bindings nvidia-cuda-nvrtc" in told()

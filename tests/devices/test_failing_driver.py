@@ -76,32 +76,16 @@ def test_a_whole_process_on_a_device_that_dies(run):
         assert "PyCUDA" not in done.stderr, (k, done.stderr)
 
 
-def test_both_packages_do_what_is_asked_alike(run):
-    assert succeeded(run("driver_names.py"))[-1] == "right"
+@pytest.mark.parametrize("script", ["driver_names", "set_aside", "waiting_streams"])
+def test_both_packages_do_what_is_asked_alike(run, script):
+    assert succeeded(run(f"{script}.py"))[-1] == "right"
 
 
-def test_short_of_memory(run_once):
-    assert succeeded(run_once("short_of_memory.py"))[-1] == "right"
-
-
-def test_copies_of_operands_are_in_the_pool_and_make_room(run_once):
-    assert succeeded(run_once("kept_on_driver.py"))[-1] == "right"
-
-
-def test_memory_is_counted_and_given_back(run_once):
-    assert succeeded(run_once("clearing_memory.py"))[-1] == "right"
-
-
-def test_set_aside_and_reset(run):
-    assert succeeded(run("set_aside.py"))[-1] == "right"
-
-
-def test_streams_wait_for_each_other_and_the_host_does_not(run):
-    assert succeeded(run("waiting_streams.py"))[-1] == "right"
-
-
-def test_rows_of_pinned_matrices(run_once):
-    assert succeeded(run_once("pinned_rows.py"))[-1] == "right"
+@pytest.mark.parametrize(
+    "script", ["short_of_memory", "kept_on_driver", "clearing_memory", "pinned_rows"]
+)
+def test_memory_is_shared_counted_given_back_and_pinned(run_once, script):
+    assert succeeded(run_once(f"{script}.py"))[-1] == "right"
 
 
 def test_staged_copies_through_the_compiled_loop(run):

@@ -49,7 +49,7 @@ class Recorder:
     def allow(self, kernel, shared_bytes):
         self.allowed[kernel.key] = shared_bytes
 
-    def place(self):
+    def state(self):
         return SimpleNamespace(pool=SimpleNamespace(allocate=self.scratch))
 
     def scratch(self, nbytes):

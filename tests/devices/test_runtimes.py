@@ -14,6 +14,7 @@ import numpy as np
 import processes
 import pytest
 import runtimes
+from fakes import raising
 
 import hetero
 from hetero import cli, devices, registry
@@ -61,11 +62,6 @@ def none(request, monkeypatch):
     inventory.changed()
 
 
-def others():
-    """The names of OpenCL devices that plans can see."""
-    return [name for name in inventory.devices() if name.startswith("opencl")]
-
-
 # -- A runtime that builds nothing ---------------------------------------------------------------
 
 
@@ -87,26 +83,20 @@ def test_no_plan_sees_a_broken_device(no_build, warnings_of, monkeypatch, tmp_pa
         hetero.matmul(A32, B32, device=no_build)
     with pytest.raises(DeviceNotAvailable, match="broken"), hetero.use(device=no_build):
         pass
-    with pytest.raises(DeviceNotAvailable, match="broken"):
-        devices.get(no_build)
-    with monkeypatch.context() as own:
-        own.setenv("XDG_CACHE_HOME", str(tmp_path))  # no wait for another test's calibration
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # no wait for another test's calibration
+    for refuses in (devices.get, lambda name: hetero.calibrate(True, devices=[name])):
         with pytest.raises(DeviceNotAvailable, match="broken"):
-            hetero.calibrate(True, devices=[no_build])
-    assert no_build not in others()
+            refuses(no_build)
+    assert no_build not in inventory.devices()
     plan = hetero.plan("matmul", A32, B32)
     assert no_build not in {candidate.device for candidate in plan.candidates}
     np.testing.assert_array_equal(hetero.matmul(A32, B32), A32 @ B32)
     assert not warnings_of()
 
 
-@pytest.fixture
-def of_products(monkeypatch, hasty):
-    """A demo of matrix products alone, whose kernels are soon compiled."""
+def test_demo_goes_on(no_build, capsys, monkeypatch, hasty):
+    # Of matrix products alone, whose kernels are soon compiled.
     monkeypatch.setattr(registry, "operations", lambda: (registry.operation("matmul"),))
-
-
-def test_demo_goes_on(no_build, capsys, of_products):
     assert cli.main(["demo", "--largest", "64"]) == 0
     captured = capsys.readouterr()
     told = [line for line in (captured.out + captured.err).splitlines() if "broken" in line]
@@ -155,49 +145,25 @@ def test_calls_of_a_new_process(planted, tmp_path):
 # -- A device that fails later -------------------------------------------------------------------
 
 
-@pytest.fixture
-def dying(monkeypatch, opencl):
-    """A device that was believed, and of which every launch fails from then on."""
-    import pyopencl as cl
-
+@pytest.mark.parametrize("set_aside", [False, True])
+def test_verify_leaves_out_what_fails(opencl, monkeypatch, set_aside):
+    """A plan for what is set aside would run on the CPU, and be taken for the device."""
     devices.proven()
-    calls = []
-
-    def launch(self, *_, **__):
-        calls.append(self.name)
-        raise cl.RuntimeError("planted: the device has gone")
-
-    monkeypatch.setattr("hetero.devices.opencl.OpenCLDevice.launch", launch)
-    yield calls
+    gone = raising(devices.get(opencl).cl.RuntimeError("planted: the device has gone"))
+    monkeypatch.setattr("hetero.devices.opencl.OpenCLDevice.launch", gone)
+    for _ in range(2 * set_aside):
+        devices.count_failure(opencl, DeviceError("planted"))
     inventory.changed()
-
-
-def measured(monkeypatch, *also):
-    """A product by every candidate, and others, as `hetero verify` measures it."""
     operation, predicted = registry.operation("matmul"), verify._predicted
-    every = lambda plan: predicted(plan) | dict.fromkeys(also, 1.0)  # noqa: E731
+    every = lambda plan: predicted(plan) | {(opencl, "tiled"): 1.0}  # noqa: E731
     monkeypatch.setattr(verify, "_predicted", every)
-    return verify.measure_candidates(operation, Trial((A32, B32)), Arrays("host"))
-
-
-def test_verify_leaves_out_what_fails(dying, opencl, monkeypatch):
-    row = measured(monkeypatch, (opencl, "tiled"))
+    row = verify.measure_candidates(operation, Trial((A32, B32)), Arrays("host"))
     assert row.chosen == ("cpu", "blas")
     assert row.measured.keys() == {("cpu", "blas")}
     assert "planted" in row.failed[opencl, "tiled"]
-    found = verify.summary([row])
-    assert "planted" in found["left_out"][opencl]
-    assert devices.disabled(opencl) is None, "measuring does not count as failing"
-
-
-def test_a_candidate_set_aside_is_not_measured_elsewhere(opencl, monkeypatch):
-    """A plan for it would run on the CPU, and be taken for the device."""
-    for _ in range(2):
-        devices.count_failure(opencl, DeviceError("planted"))
+    assert "planted" in verify.summary([row])["left_out"][opencl]
+    assert bool(devices.disabled(opencl)) == set_aside, "measuring does not count as failing"
     inventory.changed()
-    row = measured(monkeypatch, (opencl, "tiled"))
-    assert "planted" in row.failed[opencl, "tiled"]
-    assert (opencl, "tiled") not in row.measured
 
 
 # -- The probe -----------------------------------------------------------------------------------
@@ -216,31 +182,22 @@ def test_a_device_is_asked_once(cuda, monkeypatch):
 
 def test_a_plan_drops_a_device_that_is_broken(two, monkeypatch, warnings_of):
     """Of two that are equal the second takes the calls; one warning."""
-
-    def wrong():
-        raise DeviceError("planted")
-
-    monkeypatch.setattr(two[0], "probe", wrong)
+    stale = inventory.devices()
+    monkeypatch.setattr(two[0], "probe", raising(DeviceError("planted")))
     plan = hetero.plan("matmul", A32, B32, device="cuda")
     assert plan.chosen.device == "cuda:1"
     assert "cuda:0" not in {c.device for c in plan.candidates}
     (text,) = warnings_of()
     assert "cuda:0 is broken and not used" in text
     assert "planted" in text
-
-
-def test_planning_ends_with_a_list_that_is_out_of_date(two, monkeypatch):
-    stale, rounds, first = inventory.devices(), [], planner.price
-
-    def wrong():
-        raise DeviceError("planted")
+    # With a list that is out of date, planning ends.
+    rounds, first = [], planner.price
 
     def price(*arguments):
         rounds.append(1)
         assert len(rounds) < 10, "for ever"
         return first(*arguments)
 
-    monkeypatch.setattr(two[0], "probe", wrong)
     assert not devices.believed("cuda:0")
     monkeypatch.setattr(planner, "price", price)
     monkeypatch.setitem(devices.here.descriptions, "here", stale)
@@ -305,10 +262,7 @@ def test_a_damaged_cache_of_pyopencls_takes_no_device_away(opencl, tmp_path):
 
 
 def test_who_has_a_runtime_is_not_asked_to_install_one(monkeypatch):
-    def damaged():
-        raise OSError("a damaged file")
-
-    monkeypatch.setattr(opencl_runtime, "platforms", damaged)
+    monkeypatch.setattr(opencl_runtime, "platforms", raising(OSError("a damaged file")))
     for library, asked in ((Path("libintelocl.so.1"), False), (None, True)):
         monkeypatch.setattr(opencl_runtime, "installed", lambda found=library: found)
         found, (missing,) = backend.find()
@@ -337,24 +291,18 @@ def test_the_loader_is_shown_the_library_for_a_moment(monkeypatch, tmp_path):
     assert "OCL_ICD_VENDORS" not in os.environ
 
 
-@pytest.mark.parametrize("name", ["OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"])
-def test_the_folder_that_the_user_names_counts(monkeypatch, name):
-    monkeypatch.setenv(name, "/somewhere")
+@pytest.mark.parametrize("named", ["OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH", None])
+def test_where_the_user_names_a_folder_or_there_is_no_room_nothing_is_shown(monkeypatch, named):
+    for name in ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    if named is not None:
+        monkeypatch.setenv(named, "/somewhere")
+    else:
+        full = raising(OSError(28, "No space left on device"))
+        monkeypatch.setattr(opencl_runtime.tempfile, "TemporaryDirectory", full)
     before = dict(os.environ)
     with opencl_runtime._shown(Path("/x/libintelocl.so.1")):
         assert dict(os.environ) == before
-
-
-def test_no_room_for_the_file_is_no_error(monkeypatch):
-    for name in ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"):
-        monkeypatch.delenv(name, raising=False)
-
-    def full(**_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(opencl_runtime.tempfile, "TemporaryDirectory", full)
-    with opencl_runtime._shown(Path("/x/libintelocl.so.1")):
-        assert "OCL_ICD_VENDORS" not in os.environ
 
 
 def test_one_runtime_that_fails_leaves_the_others(monkeypatch):

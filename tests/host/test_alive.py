@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import processes
 import pytest
+from fakes import in_threads
 
 import hetero
 from hetero import calibration, devices, kernels, locks, profile
@@ -55,14 +56,10 @@ def test_a_lock_keeps_its_holder_and_mends_what_is_half_changed():
         with lock:
             pass
         seen = []
-        other = threading.Thread(target=lambda: seen.append(lock.acquire(blocking=False)))
-        other.start()
-        other.join()
+        in_threads(lambda: seen.append(lock.acquire(blocking=False)))
         assert seen == [False], "it is still held"
     assert not mended
-    thread = threading.Thread(target=lock.acquire)
-    thread.start()
-    thread.join()
+    in_threads(lock.acquire)
     locks._after_fork()
     assert lock.acquire(blocking=False)
     assert mended == [1]
@@ -75,11 +72,9 @@ def test_a_handler_may_call_in_the_middle_of_planning():
     """Whatever lock the interrupted thread holds: that of planning, of the profile, of devices."""
     code = """
 import numpy as np, hetero
-from hetero import devices
+from hetero import devices, profile, tables
 from hetero.calling import planner
-from hetero import tables
-from hetero import profile
-from hetero.ops import functions, matmul
+from hetero.ops import matmul
 A = np.ones((5, 5))
 for lock in (tables._lock, profile.inventory._lock, devices.here.lock):
     with lock:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import processes
 import pytest
+from fakes import raising
 
 import hetero
 from hetero import devices
@@ -71,10 +72,7 @@ def there_and_back(ring, device, array, offset=0):
 
 
 def test_where_no_thread_starts_the_caller_copies(device, monkeypatch):
-    def refused(_thread):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refused)
+    monkeypatch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
     ring = staging.Ring(device)
     there_and_back(ring, device, X[::2])
     ring.close()
@@ -198,9 +196,7 @@ FORKED = """
 import os, sys, threading
 import numpy as np
 import hetero
-import hetero
 from hetero import devices
-from hetero.arrays import describe, pinned
 device = devices.get(sys.argv[1])
 array = np.ones((500, 500))
 with device.active():

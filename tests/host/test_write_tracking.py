@@ -2,14 +2,13 @@
 
 import ctypes
 import mmap
-import os
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import processes
 import pytest
+from fakes import in_threads
 
 from hetero.host import write_tracking
 
@@ -75,9 +74,7 @@ def by_readinto(array):
 
 
 def by_thread(array):
-    thread = threading.Thread(target=array.fill, args=(7,))
-    thread.start()
-    thread.join()
+    in_threads(lambda: array.fill(7))
 
 
 def by_memmove(array):
@@ -86,7 +83,9 @@ def by_memmove(array):
 
 
 def by_dontneed(array):
-    _madvise(array, 4)
+    begin, end = span(array)
+    begin, end = -(-begin // 4096) * 4096, end // 4096 * 4096
+    assert ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), end - begin, 4) == 0
 
 
 def by_mapping_anew(array):
@@ -95,12 +94,6 @@ def by_mapping_anew(array):
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     assert libc.mmap(begin, 4096, 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10, -1, 0) == begin
-
-
-def _madvise(array, advice):
-    begin, end = span(array)
-    begin, end = -(-begin // 4096) * 4096, end // 4096 * 4096
-    assert ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), end - begin, advice) == 0
 
 
 WRITERS = [by_readinto, by_thread, by_memmove, by_dontneed, by_mapping_anew]
@@ -180,16 +173,14 @@ def test_a_signal_handler_that_comes_while_pages_are_protected(watched, monkeypa
 def test_a_forked_child_watches_its_own_memory(watched):
     array = bytes_of(2 * N)
     watch = watched(array)
-    child = os.fork()
-    if not child:
-        try:
-            own = write_tracking.watch(*span(array))
-            before = own.is_written()
-            array[5000] += 1
-            os._exit(0 if not before and own.is_written() else 1)
-        finally:
-            os._exit(2)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def its_own_is_seen():
+        own = write_tracking.watch(*span(array))
+        before = own.is_written()
+        array[5000] += 1
+        return not before and own.is_written()
+
+    assert processes.forked(its_own_is_seen)
     assert not watch.is_written()
     array[5000] += 1
     assert watch.is_written()

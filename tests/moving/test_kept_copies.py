@@ -7,12 +7,12 @@ and moves the matrix in the time that ten products take on the CPU.
 from __future__ import annotations
 
 import gc
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import fakes
 import numpy as np
+import processes
 import pytest
 from made_up import machine
 from scipy.sparse import eye_array
@@ -231,11 +231,8 @@ def test_a_device_that_fails_takes_its_copies_with_it(device, monkeypatch):
     K, right = hetero.keep(A), A @ x
     hetero.matvec(K, x, device="cuda:0")
 
-    def fail(*_):
-        raise DeviceError("no more")
-
     with monkeypatch.context() as patch:
-        patch.setattr(device, "download", fail)
+        patch.setattr(device, "download", fakes.raising(DeviceError("no more")))
         np.testing.assert_allclose(hetero.matvec(K, x, device="cuda:0"), right, rtol=1e-4)
     assert kept.find(K).copies == ()
     assert device.live == 0
@@ -262,11 +259,9 @@ def test_a_forked_child_has_no_copies(device):
     A, x = operands()
     K = hetero.keep(A)
     hetero.matvec(K, x, device="cuda:0")
-    child = os.fork()
-    if not child:
-        right = kept.find(K).copies == () and np.allclose(hetero.matvec(K, x), A @ x, rtol=1e-4)
-        os._exit(0 if right else 1)
-    assert os.waitpid(child, 0)[1] == 0
+    assert processes.forked(
+        lambda: kept.find(K).copies == () and np.allclose(hetero.matvec(K, x), A @ x, rtol=1e-4)
+    )
     assert kept.find(K).copies == ("cuda:0",)
 
 
@@ -292,13 +287,12 @@ def test_the_check_names_an_operand_that_was_written(device, monkeypatch):
 @pytest.fixture
 def uploads(opencl, monkeypatch):
     """Bytes of the large copies to OpenCL devices, in order."""
-    found, whole = [], OpenCLDevice.enqueue
+    found = []
 
-    def enqueue(self, direction, array, *where):
+    def note(direction, array, *where):
         if direction == "upload" and array.nbytes >= 1 << 15:
             found.append(array.nbytes)
-        return whole(self, direction, array, *where)
 
-    monkeypatch.setattr(OpenCLDevice, "enqueue", enqueue)
+    fakes.noting(monkeypatch, OpenCLDevice, "enqueue", note)
     yield found
     hetero.clear_memory()

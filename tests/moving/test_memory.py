@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 
 import numpy as np
+import processes
 import pytest
-from fakes import Freeing
+from fakes import Freeing, raising
 
 import hetero
 from hetero import devices
@@ -59,20 +59,14 @@ def test_clear_memory_of_one_device_and_of_all(two):
     assert of_devices() == {"cuda:0": {}, "cuda:1": {"convolution filters": 100}}
     hetero.clear_memory()
     assert [device.live for device in two] == [0, 0]
-
-
-@pytest.mark.parametrize("name", ["cuda:7", "cpu"])
-def test_clear_memory_names_the_devices_there_are(two, name):
-    with pytest.raises(DeviceNotAvailable, match="'cuda:0', 'cuda:1', got"):
-        hetero.clear_memory(name)
+    for name in ("cuda:7", "cpu"):
+        with pytest.raises(DeviceNotAvailable, match="'cuda:0', 'cuda:1', got"):
+            hetero.clear_memory(name)
 
 
 def test_one_that_fails_does_not_keep_the_others(two, monkeypatch, warnings_of):
-    def ill():
-        raise DeviceError("ill")
-
     keep(two[1], 100)
-    monkeypatch.setattr(two[0], "clear", ill)
+    monkeypatch.setattr(two[0], "clear", raising(DeviceError("ill")))
     hetero.clear_memory()
     assert two[1].live == 0
     (warning,) = warnings_of()
@@ -81,16 +75,13 @@ def test_one_that_fails_does_not_keep_the_others(two, monkeypatch, warnings_of):
 
 def test_a_forked_child_leaves_its_parents_memory_alone(two):
     keep(two[0], 100)
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            hetero.clear_memory()
-            hetero.clear_memory("cuda:0")
-            status = 0 if hetero.memory()["cuda:0"] == {} and two[0].live == 100 else 2
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def all_is_left():
+        hetero.clear_memory()
+        hetero.clear_memory("cuda:0")
+        return hetero.memory()["cuda:0"] == {} and two[0].live == 100
+
+    assert processes.forked(all_is_left)
     assert hetero.memory()["cuda:0"] == {"convolution filters": 100}
 
 
@@ -171,12 +162,12 @@ def test_a_gpu_gives_back_what_is_kept():
 
 
 @pytest.mark.gpu
-def test_a_context_of_the_callers_own_keeps_its_own(gpu_context):
+def test_a_context_of_the_callers_own_keeps_its_own():
     """Buffers of one context are no use in another: each solve finds those of its context."""
     hetero.clear_memory()
     first = use_all()
     held = kept()
-    with gpu_context("cuda:0"):
+    with context_of_its_own("cuda:0"):
         inside = use_all()
         assert kept() == {purpose: 2 * size for purpose, size in held.items()}
         hetero.clear_memory()
@@ -188,18 +179,13 @@ def test_a_context_of_the_callers_own_keeps_its_own(gpu_context):
     assert not devices.troubles()
 
 
-@pytest.fixture
-def gpu_context():
-    """Makes a context of its own current, as ``pycuda.autoinit`` does."""
-
-    @contextlib.contextmanager
-    def enter(name):
-        device = devices.get(name)
-        context = device.driver.Device(device.ordinal).make_context()
-        try:
-            yield
-        finally:
-            hetero.clear_memory()
-            context.detach()
-
-    return enter
+@contextlib.contextmanager
+def context_of_its_own(name):
+    """Makes one current, as ``pycuda.autoinit`` does."""
+    device = devices.get(name)
+    context = device.driver.Device(device.ordinal).make_context()
+    try:
+        yield
+    finally:
+        hetero.clear_memory()
+        context.detach()

@@ -10,7 +10,9 @@ import gc
 import random
 import threading
 import time
+import weakref
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -50,29 +52,16 @@ class Racy:
         self.started = []
 
     def allocate(self, nbytes):
-        device = self
+        self.live += nbytes
+        owner = np.empty(0)
+        weakref.finalize(owner, self.free, nbytes)
+        return np.full(nbytes, 0xFF, np.uint8), owner
 
-        class Owner:
-            def __init__(self):
-                device.live += nbytes
-
-            def __del__(self):
-                device.live -= nbytes
-
-        buffer = np.full(nbytes, 0xFF, np.uint8)
-        return buffer, Owner()
+    def free(self, nbytes):
+        self.live -= nbytes
 
     def record(self):
-        last = threading.Event()
-        before = self.queue[-1] if self.queue else None
-
-        class Event:
-            def wait(self):
-                if before is not None:
-                    before.join()
-                last.set()
-
-        return Event()
+        return SimpleNamespace(wait=self.queue[-1].join if self.queue else lambda: None)
 
     def launch(self, work):
         """Work in the order of the queue, behind all before it."""

@@ -6,13 +6,13 @@ import gc
 
 import numpy as np
 import pytest
+from fakes import failing, noting
+from made_up import GPU, link, machine, priced, reason, square
 from scipy import signal
 
 import hetero
-from hetero import devices, profile
+from hetero import devices
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.ops import matmul
-from hetero.pricing import pricing
 
 SHAPES = [
     ((64, 48), (48, 64)),
@@ -44,14 +44,9 @@ def number_of(plan):
 @pytest.fixture
 def moved(opencl, monkeypatch):
     """Bytes of each copy up that the device began."""
-    device, sizes = type(devices.get(opencl)), []
-    plain = device.begin_upload
-
-    def begin_upload(self, source, *where, **options):
-        sizes.append(source.nbytes)
-        return plain(self, source, *where, **options)
-
-    monkeypatch.setattr(device, "begin_upload", begin_upload)
+    sizes = []
+    noted = lambda source, *_: sizes.append(source.nbytes)  # noqa: E731
+    noting(monkeypatch, type(devices.get(opencl)), "begin_upload", noted)
     return sizes
 
 
@@ -145,21 +140,12 @@ def test_every_allocation_may_fail(opencl, call, monkeypatch, warnings_of, limit
     run, operands, expected = call
     before = [x.copy() for x in operands]
     device = devices.get(opencl)
-    allocate, made = type(device).allocate, []
-
-    def count(self, nbytes):
-        made.append(nbytes)
-        if len(made) == fails:
-            raise DeviceMemoryError("planted")
-        return allocate(self, nbytes)
-
-    monkeypatch.setattr(type(device), "allocate", count)
     fails, number = 0, 1
     while fails <= number:
         hetero.clear_memory()
-        made.clear()
         fails += 1
-        with streamed(opencl, limit):
+        with streamed(opencl, limit), monkeypatch.context() as patch:
+            made = failing(patch, type(device), "allocate", fails, DeviceMemoryError("planted"))
             result = run()
         number = max(number, len(made))
         np.testing.assert_array_equal(result, expected)
@@ -176,16 +162,8 @@ def test_every_allocation_may_fail(opencl, call, monkeypatch, warnings_of, limit
 @pytest.mark.parametrize("number", [1, 2, 4])
 def test_a_device_that_fails_in_the_middle(opencl, call, monkeypatch, warnings_of, method, number):
     run, _, expected = call
-    device, calls = type(devices.get(opencl)), []
-    plain = getattr(device, method)
-
-    def fails(*arguments, **options):
-        calls.append(method)
-        if len(calls) == number:
-            raise DeviceError("planted")
-        return plain(*arguments, **options)
-
-    monkeypatch.setattr(device, method, fails)
+    device = type(devices.get(opencl))
+    calls = failing(monkeypatch, device, method, number, DeviceError("planted"))
     with streamed(opencl, 20_000):
         result = run()
     np.testing.assert_array_equal(result, expected)
@@ -196,18 +174,10 @@ def test_a_device_that_fails_in_the_middle(opencl, call, monkeypatch, warnings_o
 
 def test_an_interrupt_in_the_middle(opencl, call, monkeypatch):
     run, _, expected = call
-    device, calls = type(devices.get(opencl)), []
-    plain = device.begin_download
-
-    def interrupted(*arguments, **options):
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return plain(*arguments, **options)
-
+    device = type(devices.get(opencl))
     with streamed(opencl, 20_000):
         with monkeypatch.context() as patch:
-            patch.setattr(device, "begin_download", interrupted)
+            failing(patch, device, "begin_download", 3, KeyboardInterrupt)
             with pytest.raises(KeyboardInterrupt):
                 run()
         assert devices.disabled(opencl) is None
@@ -217,43 +187,14 @@ def test_an_interrupt_in_the_middle(opencl, call, monkeypatch):
 # -- Prices ----------------------------------------------------------------------------------------
 
 
-def constants(links=("pageable",)):
-    """A device of 1 TFLOP/s behind a bus of 10 GB/s each way."""
-    one = {"below": None, "bytes_per_second": 1e10, "seconds_per_byte": 0.0, "seconds": 1e-5}
-    way = {name: {"form": "segments", "constants": [one]} for name in links}
-    rates = {"overhead": 1e-5, "flops_per_second": 1e12, "bytes_per_second": 1e12}
-    data = {
-        "name": "made up",
-        "devices": {},
-        "links": {"cuda:*": {"upload": way, "download": way}},
-        "host": {"pack": way["pageable"], "dispatch": {}},
-        "models": {
-            f"cuda:*|{operation}|tiled|float32|*": {"form": "roofline", "constants": rates}
-            for operation in ("matmul", "matvec")
-        },
-    }
-    return profile.Profile(data)
-
-
-GPU = {
-    "kind": "cuda",
-    "name": "made up",
-    "multiprocessors": 132,
-    "block_limit": 1024,
-    "memory_bytes": 80 << 30,
-    "library": None,
-}
-
-
-def priced(n, links=("pageable",), **changes):
-    problem = matmul.problem(*[hetero.spec((n, n), "float32")] * 2)
-    return pricing.price(problem, constants(links), {"cuda:0": {**GPU, **changes}}, "cuda:0")
-
-
 def test_larger_than_the_device():
-    whole = priced(16384, ("pageable", "staged"))
-    part = priced(16384, ("pageable", "staged"), memory_bytes=1 << 30)
-    reasons = {c.method: c.reason for c in part.candidates}
-    assert reasons["tiled"] == "needs 3.0 GiB, the device has 1.0 GiB"
+    way = link(1e-5, 1e10)
+    bus = {name: {**way, "staged": way["pageable"]} for name in ("upload", "download")}
+    constants = machine(links={"cuda:*": bus})
+    whole, part = (
+        priced(square(16384), {"cuda:0": {**GPU, "memory_bytes": room}}, constants, device="cuda:0")
+        for room in (80 << 30, 1 << 30)
+    )
+    assert reason(part, "cuda:0", "tiled") == "needs 3.0 GiB, the device has 1.0 GiB"
     assert part.chosen.method == "streamed"
     assert whole.seconds < part.seconds < 1.2 * whole.seconds

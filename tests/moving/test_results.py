@@ -25,50 +25,35 @@ X = 2 * rng.random((N, N), np.float32) / N
 TAPS = rng.random((5, 3), np.float32) / 6
 
 
-def chain(A, taps, x=None):
+def chain(A, taps, x):
     """20 mixed calls on one matrix; the last matrix, and its product with a vector."""
     B = A = hetero.matmul(A, A)
     for _ in range(6):
         A = hetero.convolve2d(hetero.matmul(A, B), taps, "same")
         A = hetero.matmul(A, B)
-    return A, hetero.matvec(A, B[0] if x is None else x)
+    return A, hetero.matvec(A, x)
 
 
-def by_numpy(A, taps, x=None):
+def by_numpy(A, taps, x):
     B = A = A @ A
     for _ in range(6):
         A = signal.convolve2d(A @ B, taps, "same") @ B
-    return A, A @ (B[0] if x is None else x)
-
-
-def first_row(self, index):
-    assert index == 0
-    row = fakes.Cupy(
-        *(self.memory, self.pointer, self.shape[1:], self.dtype, self.strides[1:]),
-        *(self.owner, self.stream, self.readonly),
-    )
-    return row
-
-
-@pytest.fixture
-def indexed(monkeypatch):
-    """Fake arrays whose first row can be taken."""
-    monkeypatch.setattr(fakes.Array, "__getitem__", first_row, raising=False)
+    return A, A @ x
 
 
 def moves(log):
     return [x for x in log if x in ("upload", "download", "synchronize")]
 
 
-def test_a_chain_of_20_calls_is_uploaded_once_and_downloaded_once(cuda, indexed):
+def test_a_chain_of_20_calls_is_uploaded_once_and_downloaded_once(cuda):
     with hetero.use(device="cuda", results="device"):
-        A, y = chain(X, TAPS)
+        A, y = chain(X, TAPS, fakes.Cupy.of(X[0], cuda))
         assert type(A) is type(y) is fakes.Cupy
         assert cuda.log.count("compute") == 20
         assert moves(cuda.log) == ["upload"]
         got = hetero.to_host(y)
     assert moves(cuda.log) == ["upload", "download"]
-    expected = by_numpy(X, TAPS)[1]
+    expected = by_numpy(X, TAPS, X[0])[1]
     assert expected.min() > 1e-6
     np.testing.assert_allclose(got, expected, rtol=1e-4)
 
@@ -90,37 +75,26 @@ def test_remembered_plans_keep_apart(cuda):
             np.testing.assert_array_equal(hetero.to_host(inside[1]), expected)
 
 
-def test_a_device_that_fails_leaves_the_result_on_the_host(cuda, monkeypatch, caplog):
+@pytest.mark.parametrize(
+    "error", [DeviceError("planted"), MemoryError("Out of memory"), DeviceMemoryError("planted")]
+)
+def test_a_device_that_fails_or_has_no_room_leaves_the_result_on_the_host(
+    cuda, monkeypatch, caplog, error
+):
+    """Where there is no room, by CuPy's MemoryError or by ours, nothing is set aside."""
     caplog.set_level(logging.ERROR, "hetero")
-
-    def fails(*_):
-        raise DeviceError("planted")
-
+    fails = (cuda, "enqueue") if type(error) is DeviceError else (sys.modules["cupy"], "empty")
     with hetero.use(device="cuda", results="device"):
         with monkeypatch.context() as patch:
-            patch.setattr(cuda, "enqueue", fails)
-            C = hetero.matmul(X, X)
-        assert type(C) is np.ndarray
-        D = hetero.matmul(C, C)
-        assert type(D) is fakes.Cupy
-    np.testing.assert_allclose(hetero.to_host(D), X @ X @ X @ X, rtol=1e-4)
-
-
-def test_a_device_without_room_for_the_result_leaves_it_on_the_host(cuda, monkeypatch, caplog):
-    """By CuPy's MemoryError or by ours; nothing is set aside."""
-    caplog.set_level(logging.ERROR, "hetero")
-    for error in (MemoryError("Out of memory allocating"), DeviceMemoryError("planted")):
-
-        def fails(*_, error=error):
-            raise error
-
-        with hetero.use(device="cuda", results="device"), monkeypatch.context() as patch:
-            patch.setattr(sys.modules["cupy"], "empty", fails)
+            patch.setattr(*fails, fakes.raising(error))
             C = hetero.matmul(X, X)
         assert type(C) is np.ndarray
         np.testing.assert_allclose(C, X @ X, rtol=1e-5)
+        D = hetero.matmul(C, C)
+        assert type(D) is fakes.Cupy
+    np.testing.assert_allclose(hetero.to_host(D), X @ X @ X @ X, rtol=1e-4)
     assert devices.disabled("cuda:0") is None
-    assert not devices.here.first_failure
+    assert bool(devices.here.first_failure) == (type(error) is DeviceError)
 
 
 def test_what_cupy_keeps_is_given_back_where_a_device_is_short(cuda, monkeypatch):
@@ -247,28 +221,21 @@ def test_what_lies_on_the_host_stays_there():
 
 def test_wrong_outs(cuda):
     array = fakes.Cupy.of(VALUES, cuda)
-    with pytest.raises(ValueError, match=r"shape \(7, 6\) and dtype float32, got \(6, 7\)"):
-        hetero.to_host(array, np.empty((6, 7), np.float32))
-    with pytest.raises(ValueError, match=r"and float64$"):
-        hetero.to_host(array, np.empty((7, 6)))
-    with pytest.raises(TypeError, match="must be a NumPy array, got list"):
-        hetero.to_host(array, [])
     readonly = np.empty_like(VALUES)
     readonly.flags.writeable = False
-    with pytest.raises(ValueError, match="writeable"):
-        hetero.to_host(array, readonly)
+    for out, error, message in (
+        (np.empty((6, 7), "f4"), ValueError, r"shape \(7, 6\) and dtype float32, got \(6, 7\)"),
+        (np.empty((7, 6)), ValueError, "and float64$"),
+        ([], TypeError, "must be a NumPy array, got list"),
+        (readonly, ValueError, "writeable"),
+    ):
+        with pytest.raises(error, match=message):
+            hetero.to_host(array, out)
 
 
 def test_a_download_that_fails_is_tried_once_more(cuda, monkeypatch, warnings_of):
-    array, enqueue, tries = fakes.Cupy.of(VALUES, cuda), cuda.enqueue, []
-
-    def fails_once(*arguments):
-        tries.append(1)
-        if len(tries) == 1:
-            raise DeviceError("planted")
-        enqueue(*arguments)
-
-    monkeypatch.setattr(cuda, "enqueue", fails_once)
+    array = fakes.Cupy.of(VALUES, cuda)
+    tries = fakes.failing(monkeypatch, cuda, "enqueue", 1, DeviceError("planted"))
     np.testing.assert_array_equal(hetero.to_host(array), VALUES)
     assert len(warnings_of()) == 1
     tries.clear()
@@ -285,20 +252,13 @@ def here(monkeypatch):
     device = runtimes.opencl_device()
     copied = []
 
-    def note(name, position):
-        call = getattr(device, name)
+    for name in ("upload", "begin_upload", "download", "begin_download"):
 
-        def noted(*arguments, **named):
-            if position(arguments).nbytes >= X.nbytes:
+        def note(*arguments, name=name):
+            if arguments["down" in name].nbytes >= X.nbytes:
                 copied.append(name)
-            return call(*arguments, **named)
 
-        monkeypatch.setattr(device, name, noted)
-
-    note("upload", lambda arguments: arguments[0])
-    note("begin_upload", lambda arguments: arguments[0])
-    note("download", lambda arguments: arguments[1])
-    note("begin_download", lambda arguments: arguments[1])
+        fakes.noting(monkeypatch, device, name, note)
     return device, copied
 
 

@@ -8,15 +8,14 @@ import itertools
 import fakes
 import numpy as np
 import pytest
-from fakes import convolve
+from fakes import raising
 from layouts import LAYOUTS
-from made_up import CPU, GPU, link, machine, square
+from made_up import CPU, GPU, link, machine, priced, square
 from scipy import signal
 from test_agree import agrees
 
 import hetero
 from hetero import devices, profile, registry
-from hetero.calling import planner
 from hetero.devices import at_once, peers
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.moving import ranges
@@ -31,13 +30,7 @@ def several(monkeypatch, request):
     """Equal fake devices, two of them unless a test says how many; the sum of a convolution too."""
     found = fakes.install(monkeypatch, getattr(request, "param", 2))
     for operation in ("convolve2d", "matmul"):  # there are no launches to prepare
-        entries = [
-            dataclasses.replace(i, prepare=None, run=convolve if i.method == "direct" else i.run)
-            if (i.kind, i.method) in (("cuda", "direct"), ("cuda", "tiled"))
-            else i
-            for i in registry.lookup(operation)
-        ]
-        monkeypatch.setitem(registry.problem._implementations, operation, entries)
+        fakes.change_rows(monkeypatch, operation, lambda i: dataclasses.replace(i, prepare=None))
     yield found
     for device in found:
         assert not any(memory.damaged() for memory in device.memory), "wrote outside its memory"
@@ -154,7 +147,7 @@ def test_out_that_is_an_operand(two, failing, monkeypatch):
     A = values(40, 40)
     expected = A @ A
     if failing:
-        monkeypatch.setattr(two[1], "download", broken("gone"))
+        monkeypatch.setattr(two[1], "download", raising(DeviceError("gone")))
     out = A
     assert hetero.matmul(A, A, out=out, device=ALL) is out
     np.testing.assert_array_equal(A, expected)
@@ -201,14 +194,13 @@ def peered(several, monkeypatch):
     """Devices with direct paths to each other, and the bytes of each copy from the host."""
     monkeypatch.setattr(at_once, "LEAST", 0)
     monkeypatch.setattr(peers, "trusted", lambda one, other: True)
-    sizes, enqueue = [], fakes.FakeCuda.enqueue
+    sizes = []
 
-    def noted(self, direction, array, *where, **options):
+    def note(direction, array, *where):
         if direction == "upload":
             sizes.append(array.nbytes)
-        return enqueue(self, direction, array, *where, **options)
 
-    monkeypatch.setattr(fakes.FakeCuda, "enqueue", noted)
+    fakes.noting(monkeypatch, fakes.FakeCuda, "enqueue", note)
     return several, sizes
 
 
@@ -251,7 +243,7 @@ def test_where_not_all_parts_have_room_each_has_them_from_the_host(peered, tiles
 def test_a_path_that_fails(peered, tiles, monkeypatch, which, error):
     """What does not come from the other one comes from the host; nobody computes on the CPU."""
     found, sizes = peered
-    monkeypatch.setattr(found[which], "copy_from_peer", broken("no path", error))
+    monkeypatch.setattr(found[which], "copy_from_peer", raising(error("no path")))
     A, B = values(64, 30), values(30, 32)
     np.testing.assert_array_equal(streamed(A, B), A @ B)
     assert not devices.troubles()
@@ -263,7 +255,7 @@ def test_a_path_that_fails(peered, tiles, monkeypatch, which, error):
 @pytest.mark.parametrize("several", [3], indirect=True)
 def test_others_do_without_one_that_fails(peered, tiles, monkeypatch, which, what):
     found, _ = peered
-    monkeypatch.setattr(found[which], what, broken("gone"))
+    monkeypatch.setattr(found[which], what, raising(DeviceError("gone")))
     A, B = values(64, 30), values(30, 48)
     np.testing.assert_array_equal(streamed(A, B), A @ B)
     assert devices.troubles() == {f"cuda:{which}": "gone"}
@@ -272,20 +264,13 @@ def test_others_do_without_one_that_fails(peered, tiles, monkeypatch, which, wha
 # -- Failures -------------------------------------------------------------------------------------
 
 
-def broken(message, error=DeviceError):
-    def fails(*arguments, **options):
-        raise error(message)
-
-    return fails
-
-
 @pytest.mark.parametrize("what", ["begin_upload", "allocate", "download"])
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("case", ["rows", "columns"])
 def test_the_cpu_does_what_a_device_failed_to_do(two, case, which, what, monkeypatch, warnings_of):
     name, *shapes = PRODUCTS[case]
     A, B = (values(*shape) for shape in shapes)
-    monkeypatch.setattr(two[which], what, broken("gone"))
+    monkeypatch.setattr(two[which], what, raising(DeviceError("gone")))
     found = getattr(hetero, name)(A, B, device=ALL)
     np.testing.assert_array_equal(found, getattr(np, name)(A, B))
     assert devices.troubles() == {f"cuda:{which}": "gone"}
@@ -297,7 +282,7 @@ def test_the_cpu_does_what_a_device_failed_to_do(two, case, which, what, monkeyp
 
 def test_one_that_fails_twice_is_set_aside(two, monkeypatch, warnings_of):
     A, B = values(40, 30), values(30, 20)
-    monkeypatch.setattr(two[1], "begin_upload", broken("gone"))
+    monkeypatch.setattr(two[1], "begin_upload", raising(DeviceError("gone")))
     for _ in range(2):
         np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
     assert "set aside" in warnings_of()[-1]
@@ -311,7 +296,7 @@ def test_one_that_fails_twice_is_set_aside(two, monkeypatch, warnings_of):
 
 def test_no_room_is_no_failure(two, monkeypatch):
     A, B = values(40, 30), values(30, 20)
-    monkeypatch.setattr(two[1], "allocate", broken("no room", DeviceMemoryError))
+    monkeypatch.setattr(two[1], "allocate", raising(DeviceMemoryError("no room")))
     for _ in range(3):
         np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
     assert devices.troubles() == {"cuda:1": "out of memory"}
@@ -325,10 +310,6 @@ BUS = {"upload": link(1e-5, 1e9), "download": link(2e-5, 5e8)}
 TOGETHER = {"upload": link(1e-5, 8e8), "download": link(2e-5, 4e8)}
 
 
-def priced(problem, here=SEVERAL, constants=None, **forced):
-    return planner.price(problem, constants or machine(), here, **forced)
-
-
 def shared(plan, method="tiled"):
     return next(c for c in plan.candidates if (c.device, c.method) == (ALL, method))
 
@@ -337,7 +318,7 @@ def test_prices_by_hand():
     n = 4096
     nbytes, flops = 4.0 * n * n, 2.0 * n**3
     constants = machine(links={"cuda:*": BUS, "cuda*2": TOGETHER})
-    found = shared(priced(square(n), constants=constants))
+    found = shared(priced(square(n), SEVERAL, constants))
     assert found.links == "all at once"
     assert found.terms == pytest.approx(
         {
@@ -348,30 +329,30 @@ def test_prices_by_hand():
         }
     )
     assert found.seconds == pytest.approx(sum(found.terms.values()))
-    one_bus = shared(priced(square(n)))
+    one_bus = shared(priced(square(n), SEVERAL))
     assert one_bus.terms["upload"] == pytest.approx(2 * (2e-5 + 1.5 * nbytes / 1e9))
     assert one_bus.terms["download"] == pytest.approx(2 * (2e-5 + nbytes / 2 / 5e8))
-    as_alone = shared(priced(square(n), constants=machine(links={"cuda:*": BUS, "cuda*2": {}})))
+    as_alone = shared(priced(square(n), SEVERAL, machine(links={"cuda:*": BUS, "cuda*2": {}})))
     assert as_alone.terms["upload"] == pytest.approx(2e-5 + 1.5 * nbytes / 1e9)
 
 
 def test_it_is_chosen_where_it_is_cheaper():
-    plan = priced(square(8192))
+    plan = priced(square(8192), SEVERAL)
     assert plan.chosen.device == ALL
     assert plan.chosen.seconds < next(c.seconds for c in plan.candidates if c.device == "cuda:0")
     seconds = [c.seconds for c in plan.candidates if c.reason is None]
     assert seconds == sorted(seconds)
     slow = {"upload": link(1e-5, 1e8), "download": link(2e-5, 1e8)}
-    plan = priced(square(8192), constants=machine(links={"cuda:*": BUS, "cuda*2": slow}))
+    plan = priced(square(8192), SEVERAL, machine(links={"cuda:*": BUS, "cuda*2": slow}))
     assert plan.chosen.device == "cuda:0", "both share one bus"
 
 
 @pytest.mark.parametrize("n", [64, 700])
 def test_little_is_not_shared(n):
-    plan = priced(square(n))
+    plan = priced(square(n), SEVERAL)
     assert shared(plan).reason == "each device would move less than 4 MiB"
     assert not plan.chosen.shares
-    assert priced(square(n), device=ALL).chosen.shares, "but where it is asked for"
+    assert priced(square(n), SEVERAL, device=ALL).chosen.shares, "but where it is asked for"
 
 
 def test_devices_that_differ_have_ranges_that_take_equally_long():
@@ -423,10 +404,10 @@ def test_without_constants_it_is_done_only_where_it_is_asked_for():
         name: model for name, model in machine().data["models"].items() if name.startswith("cpu")
     }
     constants = machine(models=models)
-    plan = priced(square(8192), constants=constants, device=ALL)
+    plan = priced(square(8192), SEVERAL, constants, device=ALL)
     assert (plan.chosen.device, plan.chosen.seconds) == (ALL, None)
     assert len(plan.chosen.shares) == 2
-    plan = priced(square(8192), constants=constants)
+    plan = priced(square(8192), SEVERAL, constants)
     assert plan.chosen.device == "cpu"
     assert (shared(plan).reason, shared(plan).shares) == (pricing.UNKNOWN, ())
 
@@ -441,7 +422,7 @@ def test_streams_of_all_devices_share_what_the_host_copies():
     alone = {way: staged(BUS[way], 2e9) for way in BUS}
     together = {way: staged(TOGETHER[way], 1.25e9) for way in BUS}
     constants = machine(links={"cuda:*": alone, "cuda*2": together})
-    found = shared(priced(square(n), constants=constants), "streamed")
+    found = shared(priced(square(n), SEVERAL, constants), "streamed")
     nbytes, compute = 4.0 * n * n, found.terms["compute"]
     copies = 6e-5 + 2 * nbytes / 1.25e9  # of six halves: of half of A, of B, of half of the result
     assert min(copies, compute) > 0.1

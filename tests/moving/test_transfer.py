@@ -13,7 +13,6 @@ import pytest
 from layouts import LAYOUTS
 
 import hetero
-from hetero import registry
 from hetero.ops.linear_systems.systems import CONVERGED, Outcome
 
 rng = np.random.default_rng(7)
@@ -36,6 +35,12 @@ def close(result, expected):
 PLACES = [None, "cpu", "cuda"]
 
 
+@pytest.fixture(params=[*PLACES, "opencl"])
+def everywhere(request, opencl):
+    """Each place, of OpenCL the device that is here."""
+    return opencl if request.param == "opencl" else request.param
+
+
 @pytest.mark.parametrize("kind", [fakes.Cupy, fakes.Array])
 @pytest.mark.parametrize("place", PLACES)
 def test_type_in_is_type_out(cuda, kind, place):
@@ -49,25 +54,22 @@ def test_type_in_is_type_out(cuda, kind, place):
 
 @pytest.mark.parametrize("layout_b", LAYOUTS)
 @pytest.mark.parametrize("layout_a", LAYOUTS)
-@pytest.mark.parametrize("place", [*PLACES, "opencl"])
-def test_layouts(cuda, opencl, place, layout_a, layout_b, warnings_of):
+def test_layouts(cuda, everywhere, layout_a, layout_b, warnings_of):
     a, b = LAYOUTS[layout_a](A32), LAYOUTS[layout_b](B32)
     first, second = fakes.Cupy.of(a, cuda), fakes.Cupy.of(b, cuda)
-    result = hetero.matmul(first, second, device=opencl if place == "opencl" else place)
+    result = hetero.matmul(first, second, device=everywhere)
     assert type(result) is fakes.Cupy
     close(result, a @ b)
     assert not warnings_of()
 
 
-@pytest.mark.parametrize("place", [*PLACES, "opencl"])
-def test_operands_in_different_places(cuda, opencl, place):
-    place = opencl if place == "opencl" else place
+def test_operands_in_different_places(cuda, everywhere):
     for first, second in (
         (fakes.Cupy.of(A32, cuda), B32),
         (A32, fakes.Cupy.of(B32, cuda)),
         (fakes.Cupy.of(A32[::2], cuda), B32[:, ::2]),
     ):
-        result = hetero.matmul(first, second, device=place)
+        result = hetero.matmul(first, second, device=everywhere)
         assert type(result) is fakes.Cupy
         close(result, values(first) @ values(second))
 
@@ -89,31 +91,28 @@ def test_dtypes_that_devices_do_not_compute_in(cuda, place, dtype):
 
 
 @pytest.mark.parametrize("layout", WRITABLE)
-@pytest.mark.parametrize("place", [*PLACES, "opencl"])
-def test_out_on_the_device(cuda, opencl, place, layout):
+def test_out_on_the_device(cuda, everywhere, layout):
     target = LAYOUTS[layout](np.zeros((6, 7), np.float32))
     out = fakes.Cupy.of(target, cuda)
     first, second = fakes.Cupy.of(A32, cuda), fakes.Cupy.of(B32, cuda)
-    place = opencl if place == "opencl" else place
-    assert hetero.matmul(first, second, out=out, device=place) is out
+    assert hetero.matmul(first, second, out=out, device=everywhere) is out
     close(out, A32 @ B32)
+
+
+def part_of(whole, host, part):
+    """The view of a device array that a view of its values on the host is."""
+    at = whole.pointer + part.ctypes.data - host.ctypes.data
+    memory, shape = whole.memory, part.shape
+    return fakes.Cupy(memory, at, shape, part.dtype, part.strides, whole.owner, None, False)
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_out_that_overlaps_in_part(cuda, place):
-    whole = fakes.Cupy.of(rng.random((12, 5), np.float32), cuda)
-    other = rng.random((5, 5), np.float32)
-    size = whole.strides[0]
-
-    def rows(first):
-        pointer = whole.pointer + first * size
-        return fakes.Cupy(
-            whole.memory, pointer, (8, 5), np.float32, whole.strides, cuda, None, False
-        )
-
-    expected = whole.get()[:8] @ other
-    hetero.matmul(rows(0), fakes.Cupy.of(other, cuda), out=rows(3), device=place)
-    close(rows(3), expected)
+    host, other = rng.random((12, 5), np.float32), rng.random((5, 5), np.float32)
+    whole = fakes.Cupy.of(host, cuda)
+    first, out = part_of(whole, host, host[:8]), part_of(whole, host, host[3:11])
+    hetero.matmul(first, fakes.Cupy.of(other, cuda), out=out, device=place)
+    close(out, host[:8] @ other)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -121,9 +120,7 @@ def test_out_that_overlaps_in_part(cuda, place):
 def test_out_that_is_part_of_an_array_leaves_the_rest(cuda, place, which):
     host = rng.random((12, 14), np.float32)
     whole, part = fakes.Cupy.of(host, cuda), host[which]
-    offset = part.__array_interface__["data"][0] - host.__array_interface__["data"][0]
-    at = whole.pointer + offset
-    out = fakes.Cupy(whole.memory, at, part.shape, np.float32, part.strides, cuda, None, False)
+    out = part_of(whole, host, part)
     first, second = fakes.Cupy.of(A32, cuda), fakes.Cupy.of(B32, cuda)
     assert hetero.matmul(first, second, out=out, device=place) is out
     part[...] = A32 @ B32
@@ -185,11 +182,8 @@ def test_streams_of_what_is_no_operand_of_the_problem(cuda, monkeypatch, operati
         used[0].log.append("compute")
         return Outcome(CONVERGED, 1, 0.0) if operation == "cg" else None
 
-    rows = [
-        dataclasses.replace(row, run=run) if row.kind == "cuda" else row
-        for row in registry.lookup(operation)
-    ]
-    monkeypatch.setitem(registry.problem._implementations, operation, rows)
+    on_cuda = lambda i: dataclasses.replace(i, run=run) if i.kind == "cuda" else i  # noqa: E731
+    fakes.change_rows(monkeypatch, operation, on_cuda)
     square = rng.random((6, 6), np.float32)
     held, operand = fakes.Cupy.of(square, cuda, stream=77), fakes.Cupy.of(square, cuda)
     cuda.log.clear()

@@ -1,12 +1,12 @@
 """Arrays that are used again, watched for writes: copied when that is due, never stale."""
 
-import os
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import processes
 import pytest
 import watches
 from test_kept_copies import KEPT, device, operands, uploads  # noqa: F401
@@ -127,28 +127,22 @@ def test_a_forked_child_knows_nothing(device):  # noqa: F811
     A, x = operands(N)
     while not product(A, x):
         pass
-    child = os.fork()
-    if not child:
-        try:
-            known = kept.find(A) is None
-            A[0, 0] += 1
-            os._exit(0 if known else 1)
-        finally:
-            os._exit(2)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def nothing_is_known():
+        found = kept.find(A)
+        A[0, 0] += 1
+        return found is None
+
+    assert processes.forked(nothing_is_known)
     assert product(A, x), "the child wrote to its own memory"
 
 
 @pytest.mark.parametrize("switch", ["environment", "use"])
 def test_it_can_be_switched_off(device, monkeypatch, switch):  # noqa: F811
     A, x = operands(N)
-    if switch == "environment":
-        monkeypatch.setenv("HETERO_WATCH", "0")
-        ran = [product(A, x) for _ in range(30)]
-    else:
-        with hetero.use(watch=False):
-            ran = [product(A, x) for _ in range(30)]
-    assert not any(ran)
+    monkeypatch.setenv("HETERO_WATCH", "0" if switch == "environment" else "1")
+    with hetero.use(watch=None if switch == "environment" else False):
+        assert not any(product(A, x) for _ in range(30))
 
 
 def test_views_of_the_same_bytes_as_numbers_of_another_size():

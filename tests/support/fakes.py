@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import dataclasses
 import sys
+import threading
 import time
 import types
 
@@ -46,6 +47,55 @@ def view(address: int, shape, dtype, strides) -> np.ndarray:
     high = sum(s * (n - 1) for s, n in zip(strides, shape, strict=True) if s > 0)
     raw = (ctypes.c_char * (high - low + dtype.itemsize)).from_address(address + low)
     return np.ndarray(shape, dtype, raw, -low, strides)
+
+
+def raising(error):
+    """A function of any arguments that raises an error."""
+
+    def fails(*arguments, **options):
+        raise error
+
+    return fails
+
+
+def noting(monkeypatch, owner, name, note):
+    """Have ``note(*arguments)`` called before a method of an object or a class, or of one of its
+    objects; it may raise in its place."""
+    plain = getattr(owner, name)
+
+    def noted(*arguments, **options):
+        note(*(arguments[1:] if isinstance(owner, type) else arguments))
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, noted)
+
+
+def failing(monkeypatch, owner, name, number, error):
+    """Have the call of that number of a method raise an error; a list, as long as calls were."""
+    calls = []
+
+    def note(*arguments):
+        calls.append(name)
+        if len(calls) == number:
+            raise error
+
+    noting(monkeypatch, owner, name, note)
+    return calls
+
+
+def change_rows(monkeypatch, operation, change):
+    """Put ``change(row)`` in place of each row that the registry has of an operation."""
+    rows = [change(row) for row in registry.lookup(operation)]
+    monkeypatch.setitem(registry.problem._implementations, operation, rows)
+
+
+def in_threads(*tasks):
+    """Do tasks at once, each in a thread of its own; returns when all have ended."""
+    threads = [threading.Thread(target=task) for task in tasks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 class FakeCuda(Device):
@@ -107,6 +157,9 @@ class FakeCuda(Device):
 
     def new_stream(self):
         return object()
+
+    def ring(self):
+        """None: copies are complete at once."""
 
     def copy_from_peer(
         self, target, peer, source, nbytes, target_offset=0, source_offset=0, stream=None
@@ -324,11 +377,11 @@ def install(monkeypatch, count: int = 1) -> list[FakeCuda]:
         ("matmul", "tensor", compute),
         ("convolve2d", "direct", convolve),
     ):
-        entries = [
-            dataclasses.replace(i, run=run) if (i.kind, i.method) == ("cuda", method) else i
-            for i in registry.lookup(operation)
-        ]
-        monkeypatch.setitem(registry.problem._implementations, operation, entries)
+
+        def changed(row, of=("cuda", method), run=run):
+            return dataclasses.replace(row, run=run) if (row.kind, row.method) == of else row
+
+        change_rows(monkeypatch, operation, changed)
 
     def empty(shape, dtype):
         return Cupy.empty(shape, dtype, fakes[Place.current])

@@ -7,6 +7,18 @@ import subprocess
 import sys
 
 
+def forked(check):
+    """Whether ``check()`` is true in a forked child."""
+    child = os.fork()
+    if not child:
+        status = 2
+        try:
+            status = 0 if check() else 1
+        finally:
+            os._exit(status)
+    return os.waitpid(child, 0)[1] == 0
+
+
 def python(*arguments, code=0, timeout=300, cwd=None, **environment):
     """A process that ended with this exit code: what it printed, and complained of.
 

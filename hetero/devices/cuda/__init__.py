@@ -91,7 +91,7 @@ def find() -> tuple[list[Device], list[str]]:
         return [], ["cuda: the driver finds no device"]
     missing = [f"cuda: PyCUDA does not load; {name} is used ({refused})"] if refused else []
     if load("hetero.devices.cuda.compiler").version() is None:
-        missing.append(f"cuda: neither NVRTC nor nvcc to compile kernels with; {INSTALL['cuda']}")
+        missing.append(f"cuda: no NVRTC to compile kernels with; {INSTALL['cuda']}")
     try:
         load("hetero.devices.cuda.libraries").cublas()
     except Exception:

@@ -62,6 +62,9 @@ def _call(function: Callable[..., Any], *arguments: Any) -> Any:
     return values[0] if len(values) == 1 else values
 
 
+# -- Devices and contexts
+
+
 def _names(values: Any, prefix: str) -> SimpleNamespace:
     """An enumeration by PyCUDA's names, which lack the driver's prefix."""
     return SimpleNamespace(**{n.removeprefix(prefix): v for n, v in values.__members__.items()})
@@ -98,9 +101,6 @@ def init(flags: int = 0) -> None:
 def get_driver_version() -> int:
     """Of CUDA, that the driver supports: 13000 for 13.0."""
     return _call(_api.cuDriverGetVersion)
-
-
-# -- Devices and contexts
 
 
 class Device:
@@ -236,10 +236,11 @@ class _Owned:
     `hetero.devices.cuda.context.Lent` of the same cycle, which puts it in a list.
     """
 
+    _make: Callable[..., Any]
     _end: Callable[[Any], Any]
 
-    def __init__(self, raw: Any) -> None:
-        self.handle, self._life = int(raw), np.empty(0)
+    def __init__(self, *given: Any) -> None:
+        self.handle, self._life = int(_call(self._make, *given)), np.empty(0)
         self.free = _when_dropped(self._life, self._end, self.handle)
 
 
@@ -260,7 +261,7 @@ class PointerHolderBase:
 class DeviceAllocation(_Owned):
     """Memory of a device."""
 
-    _end = staticmethod(_api.cuMemFree)
+    _make, _end = staticmethod(_api.cuMemAlloc), staticmethod(_api.cuMemFree)
 
     def __int__(self) -> int:
         return self.handle
@@ -273,9 +274,7 @@ def mem_get_info() -> tuple[int, int]:
     return tuple(_call(_api.cuMemGetInfo))
 
 
-def mem_alloc(nbytes: int) -> DeviceAllocation:
-    """Memory of the current device."""
-    return DeviceAllocation(_call(_api.cuMemAlloc, nbytes))
+mem_alloc = DeviceAllocation  # by a number of bytes
 
 
 def pagelocked_empty(nbytes: int, dtype: Any) -> np.ndarray:
@@ -327,10 +326,10 @@ def memcpy_dtod_async(target: int, source: int, nbytes: int, stream: Stream | No
 class Stream(_Owned):
     """A queue of the device's work."""
 
-    _end = staticmethod(_api.cuStreamDestroy)
+    _make, _end = staticmethod(_api.cuStreamCreate), staticmethod(_api.cuStreamDestroy)
 
     def __init__(self, flags: int = 0) -> None:
-        super().__init__(_call(_api.cuStreamCreate, flags))
+        super().__init__(flags)
 
     def synchronize(self) -> None:
         _call(_api.cuStreamSynchronize, self.handle)
@@ -346,10 +345,10 @@ def _queue(stream: Stream | None) -> int:
 class Event(_Owned):
     """A mark in a queue of work."""
 
-    _end = staticmethod(_api.cuEventDestroy)
+    _make, _end = staticmethod(_api.cuEventCreate), staticmethod(_api.cuEventDestroy)
 
     def __init__(self, flags: int = 0) -> None:
-        super().__init__(_call(_api.cuEventCreate, flags))
+        super().__init__(flags)
 
     def record(self, stream: Stream | None = None) -> None:
         _call(_api.cuEventRecord, self.handle, _queue(stream))
@@ -371,7 +370,7 @@ class Event(_Owned):
 class Module(_Owned):
     """Machine code that is loaded."""
 
-    _end = staticmethod(_api.cuModuleUnload)
+    _make, _end = staticmethod(_api.cuModuleLoadData), staticmethod(_api.cuModuleUnload)
 
     def get_function(self, name: str) -> Function:
         return Function(self, _call(_api.cuModuleGetFunction, self.handle, name.encode()))
@@ -382,9 +381,7 @@ class Module(_Owned):
         return int(address), nbytes
 
 
-def module_from_buffer(code: bytes) -> Module:
-    """A module from compiled code."""
-    return Module(_call(_api.cuModuleLoadData, code))
+module_from_buffer = Module  # from compiled code
 
 
 class Function:

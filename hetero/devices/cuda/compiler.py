@@ -1,11 +1,8 @@
-"""Compiled kernels: made by NVRTC (or nvcc), kept in a cache of our own that is checked on reading.
+"""Compiled kernels: made by NVRTC, kept in a cache of our own that is checked on reading.
 
 The cache's folder must be the user's alone, which keeps out code that others put there. Each file's
 digest is of its name, which stands for source and options, and its content, made with the user's
 secret key: neither a changed file nor one for another kernel is taken, wherever it came from.
-
-NVRTC comes first because it compiles in tens of milliseconds, in this process; nvcc takes the
-better part of a second.
 """
 
 from __future__ import annotations
@@ -13,35 +10,29 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import logging
 import os
-import shutil
 import struct
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from hetero import locks, paths
 from hetero.devices.base import Defines, Device
 from hetero.errors import KernelCompileError
-from hetero.imports import load
+from hetero.imports import INSTALL, load
 from hetero.kernels import Launch, LaunchPlan, kernel_text
 
 _KIND = "cubin"  # of things in the cache
 
-log = logging.getLogger("hetero")
 
-
+@functools.cache
 def version() -> str | None:
-    """Which compiler there is: "NVRTC 13.0", "nvcc (path)", or None."""
-    nvrtc = _nvrtc_version()
-    if nvrtc:
-        return f"NVRTC {nvrtc}"
-    nvcc = shutil.which("nvcc")
-    return f"nvcc ({nvcc})" if nvcc else None
+    """Which compiler there is, such as "NVRTC 13.0", or None."""
+    try:
+        status, major, minor = load("cuda.bindings.nvrtc").nvrtcVersion()
+    except Exception:  # package or library missing: both mean there is no NVRTC
+        return None
+    return f"NVRTC {major}.{minor}" if int(status) == 0 else None
 
 
 def cubin(text: str, arch: str, defines: Defines) -> bytes:
@@ -70,56 +61,26 @@ def _options(defines: Defines) -> tuple[str, ...]:
     return tuple(f"-D{name}={value}" for name, value in defines)
 
 
-@functools.cache
-def _nvrtc_version() -> str | None:
-    try:
-        nvrtc = load("cuda.bindings.nvrtc")
-        status, major, minor = nvrtc.nvrtcVersion()
-    except Exception:  # package or library missing: both mean there is no NVRTC
-        return None
-    return f"{major}.{minor}" if int(status) == 0 else None
-
-
 def _compile(text: str, arch: str, options: tuple[str, ...]) -> bytes:
-    if _nvrtc_version():
-        return _by_nvrtc(text, arch, options)
-    if not shutil.which("nvcc"):
-        raise KernelCompileError(
-            "there is neither NVRTC nor nvcc; pip install cuda-bindings nvidia-cuda-nvrtc"
-        )
-    with tempfile.TemporaryDirectory(prefix="hetero-") as folder:
-        source, code = Path(folder, "kernel.cu"), Path(folder, "kernel.cubin")
-        source.write_text(text, "utf-8")
-        command = ["nvcc", "-cubin", f"-arch={arch}", *options, "-o", str(code), str(source)]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            log.debug("nvcc: %s", done.stderr)
-            return code.read_bytes()
-        except (OSError, subprocess.CalledProcessError) as error:
-            words = getattr(error, "stderr", None) or error
-            raise KernelCompileError(f"nvcc failed for {arch}: {words}") from error
-
-
-def _by_nvrtc(text: str, arch: str, options: tuple[str, ...]) -> bytes:
+    if version() is None:
+        raise KernelCompileError(f"there is no NVRTC to compile kernels with; {INSTALL['cuda']}")
     nvrtc = load("cuda.bindings.nvrtc")
 
-    def check(result: tuple) -> tuple:
+    def check(result: tuple) -> Any:
         if int(result[0]) != 0:
             raise KernelCompileError(f"NVRTC: {result[0]!r}")
-        return result[1:]
+        return result[1] if len(result) > 1 else None
 
-    (program,) = check(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, [], []))
+    program = check(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, [], []))
     try:
         flags = [o.encode() for o in (f"--gpu-architecture={arch}", *options)]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
-        (size,) = check(nvrtc.nvrtcGetProgramLogSize(program))
-        words = bytearray(size)
+        words = bytearray(check(nvrtc.nvrtcGetProgramLogSize(program)))
         check(nvrtc.nvrtcGetProgramLog(program, words))
-        message = words.rstrip(b"\0").decode(errors="replace")
         if int(status) != 0:
+            message = words.rstrip(b"\0").decode(errors="replace")
             raise KernelCompileError(f"NVRTC failed for {arch}: {message or status!r}")
-        (size,) = check(nvrtc.nvrtcGetCUBINSize(program))
-        code = bytearray(size)
+        code = bytearray(check(nvrtc.nvrtcGetCUBINSize(program)))
         check(nvrtc.nvrtcGetCUBIN(program, code))
         return bytes(code)
     finally:
@@ -135,10 +96,11 @@ class Compiling(Device):
     kind = "cuda"
     arch: str
     driver: Any
+    state: Any
     _ahead: set[tuple[str, Any]]  # files that were compiled, with macros
 
     def build(self, text: str, kernel: str, defines: Defines) -> Any:
-        kernels, key = self.place().kernels, (text, kernel, defines)
+        kernels, key = self.state().kernels, (text, kernel, defines)
         try:
             return kernels[key]
         except KeyError:
@@ -148,7 +110,7 @@ class Compiling(Device):
     def _module(self, text: str, defines: Defines) -> Any:
         code = cubin(kernel_text(text, self.kind), self.arch, defines)
         module = self.driver.module_from_buffer(code)
-        self.place().modules.append(module)
+        self.state().modules.append(module)
         return module
 
     def compile_ahead(self, wanted: Iterable[tuple[str, Defines]]) -> None:
@@ -174,14 +136,14 @@ class Compiling(Device):
             made, (address, _) = module.get_function(kernel), module.get_global(name)
             return SimpleNamespace(kernel=made, address=int(address), lock=locks.new(), user=None)
 
-        known, key = self.place().constants, (text, kernel, defines, name)
+        known, key = self.state().constants, (text, kernel, defines, name)
         found = known.get(key) or known.setdefault(key, load())
         with locks.sole(found, load) as mine:
             yield mine.kernel, mine.address
 
     def allow(self, kernel: Any, shared_bytes: int) -> None:
         """Let a kernel have that much dynamic shared memory."""
-        allowed = self.place().shared_bytes
+        allowed = self.state().shared_bytes
         if allowed.get(kernel, 0) < shared_bytes:
             name = self.driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
             kernel.set_attribute(name, shared_bytes)
@@ -216,7 +178,7 @@ class Compiling(Device):
         if not launch_plan.workspace:
             (only,) = launches
             return only
-        allocate, nbytes = self.place().pool.allocate, launch_plan.workspace * itemsize
+        allocate, nbytes = self.state().pool.allocate, launch_plan.workspace * itemsize
 
         def run(a: int, b: int, c: int) -> None:
             scratch = allocate(nbytes)

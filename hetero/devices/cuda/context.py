@@ -22,7 +22,6 @@ from hetero.devices.cuda import driver
 from hetero.devices.cuda.pinned import end_event
 from hetero.devices.storage import Pool, Storage
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.host.copying.staging import Ring
 
 _lock = locks.new()
 log = logging.getLogger("hetero")
@@ -181,7 +180,7 @@ class Contexts:
             lost = [s for c, s in self.states.items() if c == primary]
             self.states = {c: s for c, s in self.states.items() if c != primary}
         for state in lost:
-            state.let_go()
+            state.storage.let_go()
 
     def renew(self) -> None:
         """Give up a primary context that work has made unusable."""
@@ -202,7 +201,7 @@ class Contexts:
     def clear(self) -> None:
         """Let go of what contexts keep; give back what the primary and this thread's own have."""
         for state in list(self.states.values()):
-            state.let_go()
+            state.storage.let_go()
         try:
             current, primary = self._driver.Context.get_current(), self.held
             if current is not None and self.owns(current):
@@ -229,7 +228,6 @@ class State:
         self.handles: dict[str, Any] = {}
         self.shared_bytes: dict[Any, int] = {}
         self.staging: np.ndarray | None = None
-        self.ring: Ring | None = None
         # Unused ones of PyCUDA's, see `Lent`; marks are events that take the time, and who waits
         # for one of copied sleeps meanwhile.
         self.streams: list[Any] = []
@@ -250,15 +248,9 @@ class State:
         self.storage.drop()
         return self.pool.trim()
 
-    def let_go(self) -> None:
-        """Keep nothing any longer; end the threads that copy, and give their buffers back."""
-        self.storage.drop_all()
-        if self.ring is not None:
-            self.ring.close()
-
     def close(self) -> None:
         """Give everything back to the driver, in this context."""
-        self.let_go()
+        self.storage.let_go()
         for kept in (self.shared_bytes, self.kernels, self.constants, self.handles, self.modules):
             kept.clear()
         for unused in (self.streams, self.events, self.marks, self.copied):

@@ -12,16 +12,26 @@ import logging
 from typing import Any, NamedTuple
 
 from hetero import imports
-from hetero.devices.cuda.compiler import Defines, cubin
+from hetero.devices.base import Defines
+from hetero.devices.cuda.compiler import cubin
+from hetero.devices.cuda.driver import LEGACY
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 from hetero.kernels import kernel_text
 
-LEGACY_STREAM = 0  # the driver's name for the stream that waits for all others
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY, a code of the driver
 # Invalid value, no binary for this card, PTX of another version, not found, too many blocks for a
-# cooperative launch, not supported.
+# cooperative launch, not supported: the card or the driver cannot do what was asked, and is well.
 _UNABLE = frozenset({1, 209, 218, 222, 500, 720, 801})
 log = logging.getLogger("hetero")
+
+
+def _check(result: tuple) -> Any:
+    """The value of a call to the driver; its status as an error where it failed."""
+    status, *values = result
+    if (code := int(status)) != 0:
+        kind = DeviceMemoryError if code == _OUT_OF_MEMORY else DeviceError
+        raise (KernelCompileError if code in _UNABLE else kind)(f"CUDA driver: {status!r}")
+    return values[0] if values else None
 
 
 class CooperativeKernel(NamedTuple):
@@ -45,13 +55,13 @@ class CooperativeKernel(NamedTuple):
             ctypes.c_double(a) if type(a) is float else ctypes.c_int64(int(a)) for a in arguments
         ]
         addresses = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-        check(
+        _check(
             self.driver.cuLaunchCooperativeKernel(
                 self.function,
                 *(grid, 1, 1),
                 *(self.block, 1, 1),
                 self.shared_bytes,
-                LEGACY_STREAM if stream is None else stream.handle,
+                LEGACY if stream is None else stream.handle,
                 ctypes.addressof(addresses),
             )
         )
@@ -80,36 +90,20 @@ def _load(
     device: Any, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int
 ) -> CooperativeKernel | None:
     driver = imports.load("cuda.bindings.driver")
-    ordinal = check(driver.cuCtxGetDevice())
     able = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
-    if not check(driver.cuDeviceGetAttribute(able, ordinal)):
+    if not _check(driver.cuDeviceGetAttribute(able, _check(driver.cuCtxGetDevice()))):
         return None
     code = cubin(kernel_text(text, device.kind), device.arch, defines)
-    module = check(driver.cuModuleLoadData(code))
-    function = check(driver.cuModuleGetFunction(module, kernel.encode()))
+    module = _check(driver.cuModuleLoadData(code))
+    function = _check(driver.cuModuleGetFunction(module, kernel.encode()))
     allowed = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    check(driver.cuFuncSetAttribute(function, allowed, shared_bytes))
-    resident = check(
-        driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, block, shared_bytes)
-    )
+    _check(driver.cuFuncSetAttribute(function, allowed, shared_bytes))
+    count = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor
+    resident = _check(count(function, block, shared_bytes))
     if not resident:
         raise KernelCompileError(f"a block of {kernel} does not fit on {device.name}")
-    blocks = resident * device.multiprocessors
-    return CooperativeKernel(driver, function, block, shared_bytes, blocks)
-
-
-class _Unable(KernelCompileError):
-    """The card or the driver cannot do what was asked, and is well."""
-
-
-def check(result: tuple) -> Any:
-    """The value of a call to the driver; its status as an error where it failed."""
-    status, *values = result
-    code = int(status)
-    if code != 0:
-        kind = DeviceMemoryError if code == _OUT_OF_MEMORY else DeviceError
-        raise (_Unable if code in _UNABLE else kind)(f"CUDA driver: {status!r}")
-    return values[0] if values else None
+    most_blocks = resident * device.multiprocessors
+    return CooperativeKernel(driver, function, block, shared_bytes, most_blocks)
 
 
 class Recorded:
@@ -120,25 +114,25 @@ class Recorded:
 
     def __init__(self, device: Any, stream: Any) -> None:
         self._driver = imports.load("cuda.bindings.driver")
-        self._device, self._place, self._stream = device, device.place(), stream
+        self._device, self._state, self._stream = device, device.state(), stream
         self._executable: Any = None
         mode = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        check(self._driver.cuStreamBeginCapture(stream.handle, mode))
+        _check(self._driver.cuStreamBeginCapture(stream.handle, mode))
 
     def end(self) -> None:
         """From now on the stream does what it is given, and `launch` what was recorded."""
-        graph = check(self._driver.cuStreamEndCapture(self._stream.handle))
+        graph = _check(self._driver.cuStreamEndCapture(self._stream.handle))
         try:
-            self._executable = check(self._driver.cuGraphInstantiate(graph, 0))
+            self._executable = _check(self._driver.cuGraphInstantiate(graph, 0))
         finally:
-            check(self._driver.cuGraphDestroy(graph))
+            _check(self._driver.cuGraphDestroy(graph))
 
     def launch(self) -> None:
         """Let the stream do all of it; returns at once."""
-        check(self._driver.cuGraphLaunch(self._executable, self._stream.handle))
+        _check(self._driver.cuGraphLaunch(self._executable, self._stream.handle))
 
     def __del__(self) -> None:
-        if self._executable is not None and self._device.holds(self._place):
+        if self._executable is not None and self._device.holds(self._state):
             try:
                 with self._device.active():
                     self._driver.cuGraphExecDestroy(self._executable)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hetero import locks
@@ -25,22 +25,17 @@ def obstacle() -> str | None:
     return None
 
 
-class Plans:
-    """Plans of cuFFT that share a work area; destroyed with it.
+class _Plans:
+    """Plans of cuFFT that share a work area; destroyed with it. The device is active in this
+    thread.
 
-    Parameters
-    ----------
-    device : CudaDevice
-        Active in this thread.
-    layouts : sequence of tuple
-        The arguments of ``make_plan_many64`` after the plan, for each.
+    ``layouts`` are, for each, the arguments of ``make_plan_many64`` after the plan.
     """
 
     def __init__(self, device: Any, layouts: Sequence[tuple[Any, ...]]) -> None:
-        cufft = libraries.cufft()
-        self._cufft, self._device, self._lock = cufft, device, locks.new()
+        self._device, self._state, self._lock = device, device.state(), locks.new()
         self._plans: list[int] = []
-        self._place = device.place()
+        self._cufft = cufft = libraries.cufft()
         self._area = Workspace(device, "transforms' work areas")
         try:
             needed = 1
@@ -56,57 +51,53 @@ class Plans:
             raise DeviceMemoryError(f"cuFFT: {error}") from error
 
     def __del__(self) -> None:
-        if not sys.is_finalizing() and self._device.holds(self._place):
+        if not sys.is_finalizing() and self._device.holds(self._state):
             with contextlib.suppress(Exception), self._device.active():
                 for plan in self._plans:
                     self._cufft.destroy(plan)
 
-    def execute(self, which: int, run: Callable[[int, int, int], None], buffer: int) -> None:
+    def _execute(self, which: int, function: str, buffer: int) -> None:
         """Run a plan in place, on the default stream."""
         with self._lock:  # a transform is several launches that share the work area
-            run(self._plans[which], buffer, buffer)
+            getattr(self._cufft, function)(self._plans[which], buffer, buffer)
 
 
-class RealTransform:
+class RealTransform(_Plans):
     """Rows of ``length`` reals (even), each in room for length / 2 + 1 complex numbers; float32 or
-    float64. The device is active in this thread.
+    float64.
     """
 
     def __init__(self, device: Any, length: int, rows: int, dtype: str) -> None:
-        cufft = libraries.cufft()
-        half = length // 2 + 1
-        kind, run = (_D2Z, "exec_d2z") if dtype == "float64" else (_R2C, "exec_r2c")
+        half, double = length // 2 + 1, dtype == "float64"
+        self._run = "exec_d2z" if double else "exec_r2c"
+        kind = _D2Z if double else _R2C
         layout = 1, [length], [2 * half], 1, 2 * half, [half], 1, half, kind, rows
-        self._run = getattr(cufft, run)
-        self._plans = Plans(device, [layout])
+        super().__init__(device, [layout])
 
     def __call__(self, buffer: int) -> None:
         """Transform the rows at a device address."""
-        self._plans.execute(0, self._run, buffer)
+        self._execute(0, self._run, buffer)
 
 
-class RealTransform2D:
+class RealTransform2D(_Plans):
     """Planes of (ly, lx) reals, lx even, one after the other, each row in room for lx / 2 + 1
-    complex numbers, and back; float32 or float64. The device is active in this thread.
+    complex numbers, and back; float32 or float64.
 
     The way back is not scaled: there and back multiplies by ly lx.
     """
 
     def __init__(self, device: Any, lengths: tuple[int, int], batch: int, dtype: str) -> None:
-        cufft = libraries.cufft()
-        double = dtype == "float64"
-        ly, lx = lengths
-        half = lx // 2 + 1
+        (ly, lx), half, double = lengths, lengths[1] // 2 + 1, dtype == "float64"
         reals, complexes = ([ly, 2 * half], 1, 2 * half * ly), ([ly, half], 1, half * ly)
-        self._run = (cufft.exec_d2z, cufft.exec_z2d) if double else (cufft.exec_r2c, cufft.exec_c2r)
+        self._run = ("exec_d2z", "exec_z2d") if double else ("exec_r2c", "exec_c2r")
         there, back = (_D2Z, _Z2D) if double else (_R2C, _C2R)
         layouts = (*reals, *complexes, there), (*complexes, *reals, back)
-        self._plans = Plans(device, [(2, [ly, lx], *layout, batch) for layout in layouts])
+        super().__init__(device, [(2, [ly, lx], *layout, batch) for layout in layouts])
 
     def forward(self, buffer: int) -> None:
         """Transform the planes at a device address."""
-        self._plans.execute(0, self._run[0], buffer)
+        self._execute(0, self._run[0], buffer)
 
     def inverse(self, buffer: int) -> None:
         """Transform back."""
-        self._plans.execute(1, self._run[1], buffer)
+        self._execute(1, self._run[1], buffer)

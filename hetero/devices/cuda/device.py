@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from hetero import locks
 from hetero.arrays.pinned import known
 from hetero.devices.base import Defines, Device
 from hetero.devices.cuda import compiler, cooperative, copies, driver, libraries, pinned
@@ -16,12 +14,11 @@ from hetero.devices.cuda.context import Active, Contexts, Lent, Local, State
 from hetero.devices.cuda.cooperative import Recorded
 from hetero.devices.storage import Storage, allocated, rounded
 from hetero.host.copying import slices
-from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD
+from hetero.host.copying.copy_jobs import UPLOAD
 from hetero.host.copying.staging import PURPOSE, Ring
 from hetero.kernels.procedure.card import Card, of_attributes
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
-_ring_lock = locks.new()
 _COPY_BYTES = 1 << 30  # PyCUDA counts the bytes of a copy within a device in 32 bits
 
 
@@ -41,7 +38,6 @@ class CudaDevice(Compiling):
     """
 
     stages = True
-    least_staged = MappingProxyType({UPLOAD: 8 << 20, DOWNLOAD: 8 << 20})  # before calibration
 
     def __init__(self, ordinal: int, package: Any, package_name: str) -> None:
         self.driver = package
@@ -99,11 +95,9 @@ class CudaDevice(Compiling):
         """What belongs to the context that `active` made current in this thread."""
         return self.local.state
 
-    place = state
-
-    def holds(self, place: State) -> bool:
+    def holds(self, wanted: State) -> bool:
         """Whether the context that something belongs to is still in use."""
-        return any(state is place for state in self.contexts.states.values())
+        return any(state is wanted for state in self.contexts.states.values())
 
     def same_in_threads(self) -> bool:
         return self.contexts.is_usual()
@@ -225,14 +219,7 @@ class CudaDevice(Compiling):
         return is_taken and self.is_pinned(array)
 
     def ring(self) -> Ring | None:
-        if not self.same_in_threads():
-            return None
-        state = self.state()
-        if state.ring is None:
-            with _ring_lock:
-                if state.ring is None:
-                    state.ring = Ring(self)
-        return state.ring
+        return super().ring() if self.same_in_threads() else None
 
     def slice_copies(self, direction: str, stream: Any) -> copies.SliceCopies | None:
         return copies.SliceCopies(self.state(), direction, stream) if slices.library() else None

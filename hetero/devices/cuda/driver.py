@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from hetero.arrays.pycuda import DeviceArray
+from hetero.arrays.device_array import DeviceArray
 from hetero.errors import DeviceError
 from hetero.imports import load
 

@@ -65,18 +65,16 @@ def cublas() -> Any:
         make(byref(handle))
         return handle.value or 0
 
+    found = SimpleNamespace(version=version, create=create)
     head, matrix = (c_void_p, *(c_int,) * 5), (c_void_p, c_int)
-    one = *head, c_void_p, *matrix, *matrix, c_void_p, *matrix
     matrices = *matrix, c_longlong
+    one = *head, c_void_p, *matrix, *matrix, c_void_p, *matrix
     batch = *head, c_void_p, *matrices, *matrices, c_void_p, *matrices, c_int
-    return SimpleNamespace(
-        version=version,
-        create=create,
-        sgemm=function("cublasSgemm_v2", *one),
-        dgemm=function("cublasDgemm_v2", *one),
-        sgemm_strided_batched=function("cublasSgemmStridedBatched", *batch),
-        dgemm_strided_batched=function("cublasDgemmStridedBatched", *batch),
-    )
+    for name in "sd":
+        gemm = f"cublas{name.upper()}gemm"
+        setattr(found, f"{name}gemm", function(f"{gemm}_v2", *one))
+        setattr(found, f"{name}gemm_strided_batched", function(f"{gemm}StridedBatched", *batch))
+    return found
 
 
 @functools.cache
@@ -107,16 +105,11 @@ def cufft() -> Any:
         make_plan(plan, rank, *given, byref(needed))
         return needed.value
 
-    names = {name: f"cufftExec{name.upper()}" for name in ("r2c", "c2r", "d2z", "z2d")}
-    run = {
-        f"exec_{name}": function(called, c_int, c_void_p, c_void_p)
-        for name, called in names.items()
-    }
-    return SimpleNamespace(
-        create=create,
-        make_plan_many64=make_plan_many64,
-        set_auto_allocation=function("cufftSetAutoAllocation", c_int, c_int),
-        set_work_area=function("cufftSetWorkArea", c_int, c_void_p),
-        destroy=function("cufftDestroy", c_int),
-        **run,
-    )
+    found = SimpleNamespace(create=create, make_plan_many64=make_plan_many64)
+    found.set_auto_allocation = function("cufftSetAutoAllocation", c_int, c_int)
+    found.set_work_area = function("cufftSetWorkArea", c_int, c_void_p)
+    found.destroy = function("cufftDestroy", c_int)
+    for name in ("r2c", "c2r", "d2z", "z2d"):
+        called = function(f"cufftExec{name.upper()}", c_int, c_void_p, c_void_p)
+        setattr(found, f"exec_{name}", called)
+    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
 import threading
 import weakref
 from typing import Any
@@ -21,8 +20,7 @@ from hetero.devices.opencl.programs import cause
 from hetero.devices.storage import Storage, allocated
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 from hetero.host import cpu
-from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD
-from hetero.host.copying.staging import Ring
+from hetero.host.copying.copy_jobs import UPLOAD
 from hetero.imports import INSTALL, load
 from hetero.kernels import kernel_text
 
@@ -40,15 +38,17 @@ def find() -> tuple[list[Device], list[str]]:
     except Exception as error:
         return [], [f"opencl: PyOpenCL cannot be imported ({error})"]
     brings = f"; {INSTALL['opencl']} brings one for x86-64 CPUs on Linux"
+    found: list[Device] = []
+    missing: list[str] = []
     try:
-        if opencl_runtime.installed() is not None:
-            brings = ""
+        library = opencl_runtime.installed()
+        brings = "" if library else brings
+        if " " in str(library):
+            why = f"does not work in a folder with a space in its path: {library}"
+            missing.append(f"opencl: Intel's runtime {why}")
         platforms = opencl_runtime.platforms()
-        obstacle = opencl_runtime.obstacle()
     except Exception as error:  # PyOpenCL's, or what a damaged runtime makes of it
         return [], [f"opencl: no runtime can be used ({error}){brings}"]
-    found: list[Device] = []
-    missing = [f"opencl: {obstacle}"] if obstacle else []
     for platform in platforms:
         # NVIDIA's are the cuda devices again; the simulator is for tests, which open it alone.
         if "NVIDIA" in platform.name or "Oclgrind" in platform.name:
@@ -89,8 +89,9 @@ class _Active:
             error.device = error.device or self._device.name
         elif isinstance(error, cl.Error):
             short = isinstance(error, cl.MemoryError)
-            made = DeviceMemoryError(f"out of device memory: {error}") if short else None
-            made = made or DeviceError(str(error))
+            made = (DeviceMemoryError if short else DeviceError)(
+                f"out of device memory: {error}" if short else str(error)
+            )
             made.device = self._device.name
             raise made from error
         elif isinstance(error, MemoryError):
@@ -115,8 +116,6 @@ class OpenCLDevice(Device):
         self.shared_limit = int(device.local_mem_size)
         self._forget()
         self.stages = not device.type & cl.device_type.CPU  # whose buffers are ordinary memory
-        least = 8 << 20 if self.stages else math.inf
-        self.least_staged = {UPLOAD: least, DOWNLOAD: least}
 
     def describe(self) -> dict[str, Any]:
         """kind, name, memory_bytes, multiprocessors, block_limit, shared_limit, driver, platform,
@@ -145,24 +144,18 @@ class OpenCLDevice(Device):
                     set_name(context, self.name)
         return self._opened
 
-    def place(self) -> Any:
-        return self._open()[0]
-
     def _forget(self) -> None:
         self._opened: tuple[Any, Any] | None = None
         self._programs: dict[Any, Any] = {}
         self._kernels: dict[Any, Any] = {}
         self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
         self._storage = Storage()
-        self._ring: Ring | None = None
 
     def reopen(self) -> None:
-        if self._ring is not None:
-            self._ring.close()
+        self._storage.let_go()
         with self._lock:
             if self._opened is not None:
                 set_name(self._opened[0], None)
-            self._storage.drop_all()
             self._forget()
 
     def active(self) -> _Active:
@@ -303,14 +296,6 @@ class OpenCLDevice(Device):
         )
         return known(array, purpose)[:nbytes]
 
-    def ring(self) -> Ring | None:
-        if self._ring is None:
-            place = self.place()
-            with self._lock:
-                if self._ring is None or self._ring.place is not place:
-                    self._ring = Ring(self)
-        return self._ring
-
     def enqueue(
         self,
         direction: str,
@@ -320,7 +305,8 @@ class OpenCLDevice(Device):
         stream: Any = None,
         awake: bool = False,
     ) -> Any:
-        copy, queue, wait = self.cl.enqueue_copy, self._queue(stream), stream is None
+        copy, wait = self.cl.enqueue_copy, stream is None
+        queue = self._open()[1] if wait else stream
         if direction == UPLOAD:
             sent = copy(queue, buffer, array, dst_offset=offset, is_blocking=wait)
         else:
@@ -331,8 +317,3 @@ class OpenCLDevice(Device):
 
     def await_event(self, event: Any) -> None:
         event.wait()
-
-    def clear(self) -> None:
-        super().clear()
-        if self._ring is not None:
-            self._ring.close()

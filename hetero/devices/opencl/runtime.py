@@ -21,15 +21,8 @@ from hetero.imports import load
 
 with contextlib.suppress(OSError):  # there may be none, and then none is needed
     tempfile.gettempdir()  # Python looks for it under a lock of its own; now, a fork waits for that
-_PACKAGE = "intel-opencl-rt"
 _FOLDERS = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")  # the user's word to the loader
 _SYSTEM = Path("/etc/OpenCL/vendors")
-
-
-def platforms() -> list[Any]:
-    """Every OpenCL platform, as PyOpenCL gives them; the loader looks for them only once."""
-    with _shown(installed()):
-        return load("pyopencl").get_platforms()
 
 
 def pyopencl() -> Any:
@@ -39,11 +32,19 @@ def pyopencl() -> Any:
         return load("pyopencl")
 
 
-def obstacle() -> str | None:
-    """Why Intel's runtime cannot work as it is installed, a sentence or None."""
-    library = installed()
-    if library is not None and " " in str(library):
-        return f"Intel's runtime does not work in a folder with a space in its path: {library}"
+def platforms() -> list[Any]:
+    """Every OpenCL platform, as PyOpenCL gives them; the loader looks for them only once."""
+    with _shown(installed()):
+        return load("pyopencl").get_platforms()
+
+
+def installed() -> Path | None:
+    """The library of Intel's CPU runtime as pip installed it, None if it did not."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        for file in metadata.files("intel-opencl-rt") or ():
+            path = Path(str(file.locate())).resolve()
+            if file.name.startswith("libintelocl.so.") and path.is_file():
+                return path
     return None
 
 
@@ -60,34 +61,15 @@ def _environment(name: str, value: str) -> Iterator[None]:
             os.environ[name] = before
 
 
-def installed() -> Path | None:
-    """The library of Intel's CPU runtime as pip installed it, None if it did not."""
-    try:
-        files = metadata.files(_PACKAGE) or ()
-    except metadata.PackageNotFoundError:
-        return None
-    for file in files:
-        if file.name.startswith("libintelocl.so."):
-            path = Path(str(file.locate())).resolve()
-            if path.is_file():
-                return path
-    return None
-
-
 @contextlib.contextmanager
 def _shown(library: Path | None) -> Iterator[None]:
     """Let the loader find a library, unless the user names the folder to look in."""
-    if library is None or any(os.environ.get(name) for name in _FOLDERS):
-        yield
-        return
     with contextlib.ExitStack() as stack:
-        try:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hetero-icd-"))
-            Path(folder, "intel.icd").write_bytes(os.fsencode(library) + b"\n")
-            for file in _SYSTEM.glob("*.icd"):
-                Path(folder, f"system-{file.name}").symlink_to(file)
-        except OSError:  # nowhere to write: then without it
-            yield
-            return
-        with _environment("OCL_ICD_VENDORS", folder):
-            yield
+        if library is not None and not any(os.environ.get(name) for name in _FOLDERS):
+            with contextlib.suppress(OSError):  # nowhere to write: then without it
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hetero-icd-"))
+                Path(folder, "intel.icd").write_bytes(os.fsencode(library) + b"\n")
+                for file in _SYSTEM.glob("*.icd"):
+                    Path(folder, f"system-{file.name}").symlink_to(file)
+                stack.enter_context(_environment(_FOLDERS[0], folder))
+        yield

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import math
 import os
 import queue
 import threading
@@ -23,8 +24,12 @@ THREADS = "hetero-copy"  # the names of threads that copy begin so
 _LEAST_ROW = 128  # bytes of a row that is copied by itself, at least
 
 # Device -> direction -> bytes from which on staged copies of pageable memory are faster, as the
-# profile says; devices that it does not know have an attribute of that name.
+# profile says; before calibration, of devices that stage, and of others.
 least_staged: Mapping[str, Mapping[str, float]] = {}
+_USUAL = {
+    stages: dict.fromkeys((UPLOAD, DOWNLOAD), 8 << 20 if stages else math.inf)
+    for stages in (True, False)
+}
 log = logging.getLogger("hetero")
 
 
@@ -154,7 +159,7 @@ def begin(
     """
     staged = bool(array.nbytes)
     if not overlap:
-        least = least_staged.get(device.name, device.least_staged)[direction]
+        least = least_staged.get(device.name, _USUAL[device.stages])[direction]
         staged = array.nbytes >= least and not (
             array.flags.c_contiguous and device.is_pinned(array)
         )

@@ -51,7 +51,7 @@ class Ring:
     def __init__(self, device: Any) -> None:
         # Direction -> jobs, which a signal's handler may begin, too, and who does them.
         self._ways: dict[str, tuple[queue.SimpleQueue[Any], list[_Lane]]] = {}
-        self.device, self.place = device, device.place()
+        self.device, self.storage = device, device.storage()
         self._lock = locks.new()
         self._streams: dict[str, Any] = {}
         _close_at_exit()
@@ -124,7 +124,7 @@ class _Lane(threading.Thread):
 
     def __init__(self, ring: Ring, direction: str, jobs: queue.SimpleQueue[Any]) -> None:
         super().__init__(name=f"{THREADS} {direction}", daemon=True)
-        self._device, self._place, self._direction = ring.device, ring.place, direction
+        self._device, self._storage, self._direction = ring.device, ring.storage, direction
         self.jobs, self._threads, self._most = jobs, usual_threads(), _REGION
         self._stream = self._slices = self._packers = None
         self._region = np.empty(0, np.uint8)
@@ -155,7 +155,7 @@ class _Lane(threading.Thread):
         """Copy, and return the event of what is on its way yet."""
         device = self._device
         with device.active():
-            if device.place() is not self._place:
+            if device.storage() is not self._storage:
                 raise DeviceError("the context in which a copy was begun is gone")
             if self._stream is None:
                 stream = device.new_stream()

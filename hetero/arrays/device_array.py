@@ -1,4 +1,4 @@
-"""PyCUDA's GPUArrays, and what stands for them where there is no PyCUDA to make one."""
+"""The array that hetero makes on a CUDA device where there is neither CuPy nor PyCUDA."""
 
 from __future__ import annotations
 
@@ -9,51 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays.libraries import Access, Interface, each, layouts, ordinal_of_address
 from hetero.arrays.operand import dense
-from hetero.imports import load
-
-
-class PyCuda(Interface):
-    """PyCUDA's GPUArrays, and what hetero makes itself."""
-
-    modules = frozenset({"pycuda"})
-    pickles = True
-
-    def on_device(self, array: Any) -> bool:
-        return True
-
-    def ordinal(self, array: Any, pointer: int) -> int | None:
-        ordinal = getattr(getattr(array, "gpudata", None), "ordinal", None)  # from our own pool
-        return ordinal_of_address(pointer) if ordinal is None else ordinal
-
-    def _maker(self, kind: type) -> Any:
-        """What makes arrays of a type, by shape, dtype and allocator; None if nothing does."""
-        return load("pycuda.gpuarray").GPUArray if kind.__name__ == "GPUArray" else None
-
-    def access(self, kind: type, several: bool) -> Access | None:
-        make = self._maker(kind)
-        if make is None:
-            return None
-
-        def facts(array: Any) -> tuple[Any, ...]:
-            return array.shape, array.strides, array.dtype, array.gpudata.ordinal
-
-        def usable(array: Any) -> bool:  # not every pointer of PyCUDA knows its device
-            return array.gpudata is not None and hasattr(array.gpudata, "ordinal")
-
-        def maker(device: Any) -> Any:
-            allocate = device.state().pool.allocate
-            return lambda shape, dtype, like: make(shape, dtype, allocator=allocate)
-
-        return Access(
-            each(facts) if several else layouts,
-            lambda array: int(array.gpudata),
-            usable if several else None,
-            maker,
-            lambda: True,
-            None,
-        )
 
 
 class DeviceArray:
@@ -78,11 +34,14 @@ class DeviceArray:
         allocator: Callable[[int], Any],
         order: str = "C",
     ) -> None:
-        self.shape, self.dtype = tuple(shape), np.dtype(dtype)
-        self.strides = dense(self.shape, self.dtype, order=order).strides
-        self.ndim, self.size = len(self.shape), math.prod(self.shape)
-        self.nbytes = self.size * self.dtype.itemsize
+        self.dtype = np.dtype(dtype)
+        self._lay_out(tuple(shape), dense(tuple(shape), self.dtype, order=order).strides)
         self.gpudata = allocator(self.nbytes) if self.size else None
+
+    def _lay_out(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        self.shape, self.strides = shape, strides
+        self.ndim, self.size = len(shape), math.prod(shape)
+        self.nbytes = self.size * self.dtype.itemsize
 
     def __getitem__(self, index: Any) -> DeviceArray:
         parts = index if isinstance(index, tuple) else (index,)
@@ -94,8 +53,7 @@ class DeviceArray:
         proxy = np.lib.stride_tricks.as_strided(np.empty(1, self.dtype), self.shape, self.strides)
         view, made = proxy[(*parts, *whole)], copy.copy(self)
         begin, first = (a.__array_interface__["data"][0] for a in (proxy, view))
-        made.shape, made.strides, made.ndim = view.shape, view.strides, view.ndim
-        made.size, made.nbytes = view.size, view.nbytes
+        made._lay_out(view.shape, view.strides)
         made.gpudata = _Part(self.gpudata, first - begin) if view.size else None
         return made
 
@@ -103,7 +61,7 @@ class DeviceArray:
     def T(self) -> DeviceArray:  # as NumPy's
         """The view with the axes in the other order."""
         made = copy.copy(self)
-        made.shape, made.strides = self.shape[::-1], self.strides[::-1]
+        made._lay_out(self.shape[::-1], self.strides[::-1])
         return made
 
     @property
@@ -132,16 +90,3 @@ class _Part:
 
     def __int__(self) -> int:
         return self._address
-
-
-class Own(PyCuda):
-    """`DeviceArray`."""
-
-    modules = frozenset()
-    pickles = False
-
-    def recognises(self, kind: type) -> bool:
-        return issubclass(kind, DeviceArray)
-
-    def _maker(self, kind: type) -> Any:
-        return DeviceArray if kind is DeviceArray else None

@@ -282,7 +282,8 @@ def test_dlpack_that_cannot_be_used(cuda):
             describe(dlpack_exporter.Exported(array, **options))
     refusing = dlpack_exporter.Exported(array)
     refusing.array = types.SimpleNamespace(owner=cuda)
-    refusing.__class__ = type("Refusing", (dlpack_exporter.Exported,), {"__dlpack__": refuse})
+    refuse = {"__dlpack__": fakes.raising(BufferError("no export"))}
+    refusing.__class__ = type("Refusing", (dlpack_exporter.Exported,), refuse)
     with pytest.raises(TypeError, match="Refusing cannot be exported by DLPack: no export"):
         describe(refusing)
     elsewhere = type("Elsewhere", (dlpack_exporter.Exported,), {"device_type": 4})(array)
@@ -290,10 +291,6 @@ def test_dlpack_that_cannot_be_used(cuda):
     for function in (describe, as_array):
         with pytest.raises(TypeError, match="device"):
             function(elsewhere)
-
-
-def refuse(self, **options):
-    raise BufferError("no export")
 
 
 class Only:

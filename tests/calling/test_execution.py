@@ -315,7 +315,8 @@ def pair(monkeypatch):
         assert isinstance(f, np.ndarray)
         if solve.from_zero:
             u[...] = 0
-        jacobi = next(i for i in registry.lookup("poisson") if (i.kind, i.method) == CPU_JACOBI)
+        rows = registry.lookup("poisson")
+        jacobi = next(i for i in rows if (i.kind, i.method) == ("cpu", "jacobi"))
         for device in used:
             with device.active():
                 if state.ill and device.name == "cuda:1":
@@ -333,9 +334,6 @@ def pair(monkeypatch):
     hetero.reset()
     monkeypatch.undo()
     inventory.changed()
-
-
-CPU_JACOBI = ("cpu", "jacobi")
 
 
 def test_a_failure_of_one_of_several_is_booked_on_that_one(pair, warnings_of):

@@ -57,8 +57,7 @@ def test_where_no_thread_can_be_started(monkeypatch):
     at_once._pool.cache_clear()
     monkeypatch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
     done = []
-    used = [FakeCuda(0), FakeCuda(1)]
-    at_once.run(used, [lambda n=n: done.append(n) for n in range(2)], LEAST)
+    at_once.run([FakeCuda(0), FakeCuda(1)], [lambda n=n: done.append(n) for n in range(2)], LEAST)
     assert sorted(done) == [0, 1]
 
 

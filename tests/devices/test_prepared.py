@@ -60,8 +60,6 @@ class Recorder:
 
     def upload(self, source, target, offset=0): ...
 
-    def keep(self, *things): ...
-
     def storage(self):
         return self.kept
 

@@ -33,9 +33,8 @@ A32, B32 = np.ones((40, 30), "f4"), np.ones((30, 50), "f4")
 
 def afresh(monkeypatch):
     """Look for devices again, and forget them after the test."""
-    for name, value in (("found", None), ("proved", set()), ("defects", {})):
+    for name, value in (("found", None), ("proved", set()), ("defects", {}), ("absent", [])):
         monkeypatch.setattr(devices.here, name, value)
-    monkeypatch.setattr(devices.here, "absent", [])
     inventory.changed()
 
 

@@ -74,7 +74,7 @@ def test_a_handler_may_call_in_the_middle_of_planning():
 import numpy as np, hetero
 from hetero import devices, profile, tables
 from hetero.calling import planner
-from hetero.ops import matmul
+from hetero.ops import functions, matmul
 A = np.ones((5, 5))
 for lock in (tables._lock, profile.inventory._lock, devices.here.lock):
     with lock:

@@ -153,7 +153,6 @@ def test_a_copy_that_is_dropped_is_waited_for(ring, device, slow):
 
 
 def test_two_threads_and_both_directions_at_once(ring, device):
-
     def task(seed):
         draw = np.random.default_rng(seed)
         with device.active():

@@ -13,8 +13,7 @@ from fakes import in_threads
 from hetero.host import write_tracking
 
 OBSTACLE = write_tracking.obstacle()
-needs_it = pytest.mark.skipif(OBSTACLE is not None, reason=OBSTACLE or "")
-pytestmark = needs_it
+pytestmark = pytest.mark.skipif(OBSTACLE is not None, reason=OBSTACLE or "")
 N = 1 << 20  # bytes
 
 

@@ -56,11 +56,6 @@ def operands(n=N):
 # -- What does not change --------------------------------------------------------------------------
 
 
-def frozen(array):
-    array.flags.writeable = False
-    return array
-
-
 def test_keep_gives_a_view_that_cannot_be_written_to():
     A = rng.random((96, 96))
     K = hetero.keep(A)
@@ -97,8 +92,11 @@ def test_nothing_is_left_of_arrays_that_died():
     gc.collect()
     before = len(kept.every())
     for _ in range(50):
-        kept.find(frozen(rng.random((96, 96))))
+        frozen = rng.random((96, 96))
+        frozen.flags.writeable = False
+        kept.find(frozen)
         hetero.keep(rng.random((96, 96)))
+    del frozen
     A = hetero.keep(rng.random((96, 96)))
     for begin in range(96):
         for end in range(begin + 8, 96):

@@ -26,7 +26,6 @@ class Late(Copy):
     """A copy in a thread of its own, which takes its time."""
 
     def __init__(self, work, before):
-
         def run():
             if before is not None:
                 before.wait()

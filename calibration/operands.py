@@ -39,7 +39,7 @@ def numbers(shape: tuple[int, ...], dtype: str, number: int = 0) -> np.ndarray:
     count, known = math.prod(shape), _numbers.get((dtype, number))
     if known is None or known.size < count:
         drawn = (np.random.default_rng(number).random(_PERIOD) - 0.5).astype(dtype)
-        size = max(count, _PERIOD if known is None else 2 * known.size)  # or each one fills it anew
+        size = max(count, _PERIOD if known is None else known.size * 5 // 4)  # few fill it anew
         known = _numbers[dtype, number] = np.resize(drawn, size)
     return known[:count].reshape(shape)
 

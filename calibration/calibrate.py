@@ -49,7 +49,7 @@ def calibrate(
     Parameters
     ----------
     quick : bool
-        Coarser grids and less exact: under 10 seconds on two cores instead of 17, compiling the
+        Coarser grids and less exact: under 10 seconds on two cores instead of 20, compiling the
         CPU's loops apart.
     path : path-like, optional
         Where to store the profile. Default: ``HETERO_PROFILE``, or the user's cache directory.

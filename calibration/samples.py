@@ -185,8 +185,8 @@ class Bench:
         return self._buffers[key][0]
 
     def arguments(self, case: Case, problem: Problem, turns: int = 1) -> list[Arguments]:
-        """The arguments of some runs of the problem on the device, whose operands lie at different
-        places against caches."""
+        """The arguments of some runs of the problem on the device. Their operands lie at different
+        places, so that caches have none of them."""
         options, operands = _options(case, problem)
 
         def places(operand: Operand, number: int) -> list[Any]:

@@ -79,8 +79,7 @@ def machine() -> Inventory:
         name; what to do if other load spoiled its calibration, else None; the models and links that
         are off by more than 100 % in the mean; the file it was read
         from, None where there is none that can be used; and the file that `hetero.calibrate`
-        writes), ``profiles`` (file -> whether that stored profile fits this machine, else why not;
-        the best first).
+        writes), ``profiles`` (the file that is read -> whether it fits this machine, else why not).
 
     Examples
     --------

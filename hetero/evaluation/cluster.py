@@ -128,8 +128,8 @@ def forecast(solve: Solve, cluster: Cluster, parts: int) -> dict[str, Any]:
         halo, sums = min(2, parts - 1) * halo / what.every, what.sums * sums
     terms = dict(zip(TERMS, (compute, launch, halo, sums), strict=True))
     seconds, one = sum(terms.values()), sum(solve.step(solve.call.dims[0]))
-    told = {"efficiency": one / seconds / parts, "binds": max(terms, key=terms.__getitem__)}
-    return {"parts": parts, "rows": rows, "seconds": seconds, **terms, **told}
+    derived = {"efficiency": one / seconds / parts, "binds": max(terms, key=terms.__getitem__)}
+    return {"parts": parts, "rows": rows, "seconds": seconds, **terms, **derived}
 
 
 def solves(call: calls.Call, cluster: Cluster, method: str | None = None) -> list[Solve]:

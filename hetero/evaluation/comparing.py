@@ -209,7 +209,7 @@ def on_device(
     number = max(1, min(_SETS, -(-_COLD_BYTES // nbytes)))
 
     def rotating(call: Callable[..., Any], sets: Sequence[Sequence[Any]]) -> Callable[[int], Any]:
-        """The call on another set of operands each turn, so that none is in a cache yet."""
+        """The call on another set of operands each turn, so that caches have none of them."""
         return lambda turn: call(*sets[turn % number], **trial.options)
 
     def converted(array_of: Callable[[Any], Any], sets: Sequence[Sequence[Any]]) -> Any:
@@ -247,7 +247,7 @@ def text(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = list[str]()
     head = "", "time", "times the fastest", "GFLOP/s", "GB/s", "iterations", "difference"
     for row in rows:
-        cells, told = [], ""
+        cells, predicted = [], ""
         times = sorted(row["seconds"].items(), key=lambda item: item[1])
         for name, seconds in times:
             rates = (rounded(1e-9 * row[what] / seconds) for what in ("flops", "bytes"))
@@ -255,8 +255,8 @@ def text(rows: Sequence[Mapping[str, Any]]) -> str:
             for known in (row.get("iterations", {}), row.get("difference", {})):
                 cells[-1].append(f"{known[name]:.3g}" if name in known else "")
         if row["predicted"] is not None:
-            told = f", predicted {readable(row['predicted'])}"
-        lines += [f"{row['case']} (chosen: {row['chosen']}{told})", "", *markdown(head, cells)]
+            predicted = f", predicted {readable(row['predicted'])}"
+        lines += [f"{row['case']} (chosen: {row['chosen']}{predicted})", "", *markdown(head, cells)]
         lines += [f"{name} is left out: {why}" for name, why in row["failed"].items()] + [""]
     return "\n".join([*lines, *means(rows)])
 

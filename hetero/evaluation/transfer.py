@@ -108,8 +108,8 @@ def transfer(
             if call is not None and here is not None:
                 one["break_even"] = break_even(cpu, partial(seconds, memory), sizes)._asdict()
     what = str(call or "the given work") if work else f"copies to and from {name}"
-    told = {"device": name, "profile": constants.name, "up": total[0], "down": total[1]}
-    return told | {"what": what, "done": done, "pays": pays, "over": over, "curves": curves}
+    moved = {"device": name, "profile": constants.name, "up": total[0], "down": total[1]}
+    return moved | {"what": what, "done": done, "pays": pays, "over": over, "curves": curves}
 
 
 def text(found: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """Compiled kernels: made by NVRTC, kept in a cache of our own that is checked on reading.
 
 The cache's folder must be the user's alone, which keeps out code that others put there. Each file's
-digest is of its name, which stands for source and options, and its content, made with the user's
-secret key: neither a changed file nor one for another kernel is taken, wherever it came from.
+digest is of its name, which stands for source and options, and its content: neither a damaged file
+nor one for another kernel is taken.
 """
 
 from __future__ import annotations

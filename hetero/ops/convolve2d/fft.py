@@ -65,10 +65,10 @@ def _whole(window: Window, good: Callable[[int], int]) -> Axes:
 
 # -- Tiles on the CPU, by SciPy --------------------------------------------------------------------
 
-_MOST = 1024  # length of a tile beside which the filter is small
+_MOST = 1024  # length of a tile, where the filter is small
 _LEAST = 16  # beyond twice the overlap; with less, most of a tile is thrown away
 _BEST = 6  # ways to cut an axis that are looked at together with those of the other
-_EACH = 150.0  # what a transform costs beside its points, in passes over one point
+_EACH = 150.0  # what a transform costs in addition to its points, in passes over one point
 _ONE = 1.15  # times as long per point as in several tiles: it leaves the caches
 _SHARE = 1 << 17  # points of a transform for each thread; with fewer, waking it costs more
 
@@ -281,7 +281,7 @@ def convolve(image: np.ndarray, options: FilterOptions, window: Window, out: np.
         return spectrum_of(known.astype("f4" if np.count_nonzero(known) < _COUNTED else "f8"))
 
     def transformed(cut: np.ndarray, spectrum: np.ndarray) -> np.ndarray:
-        """Tiles, convolved with the filter of a spectrum: their results, and more beside them."""
+        """Tiles convolved with the filter of a spectrum, with what lies around their results."""
         product = fft.rfft(cut, x.length, axis=2, workers=workers)
         product = fft.fft(product, y.length, axis=1, overwrite_x=True, workers=workers)
         product *= spectrum

@@ -77,7 +77,7 @@ class Filter:
 
 
 class FilterOptions(NamedTuple):
-    """What a convolution's ``run`` gets beside the image: filter, value beyond the edges."""
+    """What ``run`` gets in addition to the image: the filter, and the value beyond the edges."""
 
     filter: Filter
     fillvalue: Any

@@ -186,8 +186,7 @@ class DeviceHierarchy(grids.Hierarchy):
     """The grids of one stencil on one device, active here and in all methods, or on several.
 
     A vector is a sequence of buffers, one of each device. On several devices what a cycle improves
-    is "u0" of the ``memories``, which is exchanged by this name, for "f0". ``cuts`` are each
-    device's own rows, or planes, of the finest grid; ``halo`` brings it the others that it reads.
+    is "u0" of the ``memories``, which is exchanged by this name, for "f0".
     """
 
     def __init__(self, devices: Sequence[Device], stencil: Stencil, dtype: Any) -> None:
@@ -204,10 +203,8 @@ class DeviceHierarchy(grids.Hierarchy):
                     memory.stream = device.new_stream()
             self.memories.append(memory)
         self.exchange = Exchange(self.memories)
-        self.cuts = [memory.writes for memory in self.memories]
         self._reads = [memory.reads for memory in self.memories]
         self._row_bytes = math.prod(self.grids[0].shape[1:]) * self._dtype.itemsize
-        self.halo = range_copies(self.cuts, self._reads, self._row_bytes)
         # The levels that are divided, and what goes to who reads it after a pass down, or up.
         divided = [grids.is_shared(grid.shape) for grid in self.grids].count(True) if several else 0
         levels = list(zip(*(memory.levels for memory in self.memories), strict=True))[:divided]
@@ -257,10 +254,6 @@ class DeviceHierarchy(grids.Hierarchy):
             return run
         return functools.partial(self.exchange.repeat, "cycle", run)
 
-    def files(self) -> list[tuple[str, Any]]:
-        """What is compiled for the launches that were bound last."""
-        return [(launch.source, launch.defines) for _, launch in self.memories[0].unbuilt]
-
     def norms(self, f: Vector, u: Vector) -> tuple[float, float]:
         self.exchange.check()
         for memory, of_f, of_u in zip(self.memories, f, u, strict=True):
@@ -295,7 +288,7 @@ class DeviceHierarchy(grids.Hierarchy):
                     self.memories[number].upload(rows, name, begin * self._row_bytes)
 
         def fetch(number: int) -> None:
-            begin, end = self.cuts[number]
+            begin, end = self.memories[number].writes  # its own rows of the finest grid
             self.memories[number].download("u0", u[begin:end], begin * self._row_bytes)
 
         if asked.from_zero:

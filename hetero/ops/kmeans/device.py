@@ -353,7 +353,7 @@ class DeviceSeeding:
             rows, space, mine = self._parts[number], self._spaces[number], owners == number
             with rows.device.active():
                 space.upload(asked[mine], "asked")
-                count, plan = np.count_nonzero(mine), rows.seeds_plan
+                count, plan = int(np.count_nonzero(mine)), rows.seeds_plan
                 self._launch(number, plan.find_rows, count, self._X is None)
                 if self._X is not None:
                     local = space.download("sums", np.empty(count), plan.parts * count * 8)

@@ -213,7 +213,7 @@ def test_zero_and_what_is_not_finite(found):
 
 
 def test_a_hierarchy_is_kept_until_a_device_lets_go_or_fails(found, monkeypatch):
-    made, build, run = [], multigrid_device.DeviceHierarchy.__init__, Exchange.run
+    made, build, repeat = [], multigrid_device.DeviceHierarchy.__init__, Exchange.repeat
 
     def built(self, *given):
         made.append(self)
@@ -227,10 +227,10 @@ def test_a_hierarchy_is_kept_until_a_device_lets_go_or_fails(found, monkeypatch)
             with found[-1].active():
                 found[-1].storage().drop()
         if number == 3:
-            monkeypatch.setattr(Exchange, "run", lambda *_: 1 / 0)
+            monkeypatch.setattr(Exchange, "repeat", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 together(found, 2, stencil, f, 1e-9)
-            monkeypatch.setattr(Exchange, "run", run)
+            monkeypatch.setattr(Exchange, "repeat", repeat)
         np.testing.assert_array_equal(together(found, 2, stencil, f)[1], u)
         assert len(made) >= number
 
@@ -241,6 +241,7 @@ def test_a_device_that_is_waited_for_in_vain(monkeypatch):
     pair = [d for d in devices.available().values() if d.kind == "cuda"]
     pair = [pair[0], pair[-1]]
     monkeypatch.setattr(meetings, "PATIENCE", 0.3)
+    monkeypatch.setattr(grids, "LEAST_SHARED", 2000)
     stencil, f = Stencil((400, 300), (1.0, 1.0)), source((400, 300))
     _, u = together(pair, 2, stencil, f, rtol=1e-9)
     run = Exchange.run

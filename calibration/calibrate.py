@@ -8,17 +8,19 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import prod
 from typing import Any
 
 from hetero import devices as backends
 from hetero import paths, profile, registry
 from hetero.calibration import fit, operands, overheads, repeat, sizes
 from hetero.calibration.repeat import leaving_out
-from hetero.calibration.samples import Samples
-from hetero.calibration.sizes import FULL, QUICK, Case, Place
+from hetero.calibration.samples import Bench, Samples, prepared
+from hetero.calibration.sizes import FULL, QUICK, Case, Dims, Place, grid
 from hetero.devices.base import Device
 from hetero.errors import DeviceNotAvailable, ProfileError, one_of
 from hetero.host import loops
+from hetero.imports import load
 from hetero.pricing import pricing
 from hetero.pricing.plan import CPU
 from hetero.profile import inventory
@@ -28,6 +30,7 @@ from hetero.times import readable
 
 Show = Callable[[float, str], object]
 _EARLY = 0.02  # of the whole, before which the time left is not shown
+_TRIED = 1 << 24  # product of the extents of a solve that is made once before all
 
 log = logging.getLogger("hetero")
 
@@ -298,8 +301,7 @@ def selected(cases: list[Case], only: Iterable[str]) -> list[Case]:
 
 
 def compile_first(cases: list[Case], begin: Callable[[str, str, int], object]) -> None:
-    """Compile on all cores what cases need: the CPU's loops, and of a GPU the kernels of products
-    and of convolutions, which are most. Solves compile theirs at once when they are measured."""
+    """Compile on all cores what cases need: the CPU's loops, and a GPU's kernels."""
     if any(not case.place.devices for case in cases):
         begin("compiling loops", "compiling", 0)
         loops.ensure(loops.every(), lambda fraction, text: begin("compiling loops", text, 0))
@@ -308,6 +310,22 @@ def compile_first(cases: list[Case], begin: Callable[[str, str, int], object]) -
         begin(f"compiling kernels of {device.name}", "compiling", 0)
         own = [case for case in alone if case.place.devices[0] is device]
         device.compile_ahead(kernels_of(device, own))
+        if device.is_cuda:
+            _solve_once(device, own)
+
+
+def _solve_once(device: Device, cases: Iterable[Case]) -> None:
+    """Make a step of each solve that is not too large, many at a time: each compiles its kernels,
+    one after the other."""
+
+    def solve(case: Case, dims: Dims) -> None:
+        with contextlib.suppress(Exception), device.active():  # reported when the case is measured
+            prepared(case, dims, Bench((device,)))(1)
+
+    solves = [case for case in cases if case.steps is not None]
+    jobs = [(case, dims) for case in solves for dims in grid(case.axes) if prod(dims) <= _TRIED]
+    with load("concurrent.futures").ThreadPoolExecutor(os.cpu_count() or 1) as threads:
+        list(threads.map(lambda job: solve(*job), jobs))
 
 
 class _Recorder:

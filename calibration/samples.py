@@ -49,7 +49,7 @@ def take(case: Case, bench: Bench, point: float, host: float = 0.0) -> Samples:
     """
     found = Samples(host=host)
     if case.steps is not None:
-        _prepared(case, tuple(axis[0] for axis in case.axes), bench)(1)  # compiles
+        prepared(case, tuple(axis[0] for axis in case.axes), bench)(1)  # compiles
         for dims in grid(case.axes):
             found.setup[dims], found.seconds[dims] = sample(case, dims, bench, point, host)
         return found
@@ -93,7 +93,7 @@ def _parts(case: Case, dims: Dims, bench: Bench, point: float) -> tuple[float, f
     too long: otherwise noise of the set-up would count as steps. In float32 the residual of too
     many would become subnormal, which is slow.
     """
-    call, (few, many, most) = _prepared(case, dims, bench), case.steps
+    call, (few, many, most) = prepared(case, dims, bench), case.steps
     most = min(most, few + round(8 * dims[0] ** (1 / 3)))
     if few == many:
         return _NO_SETUP, measure(partial(call, few), budget=point, least=2)
@@ -111,7 +111,7 @@ def _parts(case: Case, dims: Dims, bench: Bench, point: float) -> tuple[float, f
     return max(less - few * step, _NO_SETUP), step
 
 
-def _prepared(case: Case, dims: Dims, bench: Bench) -> Callable[[int], None]:
+def prepared(case: Case, dims: Dims, bench: Bench) -> Callable[[int], None]:
     """A function that solves with a number of steps, its operands where the method takes them."""
     problem, run, device = case.problem(*dims), case.row.run, bench.device
     arguments = case.arguments(*dims, devices=bench.devices)

@@ -225,7 +225,9 @@ class Solver:
         self._weights = [0.0] * flat + [1.0 / h**2 for h in stencil.spacing]
         self._points = math.prod(self._shape)
         made = transform or load("hetero.devices.cuda.cufft").RealTransform
-        self._transform = functools.cache(functools.partial(made, device, dtype=self._dtype.name))
+        name = self._dtype.name  # which takes NumPy 2 us
+        self._defines = (("REAL", REAL[name]), ("THREADS", _THREADS))
+        self._transform = functools.cache(functools.partial(made, device, dtype=name))
         memory = self._memory = Workspace(device, _PURPOSE)
         values = np.concatenate([[0.0] * flat, *eigenvalues(stencil)])
         self._eigenvalues = memory.upload(values.astype(self._dtype))
@@ -242,8 +244,7 @@ class Solver:
         return min(-(-rows // _TILE) * _TILE, self._points // n)
 
     def _launch(self, kernel: str, items: int, arguments: list[Any]) -> None:
-        defines = (("REAL", REAL[self._dtype.name]), ("THREADS", _THREADS))
-        built = self._device.build("dst.cu", kernel, defines)
+        built = self._device.build("dst.cu", kernel, self._defines)
         self._device.launch(built, -(-items // _THREADS), _THREADS, arguments)
 
     def apply(self, f: Any, u: Any) -> None:

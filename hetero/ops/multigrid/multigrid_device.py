@@ -36,6 +36,7 @@ Vector = Sequence[Any]  # a buffer of each device
 Share = tuple[int, int]  # number, of how many
 _PURPOSE = "multigrid"
 _KEPT = 2  # hierarchies in each context
+_MOST = 8  # what a hierarchy has bound, cycles and norms, of callers' vectors
 _SUM_BLOCKS = 1024
 _SUM_THREADS = 128
 
@@ -194,6 +195,7 @@ class DeviceHierarchy(grids.Hierarchy):
         self._dtype, several = np.dtype(dtype), len(devices) > 1
         self.grids = grids.hierarchy(stencil, grids.coarsest(devices[0].kind))
         self.memories: list[Memory] = []
+        self._bound: dict[tuple[Any, ...], Any] = {}
         for number, device in enumerate(devices):
             with device.active() if several else contextlib.nullcontext():
                 memory = Memory(device, self.grids, self._dtype, (number, len(devices)))
@@ -231,7 +233,23 @@ class DeviceHierarchy(grids.Hierarchy):
         )
         return down, self.exchange.bind(moved(f"u{number}", fine, own, read_above))
 
+    def _once(self, what: Any, bind: Callable[..., Any], f: Vector, u: Vector) -> Any:
+        """``bind(f, u)``, or what it gave for the same memory: calls come again with it. An OpenCL
+        buffer would stay in use."""
+        key = (what, *f, *u)
+        if not all(type(buffer) is int for buffer in key[1:]):
+            return bind(f, u)
+        if key not in self._bound:
+            if len(self._bound) >= _MOST:
+                self._bound.clear()
+            self._bound[key] = bind(f, u)
+        return self._bound[key]
+
     def bound(self, f: Vector, u: Vector, symmetric: bool = False) -> Callable[[], object]:
+        return self._once(symmetric, functools.partial(self._bind, symmetric), f, u)
+
+    def _bind(self, symmetric: bool, f: Vector, u: Vector) -> Callable[[], object]:
+        """See `bound`."""
         divided = len(self._moves)
         steps = grids.cycle(len(self.memories[0].levels), symmetric)
         # Of the grids that are not divided, each device makes all passes before the next one does.
@@ -256,12 +274,16 @@ class DeviceHierarchy(grids.Hierarchy):
 
     def norms(self, f: Vector, u: Vector) -> tuple[float, float]:
         self.exchange.check()
-        for memory, of_f, of_u in zip(self.memories, f, u, strict=True):
+        squares = self._once("squares", self._squares, f, u)
+        for memory, bound in zip(self.memories, squares, strict=True):
             with memory.active():
-                memory.start(memory.bind_squares(of_f, of_u))
+                memory.start(bound)
         found = (memory.roots("squares", (memory.sum_blocks, 2)) for memory in self.memories)
         residuals, wholes = zip(*found, strict=True)
         return math.hypot(*residuals), math.hypot(*wholes)
+
+    def _squares(self, f: Vector, u: Vector) -> list[Bound]:
+        return [m.bind_squares(*own) for m, *own in zip(self.memories, f, u, strict=True)]
 
     def residual(self) -> float:
         if not self.memories[0].levels:

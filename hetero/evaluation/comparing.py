@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import random
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -20,7 +21,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hetero import registry
+from hetero import registry, tables
+from hetero.arrays import kept
 from hetero.calibration.measure import Queue, once, undisturbed, wait_until_idle
 from hetero.calling import planner
 from hetero.devices.base import Device
@@ -76,8 +78,21 @@ def timed(
     A call returns when its work is done; what fails is added to ``failed``. ``chosen`` is timed as
     well as the fastest one, however slow. Each call moves its operands as a first one does.
     """
-    with planner.use(watch=False):
+    with _unwatched():
         return _in_turns(calls, failed, chosen)
+
+
+@contextmanager
+def _unwatched() -> Iterator[None]:
+    """Watch no arrays in this process; calls are remembered, which in `use` blocks they are not."""
+    before = os.environ.get(kept.OFF)
+    os.environ[kept.OFF] = "0"
+    tables.forget()
+    try:
+        yield
+    finally:
+        os.environ.pop(kept.OFF) if before is None else os.environ.update({kept.OFF: before})
+        tables.forget()
 
 
 def _in_turns(

@@ -1,4 +1,4 @@
-"""Does the plan choose well? Random shapes, every candidate measured, chosen over best."""
+"""Does the plan choose well? Random shapes, every candidate measured; the call over the best."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from hetero.evaluation.calls import Arrays, draw
 from hetero.evaluation.comparing import leaving_out, timed
 from hetero.evaluation.problems import Trial
 from hetero.evaluation.report import errors_text
-from hetero.pricing.plan import Plan
+from hetero.imports import load
+from hetero.pricing.plan import CPU, Plan
 from hetero.registry import Operation
 from hetero.registry.problem import Problem
 from hetero.times import readable
@@ -33,6 +34,7 @@ _LONGEST = 1.0  # predicted seconds of a candidate, above which a call is left o
 _MUCH_SLOWER = 30.0  # than the best, by prediction: no candidate that needs to be measured
 _WORST, _WRONG = 8, 1.05  # choices that are listed; times the best, above which one is wrong
 Name = tuple[str, str]  # of a candidate: device and method
+_OWN: Name = ("", "")  # of the call that is placed by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +43,16 @@ class Row:
 
     problem: Problem
     predicted: dict[Name, float]  # seconds
-    measured: dict[Name, float]
+    measured: dict[Name, float]  # of calls that name the candidate
+    seconds: float  # of the call that is placed by itself
     chosen: Name
     best: Name
     failed: dict[Name, str]  # why it could not be measured
 
     @property
     def ratio(self) -> float:
-        """Seconds of the chosen candidate over those of the best one."""
-        return self.measured[self.chosen] / self.measured[self.best]
+        """Seconds of the call that is placed by itself over those of the best one."""
+        return self.seconds / min(self.seconds, self.measured[self.best])
 
 
 def verify(
@@ -73,6 +76,7 @@ def verify(
     gpu = any(not d.describe().get("is_host_cpu") for d in backends.proven().values())
     largest = largest or (16384 if gpu else 4096)
     memory, rows = Arrays(on), list[Row]()
+    load("scipy.signal")  # as a program that filters images; until then few products are NumPy's
     begin, total = time.perf_counter(), count * len(operations)
     for number in range(total):
         spent = time.perf_counter() - begin
@@ -89,7 +93,8 @@ def verify(
 
 
 def measure_candidates(operation: Operation, trial: Trial, memory: Arrays) -> Row | None:
-    """Predict and measure every candidate of a call; None if one would take too long.
+    """Predict and measure every candidate of a call, and the call itself; None if one would take
+    too long.
 
     A candidate that fails is left out, and the choice is the best of those that are left.
     ``memory`` is where its operands are made.
@@ -104,13 +109,15 @@ def measure_candidates(operation: Operation, trial: Trial, memory: Arrays) -> Ro
     for name in predicted:
         with leaving_out(name, failed):
             calls[name] = _caller(operation, arrays, options, *name)
-    chosen = next(iter(predicted))
-    measured = timed(calls, failed=failed, chosen=chosen)
-    predicted = {name: seconds for name, seconds in predicted.items() if name in measured}
-    if not predicted:
+    own = partial(operation.call, *arrays, **options)
+    calls[_OWN] = _awaited(own, plan, {place for place, _ in predicted} - {CPU})
+    measured = timed(calls, failed=failed, chosen=_OWN)
+    seconds = measured.pop(_OWN, None)
+    predicted = {name: price for name, price in predicted.items() if name in measured}
+    if not predicted or seconds is None:
         return None
     best, chosen = min(measured, key=measured.__getitem__), next(iter(predicted))
-    return Row(plan.problem, predicted, measured, chosen, best, failed)
+    return Row(plan.problem, predicted, measured, seconds, chosen, best, failed)
 
 
 def _predicted(plan: Plan) -> dict[Name, float]:
@@ -135,15 +142,20 @@ def _caller(
     if (plan.chosen.device, plan.chosen.method) != (device, method):
         raise MethodNotAvailable(backends.disabled(device) or f"{device} cannot run it now")
     run = partial(operation.call, *arrays, **options, device=device, method=method)
+    return _awaited(run, plan, {device})
+
+
+def _awaited(run: Callable[[], object], plan: Plan, used: set[str]) -> Callable[[], object]:
+    """A call on these devices that returns when its result is there."""
     if plan.problem.output.location == HOST:  # and there when the call returns
         return run
-    places = {o.location for o in plan.problem.inputs} | {device}
+    places = {o.location for o in plan.problem.inputs} | used
     return awaited(run, [backends.get(name) for name in places & backends.available().keys()])
 
 
 def summary(rows: list[Row]) -> dict[str, Any]:
-    """Chosen over best (geometric mean, 95th and 99th percentile, worst), prediction errors, and
-    the worst choices, a line for each."""
+    """The call over the best (geometric mean, 95th and 99th percentile, worst), prediction errors,
+    and the worst choices, a line for each."""
     if not rows:
         return {"problems": 0, "left_out": {}, "worst_choices": []}
     worst = sorted(rows, key=lambda row: -row.ratio)
@@ -180,9 +192,8 @@ def _title(row: Row, name: Name) -> str:
 
 def _line(row: Row) -> str:
     chosen, best = (
-        f"{method} on {device} ({readable(row.measured[device, method])}, "
-        f"predicted {readable(row.predicted[device, method])})"
-        for device, method in (row.chosen, row.best)
+        f"{name[1]} on {name[0]} ({readable(seconds)}, predicted {readable(row.predicted[name])})"
+        for name, seconds in ((row.chosen, row.seconds), (row.best, row.measured[row.best]))
     )
     return f"{row.ratio:5.2f}x {row.problem}: chose {chosen}, best {best}"
 

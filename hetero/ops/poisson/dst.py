@@ -32,6 +32,7 @@ _SERIAL = 1 << 16  # points below which SciPy's threads cost more than they save
 _DOT = 1 << 13  # elements, at most, of which BLAS adds up squares: for more it would start threads
 _BLOCK = 1 << 15  # points that NumPy divides at a time: temporaries stay in the cache
 _REACH = 0.25  # of a residual that rounding makes: a refinement seldom leaves less of it
+_FEW = 256  # points that are solved in float64 as fast as in float32
 _TRANSFORMS = 4.5  # roundings of f, at most, that transforms leave; and less than that of u
 _COMPILED = "hetero.ops.multigrid.multigrid_cpu"  # its `norms` takes a seventh of NumPy's time
 _serving = loops.Serving(CYCLES, _COMPILED, __name__)
@@ -155,7 +156,9 @@ def _unmeasured(
     """
     eps = float(np.finfo(dtype).eps)
     low, high = _bounds(stencil)
-    wide = lenient and high < _TRANSFORMS * low  # rounding u leaves less than transforms do
+    few = dtype != _DOUBLE and math.prod(stencil.shape) <= _FEW
+    # Else rounding u leaves more than transforms do.
+    wide = lenient and (few or high < _TRANSFORMS * low)
     surely = wide or eps * (_TRANSFORMS + high / low) <= rtol  # as norm(u) <= norm(f) / low
     apply = applied(stencil, _DOUBLE if wide else dtype)
 

@@ -255,7 +255,7 @@ class DeviceHierarchy(grids.Hierarchy):
         # Of the grids that are not divided, each device makes all passes before the next one does.
         turns = [[step] for step in steps]
         turns[divided : len(turns) - divided] = [steps[divided : len(steps) - divided]]
-        runs = []
+        runs, exchange = [], self.exchange  # not self, which keeps what is bound
         for turn in turns:
             launches = [
                 [memory.bind_pass(f[k], u[k], symmetric, step) for step in turn]
@@ -266,11 +266,11 @@ class DeviceHierarchy(grids.Hierarchy):
 
         def run() -> None:
             for launches, moves in runs:
-                self.exchange.run(launches, moves)
+                exchange.run(launches, moves)
 
         if symmetric or len(self.memories) == 1:
             return run
-        return functools.partial(self.exchange.repeat, "cycle", run)
+        return functools.partial(exchange.repeat, "cycle", run)
 
     def norms(self, f: Vector, u: Vector) -> tuple[float, float]:
         self.exchange.check()

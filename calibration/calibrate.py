@@ -8,7 +8,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from math import prod
 from typing import Any
 
 from hetero import devices as backends
@@ -30,7 +29,7 @@ from hetero.times import readable
 
 Show = Callable[[float, str], object]
 _EARLY = 0.02  # of the whole, before which the time left is not shown
-_TRIED = 1 << 24  # product of the extents of a solve that is made once before all
+_TRIED = 1 << 22  # bytes of the operands, at most, of a solve that is made once before all
 
 log = logging.getLogger("hetero")
 
@@ -320,10 +319,10 @@ def _solve_once(device: Device, cases: Iterable[Case]) -> None:
 
     def solve(case: Case, dims: Dims) -> None:
         with contextlib.suppress(Exception), device.active():  # reported when the case is measured
-            prepared(case, dims, Bench((device,)))(1)
+            if sum(operand.nbytes for operand in case.problem(*dims).inputs) <= _TRIED:
+                prepared(case, dims, Bench((device,)))(1)
 
-    solves = [case for case in cases if case.steps is not None]
-    jobs = [(case, dims) for case in solves for dims in grid(case.axes) if prod(dims) <= _TRIED]
+    jobs = [(case, dims) for case in cases if case.steps is not None for dims in grid(case.axes)]
     with load("concurrent.futures").ThreadPoolExecutor(os.cpu_count() or 1) as threads:
         list(threads.map(lambda job: solve(*job), jobs))
 

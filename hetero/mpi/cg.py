@@ -12,8 +12,16 @@ from hetero.mpi import solving
 from hetero.mpi.products import DenseRows, sparse_rows
 from hetero.mpi.ranks import Ranks
 from hetero.mpi.solving import checked_array, checked_vector
-from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, warn
-from hetero.ops.linear_systems.systems import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE, real_dtype
+from hetero.ops.linear_systems.systems import (
+    CONVERGED,
+    INDEFINITE,
+    LIMIT,
+    NOT_FINITE,
+    checked_limit,
+    checked_tolerance,
+    real_dtype,
+    warn,
+)
 
 _INFO = {CONVERGED: 0, LIMIT: 1, INDEFINITE: -1, NOT_FINITE: -2}
 

@@ -84,21 +84,15 @@ def _steps(
 
 def solve(work: Any, device: Device, problem: Problem, arguments: Arguments) -> Outcome:
     """Solve A x = b. Arrays of the system that lie on the host are uploaded for this call."""
-    (b,), x, solve = arguments
-    system, M = solve.system((device,))
-    cg_cpu, cg_matrices = (load(f"hetero.ops.krylov.{name}") for name in ("cg_cpu", "cg_matrices"))
+    (b,), x, asked = arguments
+    system, M = asked.system((device,))
+    cg, cg_device = (load(f"hetero.ops.krylov.{name}") for name in ("cg", "cg_device"))
     with device.active():
-        vectors = load("hetero.ops.krylov.cg_vectors").Vectors((device,), system, b, x, b.dtype)
-        if type(system) in cg_matrices.KINDS:
-            product = cg_matrices.KINDS[type(system)](vectors, system, plain=True).times
-        else:
-            product = load("hetero.ops.krylov.cg_grids").product(vectors, system)
-        (part,) = vectors.parts
+        part, product = cg_device.product(device, system, b, x)
 
         def times(p: np.ndarray, q: np.ndarray) -> None:
             part.upload(p, "p")
             product()
             part.download("q", q)
 
-        A = cg_cpu.Product(times)
-        return cg_cpu.solve(A, b, x, preconditioner=M, **solve.limits())
+        return cg.solve(cg.Matrix(times), b, x, asked, M)

@@ -14,14 +14,13 @@ from hetero.arrays import HOST
 from hetero.imports import load
 from hetero.ops.cg.operands import NAME
 from hetero.ops.linear_systems.loops import ROWS, STENCILS
-from hetero.ops.linear_systems.solve import digits
+from hetero.ops.linear_systems.systems import Outcome, digits
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
-    from hetero.ops.linear_systems.systems import Outcome
 
 _LEAST_SHARED = 1024  # unknowns from which several devices may share
 _SPARSE = ("csr", "stencil2", "stencil3")
@@ -116,17 +115,14 @@ def _run(
     devices: tuple[Device, ...], problem: Problem, arguments: Arguments, plain: bool = False
 ) -> Outcome:
     """Solve; on the CPU, if ``plain``, with nothing that has to be compiled."""
-    (b,), x, solve = arguments
-    system, M = solve.system(devices)
-    limits = solve.limits()
+    (b,), x, asked = arguments
+    system, M = asked.system(devices)
     if not devices:
-        cg_cpu = load("hetero.ops.krylov.cg_cpu")
-        return cg_cpu.solve(system, b, x, preconditioner=M, plain=plain, **limits)
-    if len(devices) > 1 and solve.from_zero:  # which nobody wrote to x
+        return load("hetero.ops.krylov.cg").solve(system, b, x, asked, M, plain=plain)
+    if len(devices) > 1 and asked.from_zero:  # which nobody wrote to x
         x[...] = 0.0
     cg_device = load("hetero.ops.krylov.cg_device")
-    dtype = problem.dtype
-    return cg_device.solve(devices, system, b, x, preconditioner=M, dtype=dtype, **limits)
+    return cg_device.solve(devices, system, b, x, asked, M, dtype=problem.dtype)
 
 
 def _in_turn(module: str) -> dict[str, Any]:

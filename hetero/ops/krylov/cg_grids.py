@@ -247,7 +247,7 @@ def persistent(vectors: Vectors, stencil: Stencil) -> Persistent | None:
     return Persistent(vectors, stencil, plans, kernels)
 
 
-def product(vectors: Vectors, stencil: Stencil) -> Callable[[], None]:
+def stencil_product(vectors: Vectors, stencil: Stencil) -> Callable[[], None]:
     """q = A p on one part, by its buffers of these names."""
     (part,), (grid,) = vectors.parts, shares(vectors, stencil)
     part.allocate(vectors.n * vectors.dtype.itemsize, "p", "q")

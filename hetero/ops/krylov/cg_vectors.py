@@ -128,6 +128,7 @@ class Loop:
         """Compute r = b - A x, from where an iteration starts; returns r.r and b.b."""
         self.exchange.run(*self.before_residual)
         self.exchange.run(*self.residuals)
+        self.exchange.check()
         sums = self.exchange.total(*self.residual_sums)
         self.exchange.run(*self.after_residual)
         return sums[:2]

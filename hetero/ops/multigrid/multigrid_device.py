@@ -28,8 +28,7 @@ from hetero.kernels.multigrid import plan as plan_multigrid
 from hetero.kernels.multigrid import transfers
 from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Exchange, Part
 from hetero.ops.linear_systems.partition import range_copies
-from hetero.ops.linear_systems.solve import Solve
-from hetero.ops.linear_systems.systems import Outcome, Stencil
+from hetero.ops.linear_systems.systems import Outcome, Solve, Stencil
 from hetero.ops.multigrid import grids
 
 Vector = Sequence[Any]  # a buffer of each device
@@ -177,11 +176,6 @@ class Memory(Part):
         """What gives the "squares" of f - A u and of f, by blocks."""
         return self.bind(self._squares, f=f, u=u)
 
-    def roots(self, name: str, shape: tuple[int, int]) -> tuple[float, ...]:
-        """Roots of sums over blocks, a column each; waits for them."""
-        with np.errstate(all="ignore"):
-            return tuple(np.sqrt(self.download(name, np.empty(shape)).sum(axis=0)).tolist())
-
 
 class DeviceHierarchy(grids.Hierarchy):
     """The grids of one stencil on one device, active here and in all methods, or on several.
@@ -278,9 +272,8 @@ class DeviceHierarchy(grids.Hierarchy):
         for memory, bound in zip(self.memories, squares, strict=True):
             with memory.active():
                 memory.start(bound)
-        found = (memory.roots("squares", (memory.sum_blocks, 2)) for memory in self.memories)
-        residuals, wholes = zip(*found, strict=True)
-        return math.hypot(*residuals), math.hypot(*wholes)
+        residual, whole = self.exchange.total("squares", [m.sum_blocks for m in self.memories], 2)
+        return math.sqrt(residual), math.sqrt(whole)
 
     def _squares(self, f: Vector, u: Vector) -> list[Bound]:
         return [m.bind_squares(*own) for m, *own in zip(self.memories, f, u, strict=True)]
@@ -289,8 +282,8 @@ class DeviceHierarchy(grids.Hierarchy):
         if not self.memories[0].levels:
             return math.nan
         # Of devices that did not meet it is the one before: the solve stalls, and `norms` looks.
-        sums = [m.roots("sums0", (m.levels[0].blocks, 1))[0] for m in self.memories]
-        return math.hypot(*sums)
+        blocks = [memory.levels[0].blocks for memory in self.memories]
+        return math.sqrt(*self.exchange.total("sums0", blocks))
 
     def zero(self, u: Vector) -> None:
         nbytes = self.grids[0].points * self._dtype.itemsize

@@ -16,9 +16,7 @@ from hetero.ops.cg import methods, operands  # the former registers them
 from hetero.ops.cg.operands import from_dims, problem
 from hetero.ops.linear_systems.systems import (
     CONVERGED,
-    INDEFINITE,
     LIMIT,
-    NOT_FINITE,
     Outcome,
     Solve,
     execute,
@@ -30,8 +28,6 @@ from hetero.profile import inventory
 from hetero.tables import bind
 
 __all__ = ["OPERATION", "from_dims", "problem", "solve_cg"]
-
-_STOPPED = {LIMIT: 1, INDEFINITE: -1, NOT_FINITE: -2}
 
 
 def solve_cg(
@@ -121,12 +117,9 @@ def solve_cg(
     x, outcome = solved(A, b, x0, M, callback, (rtol, atol, maxiter), device, method)
     if outcome.status == CONVERGED:
         return x, 0
-    sign = _STOPPED[outcome.status]
-    if sign < 0:
-        residual = f"norm(b - A x) is {outcome.residual:.3g} for the x returned"
-        warn("solve_cg", outcome, residual)
-        return x, sign
-    return x, max(outcome.iterations, 1)
+    if outcome.info < 0:
+        warn("solve_cg", outcome, f"norm(b - A x) is {outcome.residual:.3g} for the x returned")
+    return x, outcome.info
 
 
 def solved(

@@ -33,7 +33,7 @@ import numpy as np
 from hetero import profile, tables
 from hetero.devices.base import Device
 from hetero.imports import load
-from hetero.ops.cg.hybrid import Works
+from hetero.ops.cg.methods import work
 from hetero.ops.cg.operands import NAME, least_iterations
 from hetero.pricing import pricing
 from hetero.pricing.plan import CPU, Terms, total
@@ -95,21 +95,19 @@ def _still_to_come(norms: Sequence[float], bound: float) -> float:
     return max(math.log(norms[-1] / bound), 0.0) / rate
 
 
-def here(work: Works, problem: Problem, name: str) -> Schedule | None:
+def here(problem: Problem, name: str) -> Schedule | None:
     """The schedule on this machine; None where constants are not known."""
     moved = tuple([(o.strides, o.copies, o.pinned) for o in problem.inputs])
     key = name, problem.dims, problem.dtype, problem.options, moved
     if key in _schedules:
         return _schedules[key]
     now, info = tables.generation(), inventory.devices()[name]
-    schedule, *_ = _schedule(work, problem, name, info, profile.current()) or (None,)
+    schedule, *_ = _schedule(problem, name, info, profile.current()) or (None,)
     tables.remember(_schedules, key, schedule, now)
     return schedule
 
 
-def price(
-    work: Works, problem: Problem, name: str, info: dict[str, Any], constants: Profile
-) -> Price:
+def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile) -> Price:
     """The terms of a solve that moves in time; see `hetero.ops.cg.hybrid.price`.
 
     They are the mean of two solves that are foreseen right: one of the fewest iterations that any
@@ -117,7 +115,7 @@ def price(
     such that the mean number is the expected one, by which the other methods are priced. So this is
     the least price where the device pays from a number in between, and nowhere else.
     """
-    priced = _schedule(work, problem, name, info, constants)
+    priced = _schedule(problem, name, info, constants)
     if priced is None:
         return Price(None)
     schedule, moves, cpu = priced
@@ -142,7 +140,7 @@ def price(
 
 
 def _schedule(
-    work: Works, problem: Problem, name: str, info: dict[str, Any], constants: Profile
+    problem: Problem, name: str, info: dict[str, Any], constants: Profile
 ) -> tuple[Schedule, Terms, float] | None:
     """With the terms of the move, and the CPU's seconds before the first iteration."""
     one, two = (
@@ -169,10 +167,10 @@ class _Moves(Exception):
     """Ends the iterations on the CPU; with the residual and the next direction."""
 
 
-def solve(work: Works, device: Device, problem: Problem, arguments: Arguments) -> Outcome:
+def solve(device: Device, problem: Problem, arguments: Arguments) -> Outcome:
     """Solve A x = b for a dense A; where constants are not known, on the CPU."""
     (b,), x, asked = arguments
-    schedule, (A, M) = here(work, problem, device.name), asked.system(())
+    schedule, (A, M) = here(problem, device.name), asked.system(())
     norms: list[float] = []
     seconds: list[float] = []
     last = time.perf_counter()

@@ -71,7 +71,7 @@ def _adaptive_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
     return reason
 
 
-def _work(problem: Problem, info: dict[str, Any]) -> Work:
+def work(problem: Problem, info: dict[str, Any]) -> Work:
     """One iteration: the matrix once, and ten passes over a vector, which a stencil stays with."""
     n, entries = problem.dims
     size = np.dtype(problem.dtype).itemsize
@@ -130,14 +130,14 @@ def _in_turn(module: str) -> dict[str, Any]:
     and ``solve`` there."""
 
     def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Outcome:
-        return load(module).solve(_work, *devices, problem, arguments)
+        return load(module).solve(*devices, problem, arguments)
 
-    priced = registry.Composed(_work, lambda *problem: load(module).price(_work, *problem))
+    priced = registry.Composed(work, lambda *problem: load(module).price(*problem))
     return {"work": priced, "run": registry.HostRun(run, registry.IN_TURN)}
 
 
 def _row(kinds: tuple[str, ...], method: str, excludes: Any, run: Any = _run, **row: Any) -> None:
-    row = {"work": _work, "run": run} | row
+    row = {"work": work, "run": run} | row
     registry.register_method(operation=NAME, kinds=kinds, method=method, excludes=excludes, **row)
 
 

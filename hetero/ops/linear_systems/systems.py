@@ -121,6 +121,13 @@ class Outcome(NamedTuple):
     residual: float  # 2-norm of the true residual b - A x of the x that is returned
     right_side: float | None = None  # 2-norm of b; None from a solver that did not need it
 
+    @property
+    def info(self) -> int:
+        """What SciPy's solvers return: 0, the iterations done, or below 0 where it broke down."""
+        if self.status == LIMIT:
+            return max(self.iterations, 1)
+        return {CONVERGED: 0, INDEFINITE: -1, NOT_FINITE: -2}[self.status]
+
 
 def judged(
     residual: float, bound: float, otherwise: str, iterations: int, right_side: float

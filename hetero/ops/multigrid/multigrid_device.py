@@ -108,7 +108,8 @@ class Memory(Part):
         rows = [z * finest.shape[1] for z in self.writes]
         box = (*finest.shape, *finest.weights, *rows, self.sum_blocks)
         defines = (("REAL", REAL[dtype.name]), ("THREADS", _SUM_THREADS))
-        self._squares = Launch(
+        # The "squares" of f - A u and of f, by blocks.
+        self.squares = Launch(
             *("multigrid_squares.cu", "squares", defines, self.sum_blocks, _SUM_THREADS),
             ("u", "f", "squares", *box),
         )
@@ -171,10 +172,6 @@ class Memory(Part):
         if number:
             self._bound[step, symmetric] = bound
         return bound
-
-    def bind_squares(self, f: Any, u: Any) -> Bound:
-        """What gives the "squares" of f - A u and of f, by blocks."""
-        return self.bind(self._squares, f=f, u=u)
 
 
 class DeviceHierarchy(grids.Hierarchy):
@@ -276,7 +273,8 @@ class DeviceHierarchy(grids.Hierarchy):
         return math.sqrt(residual), math.sqrt(whole)
 
     def _squares(self, f: Vector, u: Vector) -> list[Bound]:
-        return [m.bind_squares(*own) for m, *own in zip(self.memories, f, u, strict=True)]
+        each = zip(self.memories, f, u, strict=True)
+        return [memory.bind(memory.squares, f=own, u=other) for memory, own, other in each]
 
     def residual(self) -> float:
         if not self.memories[0].levels:

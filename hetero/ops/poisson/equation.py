@@ -109,22 +109,22 @@ def solve(
             done = execute(plan, asked, _right_side(f, faces, stencil.spacing, dtype), x0)
         if done is None or _is_out_of_range(done.outcome, f, x0, faces, stencil.spacing, dtype):
             done, stencil, exponent = _in_other_units(plan, asked, f, x0, faces)
-    _, iterations, residual, whole = outcome = done.outcome
-    status = outcome.status
+    status, iterations, residual, whole = done.outcome
     if status == ROUNDING and (asked.lenient or plan.problem.options.rtol == 0.0):
         # Rounding u alone leaves up to eps norm(A) norm(u) <= eps cond(A) norm(f).
         low, high = stencil.eigenvalue_bounds()
         if residual <= _ROUNDINGS * float(np.finfo(dtype).eps) * high / low * whole:
             status = CONVERGED
-    relative = residual / whole if whole and whole > 0.0 else math.inf
-    with np.errstate(all="ignore"):
-        in_units_of_f = float(np.ldexp(residual, exponent))
+    relative = residual / whole if whole and whole > 0.0 else math.inf if residual else 0.0
+    if exponent:
+        with np.errstate(all="ignore"):
+            residual = float(np.ldexp(residual, exponent))
     return done, {
         "device": done.device,
         "method": done.method,
         "iterations": iterations,
-        "residual": in_units_of_f,
-        "relative_residual": relative if residual else 0.0,
+        "residual": residual,
+        "relative_residual": relative,
         "converged": status == CONVERGED,
         "status": status,
         "plan": plan,

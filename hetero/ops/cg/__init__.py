@@ -14,6 +14,7 @@ from hetero.calling import planner
 from hetero.imports import load
 from hetero.ops.cg import methods, operands  # the former registers them
 from hetero.ops.cg.operands import from_dims, problem
+from hetero.ops.cg.preconditioners import times
 from hetero.ops.linear_systems.systems import (
     CONVERGED,
     LIMIT,
@@ -162,7 +163,7 @@ def _solve(
         return np.zeros(0, dtype), Outcome(CONVERGED, 0, 0.0)
     system = partial(operands.system_of, A, M, dtype)
     if isinstance(x0, str):
-        x0 = operands.times(system(())[1], on_host(b, dtype))
+        x0 = times(system(())[1], on_host(b, dtype))
     elif x0 is not None:
         x0 = x0.reshape(n)
     on_device = plan.problem.layout == "dense" and is_device_array(A)

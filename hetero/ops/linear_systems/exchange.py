@@ -59,14 +59,9 @@ class Part(Workspace):
 
     def values(self, launch: Launch, **others: Any) -> list[Any]:
         """The arguments of a launch; see `bind`."""
-        buffers, numbers, found = self.buffers, self.numbers, []
-        for argument in launch.arguments:
-            if type(argument) is str:
-                argument = others.get(argument, argument)
-            if type(argument) is str:
-                argument = buffers[argument] if argument in buffers else numbers[argument]
-            found.append(argument)
-        return found
+        known = self.numbers | self.buffers
+        named = [others.get(argument, argument) for argument in launch.arguments]
+        return [known[name] if type(name) is str else name for name in named]
 
     def start(self, *launches: Bound) -> None:
         """Start launches in this part's stream; its device is active."""

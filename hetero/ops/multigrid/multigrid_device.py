@@ -15,7 +15,7 @@ import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -317,42 +317,32 @@ def solve(devices: Sequence[Device], asked: Solve, f: Any, u: Any, dtype: Any) -
 
     Several devices are of one kind, and one may come several times; then the grid is one that
     `grids.is_shared`. ``f`` and ``u``, which is the start unless that is zero and gets the result,
-    are contiguous buffers of ``dtype``, or of several devices arrays of the stencil's shape.
+    are contiguous buffers of ``dtype``, or of several devices arrays of the stencil's shape. They
+    keep the hierarchy for the next solve, until one of them lets go or fails.
     """
-    several = len(devices) > 1
-    with (
-        meetings.turn(devices) if several else devices[0].active(),
-        held(devices, asked.system, np.dtype(dtype)) as own,
-    ):
-        if several:
-            return own.solve_shared(asked, f, u)
-        return own.solve([f], [u], asked.rtol, asked.maxiter)
-
-
-@contextlib.contextmanager
-def held(devices: Sequence[Device], stencil: Stencil, dtype: np.dtype) -> Iterator[DeviceHierarchy]:
-    """A hierarchy on devices that have their turn, for this thread alone. They keep it for the next
-    solve, until one of them lets go or fails."""
-    devices = devices[: grids.LEAST_PLANES // 2]
-    make = functools.partial(DeviceHierarchy, devices, stencil, dtype)
-    key, storages = (stencil, dtype, tuple(device.name for device in devices)), []
-    for device in dict.fromkeys(devices):
-        with device.active():
-            storages.append(device.storage())
+    several, devices = len(devices) > 1, devices[: grids.LEAST_PLANES // 2]
+    key = asked.system, np.dtype(dtype), tuple(device.name for device in devices)
+    make, storages = functools.partial(DeviceHierarchy, devices, *key[:2]), []
 
     def keep(hierarchy: DeviceHierarchy | None) -> None:
         for storage in storages:
             storage.put(_PURPOSE, key, hierarchy, _KEPT)
 
-    hierarchy, *others = {storage.find(_PURPOSE, key) for storage in storages}
-    if hierarchy is None or others:
-        keep(hierarchy := make())
-    with locks.sole(hierarchy, make) as own:
-        try:
-            yield own
-        except BaseException:
-            keep(None)  # devices may have met unequally often
-            if len(devices) > 1:
-                with contextlib.suppress(Exception):
-                    own.exchange.synchronize()
-            raise
+    with meetings.turn(devices) if several else devices[0].active():
+        for device in dict.fromkeys(devices):
+            with device.active():
+                storages.append(device.storage())
+        hierarchy, *others = {storage.find(_PURPOSE, key) for storage in storages}
+        if hierarchy is None or others:
+            keep(hierarchy := make())
+        with locks.sole(hierarchy, make) as own:
+            try:
+                if several:
+                    return own.solve_shared(asked, f, u)
+                return own.solve([f], [u], asked.rtol, asked.maxiter)
+            except BaseException:
+                keep(None)  # devices may have met unequally often
+                if several:
+                    with contextlib.suppress(Exception):
+                        own.exchange.synchronize()
+                raise

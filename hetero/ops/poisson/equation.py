@@ -107,7 +107,7 @@ def solve(
     else:
         if done is None and is_ordinary(stencil.spacing, dtype.name):
             done = execute(plan, asked, _right_side(f, faces, stencil.spacing, dtype), x0)
-        if done is None or _is_out_of_range(done.outcome, f, x0, faces, stencil.spacing, dtype):
+        if done is None or _is_out_of_range(done.outcome, stencil, dtype, f, x0, faces):
             done, stencil, exponent = _in_other_units(plan, asked, f, x0, faces)
     status, iterations, residual, whole = done.outcome
     if status == ROUNDING and (asked.lenient or plan.problem.options.rtol == 0.0):
@@ -152,12 +152,7 @@ def _add_boundary(
 
 
 def _is_out_of_range(
-    outcome: Outcome,
-    f: Any,
-    x0: Any,
-    faces: list[Face],
-    spacing: tuple[float, ...],
-    dtype: np.dtype,
+    outcome: Outcome, stencil: Stencil, dtype: np.dtype, f: Any, x0: Any, faces: list[Face]
 ) -> bool:
     """Whether a solve did not end well because right-hand side or initial guess are too large or
     too small for their squares.
@@ -174,7 +169,7 @@ def _is_out_of_range(
         least = math.ldexp(math.sqrt(math.prod(f.shape)), -most)
         if least <= whole <= math.ldexp(1.0, most):  # and so is the largest value
             return start > most
-    largest = max(_exponent(on_host(f, dtype)), _boundary_exponent(faces, spacing))
+    largest = max(_exponent(on_host(f, dtype)), _boundary_exponent(faces, stencil.spacing))
     return largest > _NONE and (abs(largest) > most or start > most)
 
 

@@ -197,7 +197,7 @@ def product(device: Device, system: Any, b: np.ndarray, x: Any) -> tuple[Part, A
     """The part of a solve on one device alone, and what starts q = A p by its buffers "p", "q"."""
     vectors = Vectors((device,), system, b, x, b.dtype)
     if isinstance(system, Stencil):
-        return vectors.parts[0], stencil_product(vectors, system)
+        return vectors.parts[0], stencil_product(vectors)
     return vectors.parts[0], KINDS[type(system)](vectors, system, plain=True).times
 
 

@@ -15,13 +15,12 @@ from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.imports import load
 from hetero.ops import kmeans, poisson
-from hetero.ops.cg.operands import CgOptions, System
+from hetero.ops.cg.operands import CgOptions, system_of
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.problem import SEPARABLE, described, window_of
 from hetero.ops.kmeans.fit import Fit
 from hetero.ops.kmeans.operands import PLUS_PLUS
-from hetero.ops.linear_systems.solve import Solve
-from hetero.ops.linear_systems.systems import Stencil
+from hetero.ops.linear_systems.systems import Solve, Stencil
 from hetero.registry import Arguments, Implementation
 from hetero.registry.problem import Problem
 
@@ -130,7 +129,7 @@ def _cg_arguments(
     else:
         matrix = operators.Poisson(even_grid(n, int(kind[-1])), dtype=dtype)
     b = numbers(matrix.shape[:1], dtype)
-    whole, inverse = System(matrix, np.dtype(dtype), preconditioner or None).on(devices)
+    whole, inverse = system_of(matrix, preconditioner or None, np.dtype(dtype), devices)
     if kind == "dense" and len(devices) == 1:  # it is an operand, and moves as one
         with devices[0].active():
             there = Workspace(devices[0], "calibration")

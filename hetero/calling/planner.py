@@ -225,6 +225,13 @@ def at_once(problem: Problem) -> Plan | None:
     return result
 
 
+def of_call(problem: Problem, device: str | None, method: str | None) -> Plan:
+    """The plan of a call without ``out``: that of `at_once` where nothing is forced, if there is
+    one, and the result stays on a device where `use` blocks say so."""
+    now = at_once(problem) if device is method is None else None
+    return now or plan(staying(problem, device), device, method)
+
+
 def plan_call(
     operation: registry.Operation,
     operands: tuple[Any, ...],

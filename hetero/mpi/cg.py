@@ -12,10 +12,7 @@ from hetero.mpi import solving
 from hetero.mpi.products import DenseRows, sparse_rows
 from hetero.mpi.ranks import Ranks
 from hetero.mpi.solving import checked_array, checked_vector
-from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, warn
-from hetero.ops.linear_systems.systems import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE, real_dtype
-
-_INFO = {CONVERGED: 0, LIMIT: 1, INDEFINITE: -1, NOT_FINITE: -2}
+from hetero.ops.linear_systems.systems import checked_limit, checked_tolerance, real_dtype, warn
 
 
 def solve_cg(
@@ -126,11 +123,9 @@ def solve_cg(
         kind, place = (DenseRows, "cpu") if facts["layout"] == "dense" else (sparse_rows, device)
         given = ranks, ranks.agreed(kind, ranks, starts, matrix), b, x, goal, known, place
         outcome, how = solving.run(*given, M=inverse, callback=callback, A=matrix)
-    info = _INFO[outcome.status]
+    info = outcome.info
     if info < 0:
         warn("solve_cg", outcome, f"norm(b - A x) is {outcome.residual:.3g}")
-    elif info:
-        info = max(outcome.iterations, 1)
     return (x, info, how) if return_info else (x, info)
 
 

@@ -18,7 +18,7 @@ from hetero.kernels.cg import plan_stencil
 from hetero.kernels.common.launch import Launch
 from hetero.mpi.products import HostVectors, Rows
 from hetero.mpi.ranks import Ranks
-from hetero.ops.krylov.cg_cpu import Product
+from hetero.ops.krylov.matrices import Matrix
 from hetero.ops.linear_systems.exchange import Part
 from hetero.ops.linear_systems.systems import Csr
 
@@ -122,7 +122,7 @@ class DeviceVectors(HostVectors):
 
 def vectors_and_product(
     ranks: Ranks, device: Device, rows: Rows, dtype: np.dtype
-) -> tuple[DeviceVectors, Product]:
+) -> tuple[DeviceVectors, Matrix]:
     """A rank's vectors, and its product; a collective call as `Rows.product` is.
 
     For a product p is copied to where there is room for the halo: around a slab, as the grid's rows
@@ -174,4 +174,4 @@ def vectors_and_product(
             device.upload(values[before:], held, (before + size) * item)
         vectors.run(product, p=held, q=q, partial="of blocks")
 
-    return vectors, Product(times)
+    return vectors, Matrix(times)

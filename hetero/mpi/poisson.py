@@ -10,15 +10,17 @@ from hetero.mpi import multigrid, solving
 from hetero.mpi.products import grid_rows
 from hetero.mpi.ranks import Ranks
 from hetero.ops.linear_systems import operators
-from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, warn
 from hetero.ops.linear_systems.systems import (
     CONVERGED,
     LIMIT,
     Outcome,
     Stencil,
+    checked_limit,
     checked_spacing,
+    checked_tolerance,
     least_tolerance,
     real_dtype,
+    warn,
 )
 from hetero.ops.poisson.equation import checked_faces
 from hetero.ops.poisson.methods import RTOL, UNLIMITED

@@ -14,13 +14,13 @@ import numpy as np
 
 from hetero.imports import load
 from hetero.mpi.ranks import Ranks
-from hetero.ops.krylov import cg_cpu
+from hetero.ops.krylov import matrices
 from hetero.ops.linear_systems.operators import Poisson
 from hetero.ops.linear_systems.systems import Csr, Stencil
 
 
 class HostVectors:
-    """The functions of `hetero.kernels.cpu.vectors` for `cg_cpu.iterate`, and a few more.
+    """The functions of `hetero.kernels.cpu.vectors` for `cg.iterate`, and a few more.
 
     Vectors are this rank's elements, arrays on the host. Partial sums are made by the compiled
     loops, for NumPy adds in another order: results would not repeat.
@@ -102,7 +102,7 @@ class Rows:
         """What a product exchanges; a collective call."""
         return Halo(self._ranks, self.starts, self.foreign, dtype)
 
-    def product(self, dtype: np.dtype) -> cg_cpu.Product:
+    def product(self, dtype: np.dtype) -> matrices.Matrix:
         """The product for vectors of a dtype; a collective call."""
         halo, own, times = self.halo(dtype), self.own, None
         met = np.flatnonzero(np.diff(self.rest.indptr))
@@ -110,7 +110,7 @@ class Rows:
         if self.rest.shape[0]:
             if isinstance(own, Csr):
                 own = own._replace(data=own.data.astype(dtype, copy=False))
-            times = cg_cpu.compiled(own, dtype).times
+            times = matrices.compiled(own, dtype).times
 
         def whole(p: np.ndarray, q: np.ndarray) -> None:
             np.take(p, halo.places, out=halo.packed, mode="clip")
@@ -121,7 +121,7 @@ class Rows:
             if values.size:
                 q[met] += piece @ values
 
-        return cg_cpu.Product(whole)
+        return matrices.Matrix(whole)
 
     def square(self, dtype: np.dtype) -> Any:
         """The square piece as `hetero.solve_cg` takes it."""
@@ -168,7 +168,7 @@ class DenseRows:
         self._comm, self._counts, self._array = ranks.comm, np.diff(starts), array
         self.unknowns = int(starts[-1])
 
-    def product(self, dtype: np.dtype) -> cg_cpu.Product:
+    def product(self, dtype: np.dtype) -> matrices.Matrix:
         """The product for vectors of a dtype."""
         array, vector = self._array.astype(dtype, copy=False), np.empty(self.unknowns, dtype)
 
@@ -176,4 +176,4 @@ class DenseRows:
             self._comm.Allgatherv(p, [vector, self._counts])
             np.dot(array, vector, q)
 
-        return cg_cpu.Product(times)
+        return matrices.Matrix(times)

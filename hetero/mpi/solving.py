@@ -18,8 +18,8 @@ from hetero.imports import load
 from hetero.mpi.checkpoints import Checkpoint
 from hetero.mpi.products import DenseRows, HostVectors, Rows
 from hetero.mpi.ranks import Ranks
-from hetero.ops.krylov.cg_cpu import is_doubtful
-from hetero.ops.linear_systems.systems import CONVERGED, Outcome, is_safe, scaled
+from hetero.ops.krylov.matrices import is_doubtful
+from hetero.ops.linear_systems.systems import CONVERGED, Outcome, Solve, is_safe, scaled
 from hetero.pricing.plan import CPU
 from hetero.profile import inventory
 
@@ -111,7 +111,7 @@ def run(
                 saved.after(x, next(done))
 
         def true_residual(b: Any, x: Any, residual: float, bound: float, norm_b: float) -> float:
-            """`cg_cpu.true_residual`: in float64 where rounding to float32 may decide."""
+            """`matrices.true_residual`: in float64 where rounding to float32 may decide."""
             if not is_doubtful(b.dtype, rows.unknowns, residual, bound, norm_b):
                 return residual
             b, x = (vectors.on_host(v).astype(np.float64) for v in (b, x))
@@ -119,25 +119,25 @@ def run(
             rows.product(q.dtype).times(x, q)
             return host.norm(b - q)
 
-        def solve(b: Any, x: Any, atol: float, maxiter: int, report: Any) -> Outcome:
-            """Iterate; ``report`` gives x at the caller's scale."""
+        def solve(b: Any, x: Any, asked: Solve) -> Outcome:
+            """Iterate; the callback gives x at the caller's scale."""
+            report = asked.callback
             at_zero = not ranks.most(np.any(x))
             rhs, u = vectors.hold(b), vectors.hold(x)
             norm_b = vectors.norm(rhs)
             watched = report and (lambda u: watch(lambda: report(vectors.on_host(u))))
-            given = product, vectors, true_residual, goal["rtol"], M
-            iterate = load("hetero.ops.krylov.cg_cpu").iterate
-            outcome = iterate(*given, rhs, u, atol, maxiter, watched, norm_b, at_zero)
+            given = product, vectors, true_residual, M, rhs, u, asked._replace(callback=watched)
+            outcome = load("hetero.ops.krylov.cg").iterate(*given, norm_b, at_zero)
             np.copyto(x, vectors.on_host(u))
             return outcome._replace(right_side=norm_b)
 
         report = (lambda x: x) if called or saved else None
         limit = max(goal["maxiter"] - before, 0)
+        asked = Solve(None, goal["rtol"], goal["atol"], limit, report)
         if is_safe(host.norm(b), b.itemsize):
-            outcome = solve(b, x, goal["atol"], limit, report)
+            outcome = solve(b, x, asked)
         else:
-            given = {"callback": report, "most": ranks.most}
-            outcome = scaled(solve, b, x, atol=goal["atol"], maxiter=limit, **given)
+            outcome = scaled(solve, b, x, asked, ranks.most)
     outcome = outcome._replace(iterations=outcome.iterations + before)
     return outcome, {
         "device": CPU if place is None else place.name,

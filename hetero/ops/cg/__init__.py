@@ -12,18 +12,23 @@ from hetero import registry
 from hetero.arrays import Array, describe, is_device_array
 from hetero.calling import planner
 from hetero.imports import load
-from hetero.moving.results import staying
 from hetero.ops.cg import methods, operands  # the former registers them
-from hetero.ops.cg.operands import System, from_dims, problem
-from hetero.ops.linear_systems.solve import Solve, execute, on_host, warn
-from hetero.ops.linear_systems.systems import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE, Outcome
+from hetero.ops.cg.operands import from_dims, problem
+from hetero.ops.cg.preconditioners import times
+from hetero.ops.linear_systems.systems import (
+    CONVERGED,
+    LIMIT,
+    Outcome,
+    Solve,
+    execute,
+    on_host,
+    warn,
+)
 from hetero.pricing.plan import Plan
 from hetero.profile import inventory
 from hetero.tables import bind
 
 __all__ = ["OPERATION", "from_dims", "problem", "solve_cg"]
-
-_STOPPED = {LIMIT: 1, INDEFINITE: -1, NOT_FINITE: -2}
 
 
 def solve_cg(
@@ -113,12 +118,9 @@ def solve_cg(
     x, outcome = solved(A, b, x0, M, callback, (rtol, atol, maxiter), device, method)
     if outcome.status == CONVERGED:
         return x, 0
-    sign = _STOPPED[outcome.status]
-    if sign < 0:
-        residual = f"norm(b - A x) is {outcome.residual:.3g} for the x returned"
-        warn("solve_cg", outcome, residual)
-        return x, sign
-    return x, max(outcome.iterations, 1)
+    if outcome.info < 0:
+        warn("solve_cg", outcome, f"norm(b - A x) is {outcome.residual:.3g} for the x returned")
+    return x, outcome.info
 
 
 def solved(
@@ -135,51 +137,49 @@ def solved(
     def make() -> Callable[..., Any]:
         problem = operands.problem_of(matrix, rhs, x0, M, rtol, limit)
 
-        def priced() -> Callable[..., Any]:
-            now = planner.at_once(problem) if device is None and method is None else None
-            return partial(_solve, now or planner.plan(staying(problem, device), device, method))
+        def planned() -> Callable[..., Any]:
+            return partial(_solve, planner.of_call(problem, device, method))
 
-        if key is None or (device is None and not inventory.looked()):
-            return priced()
-        if not inventory.is_host_alone(device):
-            return priced()
+        looked = device is not None or inventory.looked()
+        if key is None or not looked or not inventory.is_host_alone(device):
+            return planned()
         # The CPU has one method for each layout, whatever the size; and where only the CPU can, it
         # serves whatever method was named.
         only = problem.device_obstacle is not None
-        return bind((operands.NAME, device, method, problem.layout, problem.dtype, only), priced)
+        return bind((operands.NAME, device, method, problem.layout, problem.dtype, only), planned)
 
     return bind(key, make)(matrix, rhs, x0, M, rtol, atol, limit, callback)
 
 
 def _solve(
-    plan: Plan, matrix: Any, rhs: Any, x0: Any, M: Any, rtol: float, atol: float, *limits: Any
+    plan: Plan, A: Any, b: Any, x0: Any, M: Any, rtol: float, atol: float, *limits: Any
 ) -> tuple[Any, Outcome]:
     """Run a plan for arguments that were checked; ``limits``: maxiter, callback."""
-    n = matrix.shape[0]
+    n = A.shape[0]
     dtype = np.dtype(plan.problem.dtype)
-    if len(rhs.shape) == 2:
-        rhs = rhs.reshape(n)
+    if len(b.shape) == 2:
+        b = b.reshape(n)
     if not n:
         return np.zeros(0, dtype), Outcome(CONVERGED, 0, 0.0)
-    system = System(matrix, dtype, M)
+    system = partial(operands.system_of, A, M, dtype)
     if isinstance(x0, str):
-        x0 = system.times_preconditioner(on_host(rhs, describe(rhs), dtype))
+        x0 = times(system(())[1], on_host(b, dtype))
     elif x0 is not None:
         x0 = x0.reshape(n)
-    on_device = plan.problem.layout == "dense" and is_device_array(matrix)
-    read = (describe(matrix),) if on_device else ()
-    done = execute(plan, Solve(system.on, rtol, atol, *limits), rhs, x0, read)
-    outcome, norm_b = done.outcome, done.outcome.right_side
+    on_device = plan.problem.layout == "dense" and is_device_array(A)
+    read = (describe(A),) if on_device else ()
+    x, outcome, *_ = execute(plan, Solve(system, rtol, atol, *limits), b, x0, read)
+    norm_b = outcome.right_side
     by_device = norm_b is not None and outcome.status == CONVERGED
-    if by_device and type(rhs) is type(done.x) is np.ndarray and not on_device:
+    if by_device and type(b) is type(x) is np.ndarray and not on_device:
         # In float64, where rounding to float32 may decide it.
         bound = max(rtol * norm_b, atol)
-        true_residual = load("hetero.ops.krylov.cg_cpu").true_residual
-        given = rhs.astype(dtype, copy=False), done.x, outcome.residual, bound, norm_b
-        residual = true_residual(system.on(())[0], *given)
+        true_residual = load("hetero.ops.krylov.matrices").true_residual
+        given = b.astype(dtype, copy=False), x, outcome.residual, bound, norm_b
+        residual = true_residual(system(())[0], *given)
         if residual != outcome.residual and not residual <= bound:
             outcome = outcome._replace(status=LIMIT, residual=residual)
-    return done.x, outcome
+    return x, outcome
 
 
 OPERATION = registry.register_operation(

@@ -4,17 +4,15 @@ They go on there from the same x and r, in the direction that is conjugate to th
 
 On the CPU an iteration takes c seconds, on the device g, and the move there M: the operands, and
 what the device needs to begin. So it pays from k = M / (c - g) iterations on. How many there are
-depends on the spectrum of A, which nobody knows beforehand. This is the ski rental problem with a
-forecast, by the residuals of the iterations done. c is measured while the solve runs, for BLAS is
+depends on the spectrum of A, which nobody knows beforehand: this is the ski rental problem, with a
+forecast by the residuals of the iterations done. c is measured while the solve runs, for BLAS is
 slower where others use the CPU; g and M are predicted.
 
-- Where k is no more than `least_iterations`, the device is faster from the beginning.
-- Else the solve begins on the CPU. From the `_FIRST` iteration on, the rate at which the residual
-  fell over the second half of the iterations gives the number R that are still to come. It moves
-  where R (c - g) is well above M, and where even with half of R the whole would take no more than
-  twice the best decision.
-- It stays where even twice R would not pay. Else it moves at last where waiting for one more
-  iteration could cost more than twice the best decision, which is Karlin's bound.
+- From the `_FIRST` iteration on, the rate at which the residual fell over the second half of the
+  iterations gives the number R that are still to come. The solve moves where R (c - g) is well
+  above M, and stays where even twice R would not pay.
+- Else it moves when the iterations done on the CPU would have paid for the move. That takes no more
+  than twice the best decision, which is Karlin's bound.
 
 References
 ----------
@@ -35,7 +33,7 @@ import numpy as np
 from hetero import profile, tables
 from hetero.devices.base import Device
 from hetero.imports import load
-from hetero.ops.cg.hybrid import Works
+from hetero.ops.cg.methods import work
 from hetero.ops.cg.operands import NAME, least_iterations
 from hetero.pricing import pricing
 from hetero.pricing.plan import CPU, Terms, total
@@ -48,7 +46,6 @@ if TYPE_CHECKING:
 
 _FIRST = 4  # iterations before a forecast is believed
 _MARGIN = 1.5  # times the move that the iterations still to come must save
-_WORST = 2.0  # times the best decision
 _MANY = 2.0  # times the iterations to expect
 _schedules = tables.new_table()
 
@@ -75,24 +72,17 @@ class Schedule(NamedTuple):
         CPU, and its time; ``bound``: the norm at which the solve ends; ``left``: iterations that
         may still be done.
         """
-        done, g, move = len(norms), self.device, self.move
-        c = min(seconds[done // 2 :])  # others disturb some of them
-        if c <= g:
+        done = len(norms)
+        saved = min(seconds[done // 2 :]) - self.device  # others disturb some of them
+        if saved <= 0.0:
             return False
-
-        def is_fair(more: float) -> bool:
-            """Whether a move now is at most `_WORST`, with ``more`` iterations to come."""
-            best = min((done + more) * c, move + (done + more) * g)
-            return done * c + move + more * g <= _WORST * best
-
         if done >= _FIRST:
             rest = min(_still_to_come(norms, bound), left)
-            if rest * (c - g) > _MARGIN * move and is_fair(rest / 2.0):
+            if rest * saved > _MARGIN * self.move:
                 return True
-            if 2.0 * rest * (c - g) < move:
+            if 2.0 * rest * saved < self.move:
                 return False
-        in_time = (done + 1) * c + move <= _WORST * (move + (done + 1) * g)
-        return not in_time and (is_fair(1) or done * (c - g) >= move)
+        return (done + 1) * saved > self.move
 
 
 def _still_to_come(norms: Sequence[float], bound: float) -> float:
@@ -105,21 +95,19 @@ def _still_to_come(norms: Sequence[float], bound: float) -> float:
     return max(math.log(norms[-1] / bound), 0.0) / rate
 
 
-def here(work: Works, problem: Problem, name: str) -> Schedule | None:
+def here(problem: Problem, name: str) -> Schedule | None:
     """The schedule on this machine; None where constants are not known."""
     moved = tuple([(o.strides, o.copies, o.pinned) for o in problem.inputs])
     key = name, problem.dims, problem.dtype, problem.options, moved
     if key in _schedules:
         return _schedules[key]
     now, info = tables.generation(), inventory.devices()[name]
-    schedule, *_ = _schedule(work, problem, name, info, profile.current()) or (None,)
+    schedule, *_ = _schedule(problem, name, info, profile.current()) or (None,)
     tables.remember(_schedules, key, schedule, now)
     return schedule
 
 
-def price(
-    work: Works, problem: Problem, name: str, info: dict[str, Any], constants: Profile
-) -> Price:
+def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile) -> Price:
     """The terms of a solve that moves in time; see `hetero.ops.cg.hybrid.price`.
 
     They are the mean of two solves that are foreseen right: one of the fewest iterations that any
@@ -127,7 +115,7 @@ def price(
     such that the mean number is the expected one, by which the other methods are priced. So this is
     the least price where the device pays from a number in between, and nowhere else.
     """
-    priced = _schedule(work, problem, name, info, constants)
+    priced = _schedule(problem, name, info, constants)
     if priced is None:
         return Price(None)
     schedule, moves, cpu = priced
@@ -152,7 +140,7 @@ def price(
 
 
 def _schedule(
-    work: Works, problem: Problem, name: str, info: dict[str, Any], constants: Profile
+    problem: Problem, name: str, info: dict[str, Any], constants: Profile
 ) -> tuple[Schedule, Terms, float] | None:
     """With the terms of the move, and the CPU's seconds before the first iteration."""
     one, two = (
@@ -179,16 +167,15 @@ class _Moves(Exception):
     """Ends the iterations on the CPU; with the residual and the next direction."""
 
 
-def solve(work: Works, device: Device, problem: Problem, arguments: Arguments) -> Outcome:
+def solve(device: Device, problem: Problem, arguments: Arguments) -> Outcome:
     """Solve A x = b for a dense A; where constants are not known, on the CPU."""
-    (b,), x, solve = arguments
-    schedule, limits = here(work, problem, device.name), solve.limits()
-    system, preconditioner = solve.system(())
+    (b,), x, asked = arguments
+    schedule, (A, M) = here(problem, device.name), asked.system(())
     norms: list[float] = []
     seconds: list[float] = []
     last = time.perf_counter()
 
-    def moves(square: float, bound: float, r: Any, z: Any, p: Any, rho: float) -> None:
+    def moves(square: float, bound: float, r: Any, p: Any) -> None:
         """Called after each iteration on the CPU."""
         nonlocal last
         now = time.perf_counter()
@@ -196,22 +183,18 @@ def solve(work: Works, device: Device, problem: Problem, arguments: Arguments) -
         seconds.append(now - last)
         last = now
         done = len(norms)
-        left = solve.maxiter - done if norms[-1] > bound else 0
-        if left and not done % (done // 32 + 1) and schedule.is_due(norms, seconds, bound, left):
-            if preconditioner is not None:
-                np.multiply(preconditioner, r, out=z)
-            raise _Moves(r, z + p.dtype.type(np.dot(r, z) / rho) * p)
+        left = asked.maxiter - done
+        if not done % (done // 32 + 1) and schedule.is_due(norms, seconds, bound, left):
+            raise _Moves(r, p)
 
     try:
         watch = moves if schedule is not None else None
-        cg_cpu = load("hetero.ops.krylov.cg_cpu")
-        return cg_cpu.solve(system, b, x, preconditioner=preconditioner, moves=watch, **limits)
+        return load("hetero.ops.krylov.cg").solve(A, b, x, asked, M, moves=watch)
     except _Moves as move:
         going_on, done = move.args, len(norms)
-    limits["maxiter"] -= done
+    rest = asked._replace(maxiter=asked.maxiter - done)
     with device.active():
-        there, M = solve.system((device,))
+        A, M = asked.system((device,))
         cg_device = load("hetero.ops.krylov.cg_device")
-        given = {"preconditioner": M, "going_on": going_on, **limits}
-        outcome = cg_device.solve((device,), there, b, x, **given)
+        outcome = cg_device.solve((device,), A, b, x, rest, M, going_on=going_on)
     return outcome._replace(iterations=outcome.iterations + done)

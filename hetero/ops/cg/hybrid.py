@@ -14,12 +14,12 @@ profile has the bandwidth of his Mv for it, with 40 n bytes accessed by 5 n mult
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hetero.devices.base import Device
 from hetero.imports import load
+from hetero.ops.cg.methods import work
 from hetero.ops.cg.operands import NAME
 from hetero.pricing import pricing
 from hetero.pricing.plan import CPU, Terms, total
@@ -33,18 +33,12 @@ if TYPE_CHECKING:
 
     from hetero.ops.linear_systems.systems import Outcome
 
-Works = Callable[[Problem, dict[str, Any]], Work]
 _MADE_OF = "A p there, vectors on the CPU"
 _OPERANDS = {"dense": 1, "csr": 3}  # of a matrix, ahead of the vectors
 
 
-def price(
-    work: Works, problem: Problem, name: str, info: dict[str, Any], constants: Profile
-) -> Price:
-    """The terms of a solve on a device; None where constants are not known.
-
-    ``work(problem, info)`` is that of the whole method.
-    """
+def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile) -> Price:
+    """The terms of a solve on a device; None where constants are not known."""
     key = name, info["kind"], NAME, "hybrid", problem.dtype, problem.layout
     model, own = constants.model(*key), constants.cost(*key)
     if model is None or own is None:
@@ -82,23 +76,17 @@ def _steps(
     }
 
 
-def solve(work: Any, device: Device, problem: Problem, arguments: Arguments) -> Outcome:
+def solve(device: Device, problem: Problem, arguments: Arguments) -> Outcome:
     """Solve A x = b. Arrays of the system that lie on the host are uploaded for this call."""
-    (b,), x, solve = arguments
-    system, M = solve.system((device,))
-    cg_cpu, cg_matrices = (load(f"hetero.ops.krylov.{name}") for name in ("cg_cpu", "cg_matrices"))
+    (b,), x, asked = arguments
+    system, M = asked.system((device,))
+    cg, cg_device = (load(f"hetero.ops.krylov.{name}") for name in ("cg", "cg_device"))
     with device.active():
-        vectors = load("hetero.ops.krylov.cg_vectors").Vectors((device,), system, b, x, b.dtype)
-        if type(system) in cg_matrices.KINDS:
-            product = cg_matrices.KINDS[type(system)](vectors, system, plain=True).times
-        else:
-            product = load("hetero.ops.krylov.cg_grids").product(vectors, system)
-        (part,) = vectors.parts
+        part, product = cg_device.product(device, system, b, x)
 
         def times(p: np.ndarray, q: np.ndarray) -> None:
             part.upload(p, "p")
             product()
             part.download("q", q)
 
-        A = cg_cpu.Product(times)
-        return cg_cpu.solve(A, b, x, preconditioner=M, **solve.limits())
+        return cg.solve(cg.Matrix(times), b, x, asked, M)

@@ -14,14 +14,13 @@ from hetero.arrays import HOST
 from hetero.imports import load
 from hetero.ops.cg.operands import NAME
 from hetero.ops.linear_systems.loops import ROWS, STENCILS
-from hetero.ops.linear_systems.solve import digits
+from hetero.ops.linear_systems.systems import Outcome, digits
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
-    from hetero.ops.linear_systems.systems import Outcome
 
 _LEAST_SHARED = 1024  # unknowns from which several devices may share
 _SPARSE = ("csr", "stencil2", "stencil3")
@@ -72,7 +71,7 @@ def _adaptive_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
     return reason
 
 
-def _work(problem: Problem, info: dict[str, Any]) -> Work:
+def work(problem: Problem, info: dict[str, Any]) -> Work:
     """One iteration: the matrix once, and ten passes over a vector, which a stencil stays with."""
     n, entries = problem.dims
     size = np.dtype(problem.dtype).itemsize
@@ -116,17 +115,14 @@ def _run(
     devices: tuple[Device, ...], problem: Problem, arguments: Arguments, plain: bool = False
 ) -> Outcome:
     """Solve; on the CPU, if ``plain``, with nothing that has to be compiled."""
-    (b,), x, solve = arguments
-    system, M = solve.system(devices)
-    limits = solve.limits()
+    (b,), x, asked = arguments
+    system, M = asked.system(devices)
     if not devices:
-        cg_cpu = load("hetero.ops.krylov.cg_cpu")
-        return cg_cpu.solve(system, b, x, preconditioner=M, plain=plain, **limits)
-    if len(devices) > 1 and solve.from_zero:  # which nobody wrote to x
+        return load("hetero.ops.krylov.cg").solve(system, b, x, asked, M, plain=plain)
+    if len(devices) > 1 and asked.from_zero:  # which nobody wrote to x
         x[...] = 0.0
     cg_device = load("hetero.ops.krylov.cg_device")
-    dtype = problem.dtype
-    return cg_device.solve(devices, system, b, x, preconditioner=M, dtype=dtype, **limits)
+    return cg_device.solve(devices, system, b, x, asked, M, dtype=problem.dtype)
 
 
 def _in_turn(module: str) -> dict[str, Any]:
@@ -134,14 +130,14 @@ def _in_turn(module: str) -> dict[str, Any]:
     and ``solve`` there."""
 
     def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Outcome:
-        return load(module).solve(_work, *devices, problem, arguments)
+        return load(module).solve(*devices, problem, arguments)
 
-    priced = registry.Composed(_work, lambda *problem: load(module).price(_work, *problem))
+    priced = registry.Composed(work, lambda *problem: load(module).price(*problem))
     return {"work": priced, "run": registry.HostRun(run, registry.IN_TURN)}
 
 
 def _row(kinds: tuple[str, ...], method: str, excludes: Any, run: Any = _run, **row: Any) -> None:
-    row = {"work": _work, "run": run} | row
+    row = {"work": work, "run": run} | row
     registry.register_method(operation=NAME, kinds=kinds, method=method, excludes=excludes, **row)
 
 

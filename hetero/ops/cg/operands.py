@@ -20,12 +20,19 @@ from hetero.arrays import (
     is_device_array,
     name_of,
 )
-from hetero.host import loops
 from hetero.imports import load
 from hetero.moving import transfer
-from hetero.ops.linear_systems.loops import CYCLES
-from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, digits, on_host
-from hetero.ops.linear_systems.systems import Csr, Dense, number_dtype, real_dtype, real_view
+from hetero.ops.cg.preconditioners import preconditioner_of
+from hetero.ops.linear_systems.systems import (
+    Csr,
+    Dense,
+    checked_limit,
+    checked_tolerance,
+    digits,
+    number_dtype,
+    on_host,
+    real_dtype,
+)
 from hetero.registry.problem import Problem, check_dims, compressed, shapes_of
 
 NAME = "cg"
@@ -267,99 +274,37 @@ def _facts(given: Any) -> Any:
     return ("operator", given.shape, given.dtype) if hasattr(given, "matvec") else _OTHER
 
 
-class System:
-    """A's own arrays in the solve's dtype, and the preconditioner for the CPU or a device."""
+def system_of(A: Any, M: Any, dtype: np.dtype, used: tuple[Any, ...]) -> tuple[Any, Any]:
+    """System and preconditioner in the solve's dtype, as those devices want them; none: the CPU.
 
-    def __init__(self, A: Any, dtype: np.dtype, M: Any) -> None:
-        self._matrix, self._dtype, self._M = A, dtype, M
+    The system is a Stencil, Csr, Dense or LinearOperator; for the other see `preconditioner_of`.
+    """
+    return _system(A, dtype, used), preconditioner_of(A, M, dtype, used)
 
-    def on(self, used: tuple[Any, ...]) -> tuple[Any, Any]:
-        """System and preconditioner as those devices want them; none: the CPU."""
-        return self._system(used), self._preconditioner(used)
 
-    def times_preconditioner(self, b: np.ndarray) -> np.ndarray:
-        """The product M b on the host."""
-        M, z = self._preconditioner(()), b.copy()
-        if callable(M):
-            M(real_view(b), real_view(z))
-        elif M is not None:
-            real_view(z)[...] *= M
-        return z
-
-    def _system(self, used: tuple[Any, ...]) -> Any:
-        A, dtype = self._matrix, self._dtype
-        if dtype.kind == "c":
-            if is_device_array(A):
-                A = on_host(A, describe(A), dtype)
-            return scipy()[2](np.asarray(A, dtype) if isinstance(A, np.ndarray) else A)
-        if hasattr(A, "stencil"):
-            return A.stencil
-        if hasattr(A, "indptr"):
-            return Csr(A.indptr, A.indices, A.data.astype(dtype, copy=False))
-        if not isinstance(A, np.ndarray) and not is_device_array(A):
-            return A
-        operand = describe(A)
-        strides = operand.staged_strides()
-        if len(used) == 1 and operand.dtype == dtype and strides is not None:
-            if operand.location == used[0].name:
-                return Dense(operand.pointer, A.shape[0], strides)
-            if operand.kept is not None:
-                with used[0].active():
-                    buffer, owner = transfer.staged_copy(used[0], A, operand)
-                return Dense(buffer, A.shape[0], strides, owner)
-        if operand.location != HOST:
-            A = on_host(A, operand, dtype)
-        A = np.asarray(A, dtype)
-        if not (A.flags.c_contiguous or A.flags.f_contiguous):
-            A = np.ascontiguousarray(A)
-        return Dense(A, A.shape[0], tuple(s // A.itemsize for s in A.strides))
-
-    def _preconditioner(self, used: tuple[Any, ...]) -> Any:
-        M, dtype = self._M, self._dtype
-        if M is None:
-            return None
-        if isinstance(M, str):
-            return self._inverse_diagonal() if M == "jacobi" else self._multigrid(used)
-        into = load("hetero.ops.krylov.cg_cpu").into
-        if np.ndim(M) == 1:
-            inverse = np.ascontiguousarray(M, dtype)
-            if dtype.kind != "c":
-                return inverse
-            return into("M times a vector", lambda r: inverse * r, dtype)
-        return into("M times a vector", scipy()[2](M).matvec, dtype)
-
-    def _inverse_diagonal(self) -> np.ndarray | None:
-        A = self._matrix
-        if hasattr(A, "stencil"):  # a constant diagonal changes no iterate
-            return None
+def _system(A: Any, dtype: np.dtype, used: tuple[Any, ...]) -> Any:
+    if dtype.kind == "c":
         if is_device_array(A):
-            A = on_host(A, describe(A), self._dtype)
-        with np.errstate(all="ignore"):
-            inverse = 1.0 / A.diagonal().real.astype(self._dtype.type(0).real.dtype)
-        return np.repeat(inverse, 2) if self._dtype.kind == "c" else inverse
-
-    def _multigrid(self, used: tuple[Any, ...]) -> Any:
-        """One cycle; on the CPU, where its loops are not compiled, the inverse itself."""
-        stencil, real = self._matrix.stencil, self._dtype.type(0).real.dtype
-        if used:
-            multigrid_device = load("hetero.ops.multigrid.multigrid_device")
+            A = on_host(A, dtype)
+        return scipy()[2](np.asarray(A, dtype) if isinstance(A, np.ndarray) else A)
+    if hasattr(A, "stencil"):
+        return A.stencil
+    if hasattr(A, "indptr"):
+        return Csr(A.indptr, A.indices, A.data.astype(dtype, copy=False))
+    if not isinstance(A, np.ndarray) and not is_device_array(A):
+        return A
+    operand = describe(A)
+    strides = operand.staged_strides()
+    if len(used) == 1 and operand.dtype == dtype and strides is not None:
+        if operand.location == used[0].name:
+            return Dense(operand.pointer, A.shape[0], strides)
+        if operand.kept is not None:
             with used[0].active():
-                return multigrid_device.DeviceHierarchy(used[:1], stencil, real)
-        if loops.is_ready(CYCLES.of(real)):
-            apply = load("hetero.ops.multigrid.multigrid_cpu").CpuHierarchy(stencil, real).apply
-        else:
-            inverse = load("hetero.ops.poisson.dst").applied(stencil, real)
-
-            def apply(r: np.ndarray, z: np.ndarray) -> None:
-                inverse(r.reshape(stencil.shape), z.reshape(stencil.shape))
-
-        if self._dtype.kind != "c":
-            return apply
-
-        def by_parts(r: np.ndarray, z: np.ndarray) -> None:
-            for part in (0, 1):
-                of_z = np.empty(r.size // 2, r.dtype)
-                apply(np.ascontiguousarray(r[part::2]), of_z)
-                z[part::2] = of_z
-
-        return by_parts
+                buffer, owner = transfer.staged_copy(used[0], A, operand)
+            return Dense(buffer, A.shape[0], strides, owner)
+    if operand.location != HOST:
+        A = on_host(A, dtype, operand)
+    A = np.asarray(A, dtype)
+    if not (A.flags.c_contiguous or A.flags.f_contiguous):
+        A = np.ascontiguousarray(A)
+    return Dense(A, A.shape[0], tuple(s // A.itemsize for s in A.strides))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,25 +18,15 @@ import numpy as np
 from hetero.devices import meetings
 from hetero.devices.base import Device
 from hetero.kernels.cg.plan_stencil import HALO
-from hetero.ops.krylov.cg_grids import Preconditioned, Sweeps, persistent
+from hetero.ops.krylov.cg import restarted
+from hetero.ops.krylov.cg_grids import Preconditioned, Sweeps, persistent, stencil_product
 from hetero.ops.krylov.cg_matrices import KINDS
 from hetero.ops.krylov.cg_vectors import Loop, Vectors
-from hetero.ops.linear_systems.systems import (
-    CONVERGED,
-    INDEFINITE,
-    LIMIT,
-    NOT_FINITE,
-    Csr,
-    Dense,
-    Outcome,
-    Stencil,
-    is_safe,
-    least_tolerance,
-    scaled,
-    unknowns,
-)
+from hetero.ops.linear_systems import systems
+from hetero.ops.linear_systems.exchange import Part
+from hetero.ops.linear_systems.systems import Csr, Dense, Outcome, Solve, Stencil
 
-_STATUS = {0: LIMIT, 1: CONVERGED, 2: INDEFINITE, 3: NOT_FINITE}
+_STATUS = (systems.LIMIT, systems.CONVERGED, systems.INDEFINITE, systems.NOT_FINITE)
 _LONGEST_BATCH = 1024
 
 
@@ -45,16 +35,13 @@ def solve(
     system: Stencil | Csr | Dense,
     b: Any,
     x: Any,
+    asked: Solve,
+    M: Any = None,
     *,
-    rtol: float,
-    atol: float,
-    maxiter: int,
-    preconditioner: Any = None,
-    callback: Callable[[np.ndarray], object] | None = None,
     dtype: Any = None,
     going_on: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Outcome:
-    """Solve A x = b for a symmetric positive definite A; see `cg_cpu.solve` for what is not listed.
+    """Solve A x = b for a symmetric positive definite A.
 
     Parameters
     ----------
@@ -63,10 +50,9 @@ def solve(
         and preconditioners of a device's own launches, take the first alone.
     system : Stencil, Csr or Dense
         Arrays on the host are uploaded for this call.
-    b, x : (n,) numpy.ndarray or device buffer
-        Right-hand side; start, and place of the result. Of one dtype, float32 or float64, and
-        contiguous. Device buffers lie on the only device.
-    preconditioner : optional
+    b, x : (n,) numpy.ndarray, or buffers of the only device
+        Right-hand side; start, and place of the result: contiguous, float32 or float64.
+    M : optional
         (n,) numpy.ndarray: the inverse of a diagonal matrix. Or for a stencil a `DeviceHierarchy`
         of the first device.
     dtype : optional
@@ -98,106 +84,87 @@ def solve(
     conjugate gradients for solving linear systems", J. Res. Nat. Bur. Stand. 49 (1952).
     """
     dtype = np.dtype(b.dtype if dtype is None else dtype)
-    diagonal = preconditioner if isinstance(preconditioner, np.ndarray) else None
-    M = preconditioner if diagonal is None else None
+    diagonal = M if isinstance(M, np.ndarray) else None
     used = list(devices)
     if isinstance(system, Stencil):
         used = used[: max(1, system.shape[0] // HALO)]
     on_device = isinstance(system, Dense) and not isinstance(system.array, np.ndarray)
-    if on_device or M is not None:
+    if on_device or M is not diagonal:
         used = used[:1]
 
-    def run(
-        b: Any, x: Any, atol: float, maxiter: int, callback: Any, checked: bool = True
-    ) -> Outcome | None:
+    def run(b: Any, x: Any, asked: Solve, checked: bool = True) -> Any:
         """Solve; None where the squares of b are not safe to work with, unless it is scaled."""
         # One device is active from here on, not for each launch.
         with used[0].active() if len(used) == 1 else meetings.turn(used):
             vectors = Vectors(used, system, b, x, dtype, diagonal)
             try:
-                loop = _loop(vectors, system, diagonal is not None, M, callback is not None)
-                limits = rtol, atol, maxiter, callback
-                return _iterate(loop, *limits, going_on, checked)
+                loop = _loop(vectors, system, M, asked.callback is not None)
+                return _iterate(loop, asked, going_on, checked)
             except BaseException:
                 with contextlib.suppress(Exception):
                     vectors.exchange.synchronize()
                 raise
 
-    if (outcome := run(b, x, atol, maxiter, callback, checked=False)) is not None:
+    if (outcome := run(b, x, asked, checked=False)) is not None:
         return outcome
-    limits = {"atol": atol, "maxiter": maxiter, "callback": callback}
     if isinstance(b, np.ndarray) and isinstance(x, np.ndarray):
-        return scaled(run, b, x, **limits)
+        return systems.scaled(run, b, x, asked)
     with devices[0].active():
-        rhs, start = (np.empty(unknowns(system), dtype) for _ in range(2))
+        rhs, start = (np.empty(systems.unknowns(system), dtype) for _ in range(2))
         devices[0].download(b, rhs)
         devices[0].download(x, start)
-        outcome = scaled(run, rhs, start, **limits)
+        outcome = systems.scaled(run, rhs, start, asked)
         devices[0].upload(start, x)
     return outcome
 
 
 def _iterate(
-    loop: Loop,
-    rtol: float,
-    atol: float,
-    maxiter: int,
-    callback: Callable[[np.ndarray], object] | None,
-    going_on: tuple[np.ndarray, np.ndarray] | None,
-    checked: bool,
+    loop: Loop, asked: Solve, going_on: tuple[np.ndarray, np.ndarray] | None, checked: bool
 ) -> Outcome | None:
     """Iterate, and begin anew from the true residual until that meets the tolerance.
 
-    An iteration, of which each device computes its own rows (M = 1, or a diagonal matrix):
+    An iteration, of which each device computes its own rows, with M = 1 or a diagonal matrix. The
+    numbers are the steps of Saad's algorithm 9.1 (see `cg`); r.z' is predicted, so that all
+    sums of an iteration are made at once:
 
-        q = A p
-        alpha = r.z / p.q,  r.z' = r.z - 2 alpha z.q + alpha^2 q.Mq,  beta = r.z' / r.z
-        x = x + alpha p,  r = r - alpha q,  z = M r,  p = z + beta p
+        3. q = A p,  alpha = r.z / p.q
+        7. r.z' = r.z - 2 alpha z.q + alpha^2 q.Mq,  beta = r.z' / r.z
+        4. x = x + alpha p   5. r = r - alpha q   6. z = M r   8. p = z + beta p
 
     The device decides when it stops, by r.r, which the host looks at once for many iterations.
     """
-    vectors = loop.vectors
-    # 1. r = b - A x and p = M r.
-    r_r, b_b = loop.residual()
-    if not (checked or is_safe(math.sqrt(b_b), vectors.dtype.itemsize)):
+    vectors, callback = loop.vectors, asked.callback
+    # 1. r = b - A x, z = M r, p = z.
+    first, norm_b = map(math.sqrt, loop.residual())
+    if not (checked or systems.is_safe(norm_b, vectors.dtype.itemsize)):
         loop.exchange.synchronize()  # before memory is free
         return None
-    status, done, first, before = CONVERGED, 0, r_r, r_r
-    if going_on is not None:
-        for vector, name in zip(going_on, ("r", "p"), strict=True):
-            vectors.parts[0].upload(vector, name)
-        before = math.inf  # the true residual may differ from the recurrence's
-    if math.isfinite(r_r + b_b):
-        vectors.copy("start", "x")
-    else:
-        status = NOT_FINITE
-    # 2. Until norm(r) <= tolerance for the true residual r.
-    tolerance = max(rtol * math.sqrt(b_b), atol)
-    target = tolerance * tolerance
+    vectors.copy("start", "x")
+    for vector, name in zip(going_on or (), ("r", "p"), strict=False):
+        vectors.parts[0].upload(vector, name)
+    bound, known = max(asked.rtol * norm_b, asked.atol), [first]
     # As on the CPU: what the recurrence says is not to be followed down to nothing.
-    lowest = max(target, least_tolerance(vectors.dtype) ** 2 * b_b)
-    while status == CONVERGED and r_r > target:
-        if done >= maxiter:
-            status = LIMIT
-            break
-        # 3. Iterate until the recurrence's own residual is small enough.
-        loop.start(lowest)
-        status, count = _until_stopped(loop, maxiter - done, callback)
-        done += count
+    lowest = max(bound, systems.least_tolerance(vectors.dtype) * norm_b)
+
+    def residual() -> float:
+        return known.pop() if known else math.sqrt(loop.residual()[0])
+
+    def steps(limit: int) -> tuple[str, int]:
+        # 2. for j = 0, 1, ..., until convergence
+        loop.start(lowest * lowest)
+        ended = _until_stopped(loop, limit, callback)
         loop.finish()
-        # 4. The true residual, and what it says of the recurrence's.
-        r_r, _ = loop.residual()
-        if not math.isfinite(r_r) and not np.isfinite(vectors.fetch()).all():
-            vectors.copy("x", "start")
-            status, r_r = NOT_FINITE, first
-        elif r_r <= target:
-            status = CONVERGED
-        elif status == CONVERGED and not r_r <= before / 4:
-            status = LIMIT
-        before = r_r
+        return ended
+
+    again = going_on is not None  # the true residual may differ from the recurrence's
+    ended = restarted(residual, steps, bound, asked.maxiter, once_more=again)
+    status, done, norm = ended
+    if status == systems.NOT_FINITE and not np.isfinite(vectors.fetch()).all():
+        vectors.copy("x", "start")
+        norm = first
     if isinstance(vectors.result, np.ndarray):
         vectors.fetch()
-    return Outcome(status, done, math.sqrt(r_r), math.sqrt(b_b))
+    return Outcome(status, done, norm, norm_b)
 
 
 def _until_stopped(loop: Loop, limit: int, callback: Any) -> tuple[str, int]:
@@ -226,11 +193,20 @@ def _until_stopped(loop: Loop, limit: int, callback: Any) -> tuple[str, int]:
     return _STATUS[status], count
 
 
-def _loop(vectors: Vectors, system: Any, diagonal: bool, M: Any, every: bool) -> Loop:
+def product(device: Device, system: Any, b: np.ndarray, x: Any) -> tuple[Part, Any]:
+    """The part of a solve on one device alone, and what starts q = A p by its buffers "p", "q"."""
+    vectors = Vectors((device,), system, b, x, b.dtype)
+    if isinstance(system, Stencil):
+        return vectors.parts[0], stencil_product(vectors)
+    return vectors.parts[0], KINDS[type(system)](vectors, system, plain=True).times
+
+
+def _loop(vectors: Vectors, system: Any, M: Any, every: bool) -> Loop:
     """The iteration that suits system and preconditioner, with its buffers."""
+    diagonal = isinstance(M, np.ndarray)
     if not isinstance(system, Stencil):
         return KINDS[type(system)](vectors, system, diagonal)
-    if M is not None:
+    if M is not None and not diagonal:
         return Preconditioned(vectors, system, M)
     resident = None if diagonal or every else persistent(vectors, system)
     return resident or Sweeps(vectors, system, diagonal, every)

@@ -18,7 +18,7 @@ from hetero.devices.cuda.cooperative import CooperativeKernel
 from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
-from hetero.kernels.cg.plan_stencil import X_HALO, GridShare
+from hetero.kernels.cg.plan_stencil import X_HALO
 from hetero.ops.krylov.cg_vectors import Loop, Step, Vectors
 from hetero.ops.linear_systems.exchange import BufferCopies
 from hetero.ops.linear_systems.partition import around, halo_copies, range_copies
@@ -35,7 +35,7 @@ class _OnGrid(Loop):
         self._slabs, self._dtype = vectors.slabs, vectors.dtype
         self._plane = math.prod(stencil.shape[1:])
         self._row_bytes = self._plane * self._dtype.itemsize
-        self._each = list(zip(self.parts, self._slabs, shares(vectors, stencil), strict=True))
+        self._each = list(zip(self.parts, self._slabs, vectors.grids, strict=True))
 
     def _bind_residual(
         self,
@@ -209,21 +209,12 @@ class Preconditioned(_OnGrid):
         return [([self._launches], ())]
 
 
-def shares(vectors: Vectors, stencil: Stencil) -> list[GridShare]:
-    """Each part's rows of the grid."""
-    return [
-        GridShare.of(*stencil, slab.own, low=slab.above > 0, high=slab.below > 0)
-        for slab in vectors.slabs
-    ]
-
-
 def persistent(vectors: Vectors, stencil: Stencil) -> Persistent | None:
     """The iteration in cooperative launches; None if grid, devices or software do not allow it."""
     if len(vectors.parts) > 1 and vectors.exchange.meeting is None:
         return None
     plans, kernels = [], []
-    each = zip(vectors.parts, vectors.slabs, shares(vectors, stencil), strict=True)
-    for part, slab, grid in each:
+    for part, slab, grid in zip(vectors.parts, vectors.slabs, vectors.grids, strict=True):
         device, target = part.device, part.device.target
         sharers = sum(other.device is device for other in vectors.parts)
         plan = plan_cg_stencil.cooperative(
@@ -247,9 +238,9 @@ def persistent(vectors: Vectors, stencil: Stencil) -> Persistent | None:
     return Persistent(vectors, stencil, plans, kernels)
 
 
-def product(vectors: Vectors, stencil: Stencil) -> Callable[[], None]:
+def stencil_product(vectors: Vectors) -> Callable[[], None]:
     """q = A p on one part, by its buffers of these names."""
-    (part,), (grid,) = vectors.parts, shares(vectors, stencil)
+    (part,), (grid,) = vectors.parts, vectors.grids
     part.allocate(vectors.n * vectors.dtype.itemsize, "p", "q")
     _, launch = plan_cg_stencil.stencil(grid, part.device.target, dtype=vectors.dtype.name)
     part.allocate(16 * launch.grid, "partial")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hetero.devices.base import Device
-from hetero.kernels.cg.plan_stencil import HALO, X_HALO
+from hetero.kernels.cg.plan_stencil import HALO, X_HALO, GridShare
 from hetero.ops.linear_systems.exchange import Bound, Exchange, Part
 from hetero.ops.linear_systems.partition import Slab, slabs, split
 from hetero.ops.linear_systems.systems import Stencil, unknowns
@@ -30,7 +30,7 @@ class Vectors:
 
     Of the ``parts``, with buffers "b", "x", "inverse", "record0", "record1": ``spans``, first
     element and the one after the last; ``beyond``, elements of neighbours before and after a part's
-    own x; ``slabs``, the rows of a stencil. ``result`` is the caller's x.
+    own x; ``slabs`` and ``grids``, the rows of a stencil. ``result`` is the caller's x.
     """
 
     def __init__(
@@ -46,6 +46,10 @@ class Vectors:
         if isinstance(system, Stencil):
             plane = math.prod(system.shape[1:])
             self.slabs = slabs(system.shape[0], len(devices), HALO)
+            self.grids = [
+                GridShare.of(*system, slab.own, low=slab.above > 0, high=slab.below > 0)
+                for slab in self.slabs
+            ]
         else:
             plane = 1
             self.slabs = [Slab(begin, end, 0, 0) for begin, end in split(self.n, len(devices))]
@@ -128,6 +132,7 @@ class Loop:
         """Compute r = b - A x, from where an iteration starts; returns r.r and b.b."""
         self.exchange.run(*self.before_residual)
         self.exchange.run(*self.residuals)
+        self.exchange.check()
         sums = self.exchange.total(*self.residual_sums)
         self.exchange.run(*self.after_residual)
         return sums[:2]

@@ -50,22 +50,18 @@ class Part(Workspace):
         return bound
 
     def build(self) -> None:
-        """Build what was bound so far, its files at the same time; the device is active."""
+        """Build what was bound so far, its files at the same time."""
         unbuilt, self.unbuilt = self.unbuilt, []
-        self.device.compile_ahead([(launch.source, launch.defines) for _, launch in unbuilt])
-        for bound, launch in unbuilt:
-            bound[0] = self.device.build(launch.source, launch.kernel, launch.defines)
+        with self.active():
+            self.device.compile_ahead([(launch.source, launch.defines) for _, launch in unbuilt])
+            for bound, launch in unbuilt:
+                bound[0] = self.device.build(launch.source, launch.kernel, launch.defines)
 
     def values(self, launch: Launch, **others: Any) -> list[Any]:
         """The arguments of a launch; see `bind`."""
-        buffers, numbers, found = self.buffers, self.numbers, []
-        for argument in launch.arguments:
-            if type(argument) is str:
-                argument = others.get(argument, argument)
-            if type(argument) is str:
-                argument = buffers[argument] if argument in buffers else numbers[argument]
-            found.append(argument)
-        return found
+        known = self.numbers | self.buffers
+        named = [others.get(argument, argument) for argument in launch.arguments]
+        return [known[name] if type(name) is str else name for name in named]
 
     def start(self, *launches: Bound) -> None:
         """Start launches in this part's stream; its device is active."""
@@ -227,8 +223,7 @@ class Exchange:
         """Build what was bound so far: no device is to wait while the host compiles for another."""
         for part in self.parts:
             if part.unbuilt:
-                with part.active():
-                    part.build()
+                part.build()
 
     def check(self) -> None:
         """Raise DeviceError if a device waited too long for another one; waits for all."""
@@ -248,14 +243,12 @@ class Exchange:
             part.numbers["first_block"] = sum(blocks[:number])
         return gather_copies([8 * sums * count for count in blocks])
 
-    def total(self, name: str, blocks: Sequence[int], sums: int) -> list[float]:
+    def total(self, name: str, blocks: Sequence[int], sums: int = 1) -> list[float]:
         """Add up block sums: of each part ``blocks`` rows of ``sums`` doubles; waits for them."""
-        self.check()
-        totals = np.zeros(sums)
-        for part, count in zip(self.parts, blocks, strict=True):
-            with np.errstate(over="ignore", invalid="ignore"):
-                totals += part.download(name, np.empty((count, sums))).sum(axis=0)
-        return totals.tolist()
+        each = zip(self.parts, blocks, strict=True)
+        rows = [part.download(name, np.empty((count, sums))) for part, count in each]
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.concatenate(rows).sum(axis=0).tolist()
 
     def at_once(self, task: Callable[[int], object], nbytes: int) -> None:
         """``task(number)`` for all parts, which copy ``nbytes`` together; see `at_once.run`."""

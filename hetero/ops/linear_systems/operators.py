@@ -80,9 +80,9 @@ class Poisson(LinearOperator):
             return result
         x, q = np.ascontiguousarray(x, self.dtype), np.empty(x.size, self.dtype)
         ready = loops.is_ready(STENCILS.of(self.dtype))
-        products = load("hetero.ops.krylov.cg_cpu")
-        product = (products.compiled if ready else products.uncompiled)(self.stencil, self.dtype)
-        product.times(x, q)
+        matrices = load("hetero.ops.krylov.matrices")
+        matrix = (matrices.compiled if ready else matrices.uncompiled)(self.stencil, self.dtype)
+        matrix.times(x, q)
         return q
 
     def _adjoint(self) -> Poisson:
@@ -109,10 +109,7 @@ class Poisson(LinearOperator):
 
     def eigenvalue_bounds(self) -> tuple[float, float]:
         """Smallest and largest eigenvalue: sums over the axes of 4 / h^2 sin^2 and cos^2."""
-        angles = [math.pi / (2 * (n + 1)) for n in self.grid]
-        weights = [4.0 / h**2 for h in self.spacing]
-        low = sum(w * math.sin(a) ** 2 for w, a in zip(weights, angles, strict=True))
-        return low, sum(w * math.cos(a) ** 2 for w, a in zip(weights, angles, strict=True))
+        return self.stencil.eigenvalue_bounds()
 
     def condition_number(self) -> float:
         """Largest over smallest eigenvalue."""

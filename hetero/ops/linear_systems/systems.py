@@ -1,14 +1,22 @@
-"""What solvers are given and what they give back; solves at another scale."""
+"""What solvers are given and what they give back, a plan of theirs run; solves at another scale."""
 
 from __future__ import annotations
 
 import math
+import operator
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetero.arrays import HOST, Operand, describe
+from hetero.errors import outside
+from hetero.host import pages
 from hetero.host.loops import Family, Serving, register
+from hetero.imports import load
+from hetero.pricing.plan import Plan
 
 CONVERGED = "converged"
 LIMIT = "iteration limit"
@@ -42,6 +50,26 @@ class Stencil(NamedTuple):
             (self.shape[0], *(1,) * flat, *self.shape[1:]),
             (weights[0], *(0.0,) * flat, *weights[1:]),
         )
+
+    def eigenvalue_bounds(self) -> tuple[float, float]:
+        """Smallest and largest eigenvalue: sums over the axes of 4 / h^2 sin^2 and cos^2."""
+        axes = [(4.0 / h**2, math.pi / (2 * (n + 1))) for n, h in zip(*self, strict=True)]
+        low = sum(weight * math.sin(angle) ** 2 for weight, angle in axes)
+        return low, sum(weight * math.cos(angle) ** 2 for weight, angle in axes)
+
+    def eigenvalues(self) -> list[np.ndarray]:
+        """Of -d^2/dx^2 along each axis: 4 / h^2 sin^2(pi k / (2 (n + 1))), float64."""
+        return [line_eigenvalues(n, 1.0 / h**2) for n, h in zip(*self, strict=True)]
+
+
+def line_eigenvalues(n: int, weight: float) -> np.ndarray:
+    """Eigenvalues of -d^2/dx^2 on n points with 1 / h^2 = ``weight``, float64."""
+    values = np.arange(1, n + 1, dtype=np.float64)  # in place: an axis may be all there is
+    values *= np.pi / (2 * (n + 1))
+    np.sin(values, out=values)
+    values *= values
+    values *= 4.0 * weight
+    return values
 
 
 def checked_spacing(spacing: Any, ndim: int) -> tuple[float, ...]:
@@ -93,6 +121,75 @@ class Outcome(NamedTuple):
     residual: float  # 2-norm of the true residual b - A x of the x that is returned
     right_side: float | None = None  # 2-norm of b; None from a solver that did not need it
 
+    @property
+    def info(self) -> int:
+        """What SciPy's solvers return: 0, the iterations done, or below 0 where it broke down."""
+        if self.status == LIMIT:
+            return max(self.iterations, 1)
+        return {CONVERGED: 0, INDEFINITE: -1, NOT_FINITE: -2}[self.status]
+
+
+def judged(
+    residual: float, bound: float, otherwise: str, iterations: int, right_side: float
+) -> Outcome:
+    """The outcome of a solve that ended with a residual; ``otherwise`` is why where that is above
+    the bound."""
+    status = CONVERGED if residual <= bound else otherwise
+    if not math.isfinite(residual):
+        status = NOT_FINITE
+    return Outcome(status, iterations, residual, right_side)
+
+
+class Solve(NamedTuple):
+    """What a solver's ``run`` gets; done when norm(b - A x) <= max(rtol norm(b), atol)."""
+
+    # A Stencil, or ``system(devices)``: system and preconditioner there, of none for the CPU.
+    system: Any
+    rtol: float
+    atol: float
+    maxiter: int
+    callback: Callable[[Any], object] | None = None  # called with x after each iteration
+    exactly: bool = False  # makes maxiter iterations whatever the residual is, if it can
+    from_zero: bool = False  # starts from zero, which x of several devices need not hold
+    lenient: bool = False  # a residual that rounding x leaves will do
+    measured: bool = True  # the residual is asked for, also of a direct solve, which needs none
+
+
+def execute(plan: Plan, asked: Solve, b: Any, x0: Any, read: tuple[Operand, ...] = ()) -> Any:
+    """Run a solve's plan from the caller's x0, for a result where b lies: an `execution.Done`, its
+    value of the caller's array type.
+
+    ``read`` describes device arrays that the system holds.
+    """
+    execution = load("hetero.calling.execution")
+    asked = asked._replace(from_zero=x0 is None)
+    problem, dtype = plan.problem, np.dtype(plan.problem.dtype)
+    rhs, operand = b, describe(b)
+    if operand.location == HOST or operand.dtype != dtype or not operand.is_c_contiguous():
+        rhs = on_host(b, dtype, operand)
+    moved = (operand if rhs is b else describe(rhs)).unkept()
+    if moved.location != problem.output.location:
+        output = problem.output._replace(location=moved.location)
+        plan = replace(plan, problem=replace(problem, output=output))
+    start = 0.0 if x0 is None else on_host(x0, dtype).reshape(moved.shape)
+    # A plan that is remembered for all sizes does not tell how long the result is.
+    stays = problem.next_device is not None
+    out = pages.empty(moved.shape, dtype) if moved.location == HOST and not stays else None
+    call = execution.Call((rhs,), (moved,), out, options=asked, start=start, read=read)
+    done = execution.run(plan, call)
+    if moved.location != operand.location:
+        done = done._replace(value=like(b, done.value))
+    return done
+
+
+def warn(what: str, outcome: Any, residual: str) -> None:
+    """A RuntimeWarning, of the public function's caller, that tells why a solve ended."""
+    warnings.warn(
+        f"{what} stopped after {outcome.iterations} iterations: {outcome.status}; {residual}",
+        RuntimeWarning,
+        stacklevel=outside(),
+    )
+
 
 def least_tolerance(dtype: Any) -> float:
     """What stands for a relative tolerance of 0: a thousandth of rounding."""
@@ -118,6 +215,52 @@ def number_dtype(**dtypes: Any) -> np.dtype:
     return np.dtype(("fd", "FD")[is_complex][not small])
 
 
+def checked_tolerance(name: str, value: Any) -> float:
+    """A tolerance as float; ValueError where it is no number, negative or NaN."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a number of at least 0, got {value!r}") from None
+    if not number >= 0.0:
+        raise ValueError(f"{name} must be at least 0, got {value!r}")
+    return number
+
+
+def checked_limit(maxiter: Any, default: int) -> int:
+    """``maxiter`` as int; ValueError where it is no whole number, or negative."""
+    if maxiter is None:
+        return default
+    try:
+        number = operator.index(maxiter)
+    except TypeError:
+        raise ValueError(f"maxiter must be a whole number, got {maxiter!r}") from None
+    if number < 0:
+        raise ValueError(f"maxiter must be at least 0, got {maxiter!r}")
+    return number
+
+
+def digits(rtol: float, dtype: np.dtype) -> float:
+    """ln of the factor a residual must shrink by, no further than rounding lets it."""
+    return -math.log(min(max(rtol, float(np.finfo(dtype).eps)), 1.0))
+
+
+def on_host(array: Any, dtype: np.dtype, operand: Operand | None = None) -> np.ndarray:
+    """Values of an array on the host, C-contiguous and of the solve's dtype."""
+    operand = describe(array) if operand is None else operand
+    if operand.location != HOST:
+        transfer = load("hetero.moving.transfer")
+        array = transfer.to_host(array, operand)
+    return np.ascontiguousarray(array, dtype)
+
+
+def like(array: Any, values: np.ndarray) -> Any:
+    """Host values as a new array of the kind of a device array, on its device."""
+    transfer = load("hetero.moving.transfer")
+    made, _ = transfer.empty_like(array, describe(array), values.shape, values.dtype)
+    transfer.from_host(values, made, describe(made))
+    return made
+
+
 def is_safe(norm: float, itemsize: int) -> bool:
     """Whether a solve may begin with a right-hand side of this norm as it is.
 
@@ -129,13 +272,10 @@ def is_safe(norm: float, itemsize: int) -> bool:
 
 
 def scaled(
-    run: Callable[..., Outcome],
+    run: Callable[[np.ndarray, np.ndarray, Solve], Outcome],
     b: np.ndarray,
     x: np.ndarray,
-    *,
-    atol: float,
-    maxiter: int,
-    callback: Callable[[np.ndarray], object] | None = None,
+    asked: Solve,
     most: Callable[[float], float] = float,
 ) -> Outcome:
     """Solve A x = b with the largest element of b brought to about 1 by a power of two.
@@ -143,10 +283,10 @@ def scaled(
     A x = b and A (s x) = s b have the same iterates but for the factor s, and a power of two costs
     no digits. The norms and scalar products of a solve then stay in the middle of the range.
 
-    ``run(b, x, atol, maxiter, callback)`` solves from x, which it overwrites, and gives an
-    `Outcome`. A start next to which b vanishes is taken for zero. ``callback`` gets x at its own
-    scale; CONVERGED only where x itself, rounded to that, meets the tolerance. ``most`` gives the
-    largest number of all processes that hold parts of b and x.
+    ``run(b, x, asked)`` solves from x, which it overwrites. A start next to
+    which b vanishes is taken for zero. The callback gets x at its own scale; CONVERGED only where x
+    itself, rounded to that, meets the tolerance. ``most`` gives the largest number of all processes
+    that hold parts of b and x.
     """
     with np.errstate(all="ignore"):
         largest = most(np.abs(real_view(b)).max(initial=0.0))
@@ -159,20 +299,20 @@ def scaled(
         rhs, y = times_power(b, -exponent), times_power(x, -exponent)
         if not most(np.abs(real_view(y)).max(initial=0.0)) <= _SAFE[real_view(y).itemsize]:
             y[...] = 0.0
-        tolerance = float(np.ldexp(atol, -exponent))
-        report = None if callback is None else lambda y: callback(times_power(y, exponent))
+        report = asked.callback and (lambda y: asked.callback(times_power(y, exponent)))
+        there = asked._replace(atol=float(np.ldexp(asked.atol, -exponent)), callback=report)
+        look = there._replace(maxiter=0, callback=None)
         start = y.copy()
-        outcome = run(rhs, y, tolerance, maxiter, report)
+        outcome = run(rhs, y, there)
         result = times_power(y, exponent)
         if most(not np.isfinite(result).all()):
-            outcome = run(rhs, start, tolerance, 0, None)._replace(
-                status=NOT_FINITE, iterations=outcome.iterations
-            )
+            residual = run(rhs, start, look).residual
+            outcome = outcome._replace(status=NOT_FINITE, residual=residual)
         elif outcome.iterations or outcome.status == CONVERGED:
             x[...] = result
             rounded = times_power(result, -exponent)
             if most((rounded != y).any()):
-                again = run(rhs, rounded, tolerance, 0, None)
+                again = run(rhs, rounded, look)
                 status = LIMIT if outcome.status == CONVERGED != again.status else outcome.status
                 outcome = outcome._replace(status=status, residual=again.residual)
         residual = float(np.ldexp(outcome.residual, exponent))

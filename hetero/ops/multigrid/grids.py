@@ -28,10 +28,11 @@ from hetero.kernels.multigrid.transfers import Transfer, transfer
 from hetero.ops.linear_systems.systems import (
     CONVERGED,
     LIMIT,
-    NOT_FINITE,
     ROUNDING,
     Outcome,
     Stencil,
+    judged,
+    line_eigenvalues,
 )
 
 # Over-relaxation, by which a V(1,1)-cycle leaves 0.05 in 2-D and 0.08 in 3-D, of 0.14 and 0.2; the
@@ -104,7 +105,7 @@ def coarsest_inverse(grid: Grid) -> np.ndarray:
         vectors.append(math.sqrt(2.0 / (n + 1)) * np.sin(np.pi / (n + 1) * np.outer(k, k)))
         along = [1] * len(grid.shape)
         along[axis] = n
-        values = values + (4.0 * w * np.sin(0.5 * np.pi / (n + 1) * k) ** 2).reshape(along)
+        values = values + line_eigenvalues(n, w).reshape(along)
     inverse = np.einsum("ik,ak,kyx->iayx", vectors[0], vectors[0], 1.0 / values)
     inverse = np.einsum("jy,by,iayx->ijabx", vectors[1], vectors[1], inverse)
     inverse = np.einsum("lx,cx,ijabx->ijlabc", vectors[2], vectors[2], inverse)
@@ -171,7 +172,4 @@ class Hierarchy:
             if not self.exact and (not residual > bound or stalled or done == maxiter):
                 residual = self.norms(f, u)[0]
                 stalled = stalled or (done > 1 and residual > _STALLED * before)
-        status = CONVERGED if residual <= bound else ROUNDING if stalled else LIMIT
-        if not math.isfinite(residual):
-            status = NOT_FINITE
-        return Outcome(status, done, residual, whole)
+        return judged(residual, bound, ROUNDING if stalled else LIMIT, done, whole)

@@ -15,8 +15,7 @@ from hetero.host import threads
 from hetero.host.loops import as_loops_take
 from hetero.kernels.cpu import multigrid
 from hetero.kernels.multigrid import transfers
-from hetero.ops.linear_systems.solve import Solve
-from hetero.ops.linear_systems.systems import Outcome, Stencil
+from hetero.ops.linear_systems.systems import Outcome, Solve, Stencil
 from hetero.ops.multigrid import grids
 
 _TILE_PLANES = 32  # coarse planes of a tile: twice as many fine ones, and six more are read

@@ -15,7 +15,7 @@ import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,7 @@ from hetero.kernels.multigrid import plan as plan_multigrid
 from hetero.kernels.multigrid import transfers
 from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Exchange, Part
 from hetero.ops.linear_systems.partition import range_copies
-from hetero.ops.linear_systems.solve import Solve
-from hetero.ops.linear_systems.systems import Outcome, Stencil
+from hetero.ops.linear_systems.systems import Outcome, Solve, Stencil
 from hetero.ops.multigrid import grids
 
 Vector = Sequence[Any]  # a buffer of each device
@@ -109,7 +108,8 @@ class Memory(Part):
         rows = [z * finest.shape[1] for z in self.writes]
         box = (*finest.shape, *finest.weights, *rows, self.sum_blocks)
         defines = (("REAL", REAL[dtype.name]), ("THREADS", _SUM_THREADS))
-        self._squares = Launch(
+        # The "squares" of f - A u and of f, by blocks.
+        self.squares = Launch(
             *("multigrid_squares.cu", "squares", defines, self.sum_blocks, _SUM_THREADS),
             ("u", "f", "squares", *box),
         )
@@ -172,15 +172,6 @@ class Memory(Part):
         if number:
             self._bound[step, symmetric] = bound
         return bound
-
-    def bind_squares(self, f: Any, u: Any) -> Bound:
-        """What gives the "squares" of f - A u and of f, by blocks."""
-        return self.bind(self._squares, f=f, u=u)
-
-    def roots(self, name: str, shape: tuple[int, int]) -> tuple[float, ...]:
-        """Roots of sums over blocks, a column each; waits for them."""
-        with np.errstate(all="ignore"):
-            return tuple(np.sqrt(self.download(name, np.empty(shape)).sum(axis=0)).tolist())
 
 
 class DeviceHierarchy(grids.Hierarchy):
@@ -278,19 +269,19 @@ class DeviceHierarchy(grids.Hierarchy):
         for memory, bound in zip(self.memories, squares, strict=True):
             with memory.active():
                 memory.start(bound)
-        found = (memory.roots("squares", (memory.sum_blocks, 2)) for memory in self.memories)
-        residuals, wholes = zip(*found, strict=True)
-        return math.hypot(*residuals), math.hypot(*wholes)
+        residual, whole = self.exchange.total("squares", [m.sum_blocks for m in self.memories], 2)
+        return math.sqrt(residual), math.sqrt(whole)
 
     def _squares(self, f: Vector, u: Vector) -> list[Bound]:
-        return [m.bind_squares(*own) for m, *own in zip(self.memories, f, u, strict=True)]
+        each = zip(self.memories, f, u, strict=True)
+        return [memory.bind(memory.squares, f=own, u=other) for memory, own, other in each]
 
     def residual(self) -> float:
         if not self.memories[0].levels:
             return math.nan
         # Of devices that did not meet it is the one before: the solve stalls, and `norms` looks.
-        sums = [m.roots("sums0", (m.levels[0].blocks, 1))[0] for m in self.memories]
-        return math.hypot(*sums)
+        blocks = [memory.levels[0].blocks for memory in self.memories]
+        return math.sqrt(*self.exchange.total("sums0", blocks))
 
     def zero(self, u: Vector) -> None:
         nbytes = self.grids[0].points * self._dtype.itemsize
@@ -326,42 +317,32 @@ def solve(devices: Sequence[Device], asked: Solve, f: Any, u: Any, dtype: Any) -
 
     Several devices are of one kind, and one may come several times; then the grid is one that
     `grids.is_shared`. ``f`` and ``u``, which is the start unless that is zero and gets the result,
-    are contiguous buffers of ``dtype``, or of several devices arrays of the stencil's shape.
+    are contiguous buffers of ``dtype``, or of several devices arrays of the stencil's shape. They
+    keep the hierarchy for the next solve, until one of them lets go or fails.
     """
-    several = len(devices) > 1
-    with (
-        meetings.turn(devices) if several else devices[0].active(),
-        held(devices, asked.system, np.dtype(dtype)) as own,
-    ):
-        if several:
-            return own.solve_shared(asked, f, u)
-        return own.solve([f], [u], asked.rtol, asked.maxiter)
-
-
-@contextlib.contextmanager
-def held(devices: Sequence[Device], stencil: Stencil, dtype: np.dtype) -> Iterator[DeviceHierarchy]:
-    """A hierarchy on devices that have their turn, for this thread alone. They keep it for the next
-    solve, until one of them lets go or fails."""
-    devices = devices[: grids.LEAST_PLANES // 2]
-    make = functools.partial(DeviceHierarchy, devices, stencil, dtype)
-    key, storages = (stencil, dtype, tuple(device.name for device in devices)), []
-    for device in dict.fromkeys(devices):
-        with device.active():
-            storages.append(device.storage())
+    several, devices = len(devices) > 1, devices[: grids.LEAST_PLANES // 2]
+    key = asked.system, np.dtype(dtype), tuple(device.name for device in devices)
+    make, storages = functools.partial(DeviceHierarchy, devices, *key[:2]), []
 
     def keep(hierarchy: DeviceHierarchy | None) -> None:
         for storage in storages:
             storage.put(_PURPOSE, key, hierarchy, _KEPT)
 
-    hierarchy, *others = {storage.find(_PURPOSE, key) for storage in storages}
-    if hierarchy is None or others:
-        keep(hierarchy := make())
-    with locks.sole(hierarchy, make) as own:
-        try:
-            yield own
-        except BaseException:
-            keep(None)  # devices may have met unequally often
-            if len(devices) > 1:
-                with contextlib.suppress(Exception):
-                    own.exchange.synchronize()
-            raise
+    with meetings.turn(devices) if several else devices[0].active():
+        for device in dict.fromkeys(devices):
+            with device.active():
+                storages.append(device.storage())
+        hierarchy, *others = {storage.find(_PURPOSE, key) for storage in storages}
+        if hierarchy is None or others:
+            keep(hierarchy := make())
+        with locks.sole(hierarchy, make) as own:
+            try:
+                if several:
+                    return own.solve_shared(asked, f, u)
+                return own.solve([f], [u], asked.rtol, asked.maxiter)
+            except BaseException:
+                keep(None)  # devices may have met unequally often
+                if several:
+                    with contextlib.suppress(Exception):
+                        own.exchange.synchronize()
+                raise

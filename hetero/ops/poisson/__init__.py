@@ -12,11 +12,20 @@ from hetero import registry
 from hetero.arrays import HOST, Array, array_or_spec, describe
 from hetero.calling import planner
 from hetero.host import pages
+from hetero.imports import load
 from hetero.moving.results import staying
-from hetero.ops.linear_systems.solve import Solve, Solved, checked_limit, checked_tolerance, warn
-from hetero.ops.linear_systems.systems import CONVERGED, Stencil, checked_spacing, least_tolerance
+from hetero.ops.linear_systems.systems import (
+    CONVERGED,
+    Solve,
+    Stencil,
+    checked_limit,
+    checked_spacing,
+    checked_tolerance,
+    least_tolerance,
+    warn,
+)
 from hetero.ops.poisson import methods
-from hetero.ops.poisson.equation import Equation, Face, checked_faces, is_ordinary, solve
+from hetero.ops.poisson.equation import Face, checked_faces, is_ordinary, solve
 from hetero.ops.poisson.methods import JACOBI, NAME, UNLIMITED, from_dims, problem
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
@@ -131,9 +140,7 @@ def solve_poisson(
 
     def make() -> Callable[..., Any]:
         asked = {"spacing": spacing, "rtol": rtol, "maxiter": maxiter, "method": method}
-        asked_for = problem(f, x0=x0, **asked)
-        plan = planner.at_once(asked_for) if device is method is None else None
-        plan = plan or planner.plan(staying(asked_for, device), device, method)
+        plan = planner.of_call(problem(f, x0=x0, **asked), device, method)
         return _bound(plan, spacing, rtol, maxiter)
 
     # A plan that is made before devices are looked for is not the last one.
@@ -171,30 +178,15 @@ def _bound(
         measured=False,
     )
 
-    def general(
-        f: Any, x0: Any, faces: list[Face], return_info: bool, solved: Solved | None = None
-    ) -> Any:
-        """Run the plan, unless ``solved`` is its result, and judge that."""
-        measured = wanted._replace(measured=return_info)
-        result = solve(plan, measured, Equation(f, x0, spacing, faces), solved)
-        x, outcome, device, method = result.solved
+    def general(f: Any, x0: Any, faces: list[Face], return_info: bool, done: Any = None) -> Any:
+        """Run the plan, unless ``done`` is its result, and judge that."""
+        done, info = solve(plan, wanted._replace(measured=return_info), f, x0, faces, done)
+        outcome, method = done.outcome, done.method
         as_asked = wanted.exactly and method == JACOBI and outcome.iterations == maxiter
-        converged = result.converged(to_rounding=not rtol)
-        if not converged and not (as_asked and math.isfinite(outcome.residual)):
-            relative = f"{result.relative_residual:.3g} of norm(f), rtol is {tolerance:.3g}"
+        if not info["converged"] and not (as_asked and math.isfinite(outcome.residual)):
+            relative = f"{info['relative_residual']:.3g} of norm(f), rtol is {tolerance:.3g}"
             warn(f"solve_poisson ({method})", outcome, f"norm(f - A u) is {relative}")
-        if not return_info:
-            return x
-        return x, {
-            "device": device,
-            "method": method,
-            "iterations": outcome.iterations,
-            "residual": result.residual,
-            "relative_residual": result.relative_residual,
-            "converged": converged,
-            "status": "converged" if converged else outcome.status,
-            "plan": plan,
-        }
+        return (done.value, info) if return_info else done.value
 
     (of_f, *others), on_cpu = asked.inputs, chosen.implementation.run
     is_host = chosen.device == CPU and of_f.location == HOST and asked.next_device is None
@@ -213,7 +205,8 @@ def _bound(
         outcome = on_cpu((), asked, Arguments((np.ascontiguousarray(f, dtype),), u, wanted))
         if outcome.status == CONVERGED and math.isnan(outcome.residual):
             return u
-        return general(f, x0, faces, return_info, Solved(u, outcome, CPU, chosen.method))
+        Done = load("hetero.calling.execution").Done
+        return general(f, x0, faces, return_info, Done(u, outcome, CPU, chosen.method))
 
     return at_once
 

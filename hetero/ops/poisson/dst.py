@@ -23,8 +23,7 @@ from hetero.host import cpu, loops
 from hetero.imports import load
 from hetero.kernels.common.launch import REAL
 from hetero.ops.linear_systems.loops import CYCLES
-from hetero.ops.linear_systems.solve import Solve
-from hetero.ops.linear_systems.systems import CONVERGED, NOT_FINITE, ROUNDING, Outcome, Stencil
+from hetero.ops.linear_systems.systems import CONVERGED, ROUNDING, Outcome, Solve, Stencil, judged
 from hetero.profile.inventory import loop_threads
 
 _DOUBLE = np.dtype(np.float64)
@@ -36,6 +35,7 @@ _FEW = 256  # points that are solved in float64 as fast as in float32
 _TRANSFORMS = 4.5  # roundings of f, at most, that transforms leave; and less than that of u
 _COMPILED = "hetero.ops.multigrid.multigrid_cpu"  # its `norms` takes a seventh of NumPy's time
 _serving = loops.Serving(CYCLES, _COMPILED, __name__)
+_bounds = functools.lru_cache(maxsize=64)(Stencil.eigenvalue_bounds)
 
 _PURPOSE = "sine transforms"
 _KEPT = 4  # solvers in each context
@@ -62,22 +62,7 @@ def solve(devices: Sequence[Device], asked: Solve, f: Any, u: Any, dtype: Any) -
             size, whole, done = solver.solve(f, u, asked.rtol)
     if size is None:
         return Outcome(CONVERGED, done, math.nan)
-    if not math.isfinite(size):
-        return Outcome(NOT_FINITE, done, size, whole)
-    return Outcome(CONVERGED if size <= asked.rtol * whole else ROUNDING, done, size, whole)
-
-
-def eigenvalues(stencil: Stencil) -> list[np.ndarray]:
-    """Eigenvalues of -d^2/dx^2 along each axis: 4 / h^2 sin^2(pi k / (2 (n + 1))), float64."""
-    found = []
-    for n, h in zip(stencil.shape, stencil.spacing, strict=True):
-        values = np.arange(1, n + 1, dtype=np.float64)  # in place: an axis may be all there is
-        values *= np.pi / (2 * (n + 1))
-        np.sin(values, out=values)
-        values *= values
-        values *= 4.0 / h**2
-        found.append(values)
-    return found
+    return judged(size, asked.rtol * whole, ROUNDING, done, whole)
 
 
 @functools.lru_cache(maxsize=64)
@@ -87,7 +72,7 @@ def applied(stencil: Stencil, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarr
     shape = stencil.shape
     points = math.prod(shape)
     workers = 1 if points < _SERIAL else loop_threads(cpu.describe()["cores"])
-    lines = [values.astype(dtype) for values in eigenvalues(stencil)]
+    lines = [values.astype(dtype) for values in stencil.eigenvalues()]
     if points <= _BLOCK:
         sums = functools.reduce(np.add.outer, lines[1:])
         sums = np.add.outer(lines[0], sums)
@@ -115,14 +100,6 @@ def applied(stencil: Stencil, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarr
     return apply
 
 
-@functools.lru_cache(maxsize=64)
-def _bounds(stencil: Stencil) -> tuple[float, float]:
-    """About the smallest and the largest eigenvalue."""
-    sizes = [(4.0 / h**2, n) for n, h in zip(stencil.shape, stencil.spacing, strict=True)]
-    low = sum(weight * math.sin(math.pi / (2 * (n + 1))) ** 2 for weight, n in sizes)
-    return low, sum(weight for weight, _ in sizes)
-
-
 def _norm(v: np.ndarray) -> float:
     """2-norm, in v's own precision and range."""
     v = v.reshape(-1)
@@ -136,7 +113,7 @@ def _norm_in_double(v: np.ndarray) -> float:
 def residual(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> np.ndarray:
     """f - A u."""
     r = np.empty_like(f, order="C")
-    product = load("hetero.ops.krylov.cg_cpu").uncompiled(stencil, f.dtype)
+    product = load("hetero.ops.krylov.matrices").uncompiled(stencil, f.dtype)
     product.times(u.reshape(-1), r.reshape(-1))
     return np.subtract(f, r, out=r)
 
@@ -232,7 +209,7 @@ class Solver:
         self._defines = (("REAL", REAL[name]), ("THREADS", _THREADS))
         self._transform = functools.cache(functools.partial(made, device, dtype=name))
         memory = self._memory = Workspace(device, _PURPOSE)
-        values = np.concatenate([[0.0] * flat, *eigenvalues(stencil)])
+        values = np.concatenate([[0.0] * flat, *stencil.eigenvalues()])
         self._eigenvalues = memory.upload(values.astype(self._dtype))
         self._chunks = {n: self._rows_of_a_chunk(n) for n in self._axes}
         most = max(rows * 2 * (n + 2) for n, rows in self._chunks.items())

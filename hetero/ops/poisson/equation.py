@@ -15,8 +15,17 @@ import numpy as np
 from hetero.arrays import HOST, describe
 from hetero.imports import load
 from hetero.moving.results import on_host as with_host_result
-from hetero.ops.linear_systems.solve import Solve, Solved, execute, like, on_host
-from hetero.ops.linear_systems.systems import CONVERGED, NOT_FINITE, ROUNDING, Outcome, Stencil
+from hetero.ops.linear_systems.systems import (
+    CONVERGED,
+    ROUNDING,
+    Outcome,
+    Solve,
+    Stencil,
+    execute,
+    judged,
+    like,
+    on_host,
+)
 from hetero.pricing.plan import Plan
 
 # Exponents of two between which spacings and right-hand sides are taken as they are. Sums of
@@ -38,49 +47,6 @@ class Face(NamedTuple):
     axis: int
     layer: int  # of the points next to it: 0 or -1
     value: np.ndarray
-
-
-class Equation(NamedTuple):
-    """What is to be solved, from the start x0."""
-
-    f: Any
-    x0: Any
-    spacing: tuple[float, ...]
-    faces: list[Face]
-
-
-class Result(NamedTuple):
-    """How the plan solved which system; f - A u is 2**exponent times its residual."""
-
-    solved: Solved
-    system: Stencil
-    exponent: int = 0
-
-    def converged(self, *, to_rounding: bool) -> bool:
-        """Whether the tolerance is met; with ``to_rounding``, also where that ended the solve.
-
-        Rounding u alone leaves up to eps norm(A) norm(u) <= eps cond(A) norm(f).
-        """
-        outcome = self.solved.outcome
-        if outcome.status != ROUNDING or not to_rounding:
-            return outcome.status == CONVERGED
-        condition = load("hetero.ops.linear_systems.operators").Poisson(*self.system)
-        most = _ROUNDINGS * float(np.finfo(self.solved.x.dtype).eps) * condition.condition_number()
-        return outcome.residual <= most * outcome.right_side
-
-    @property
-    def residual(self) -> float:
-        """2-norm of f - A u, in f's units."""
-        with np.errstate(all="ignore"):
-            return float(np.ldexp(self.solved.outcome.residual, self.exponent))
-
-    @property
-    def relative_residual(self) -> float:
-        """norm(f - A u) / norm(f); 0 where f is."""
-        residual, whole = self.solved.outcome[2:]
-        if residual == 0.0:
-            return 0.0
-        return residual / whole if whole > 0.0 else math.inf
 
 
 def checked_faces(shape: tuple[int, ...], boundary: Any) -> list[Face]:
@@ -120,36 +86,60 @@ def is_ordinary(spacing: tuple[float, ...], dtype: str) -> bool:
     return 1.0 / most <= min(spacing) and max(spacing) <= most
 
 
-def solve(plan: Plan, asked: Solve, equation: Equation, solved: Solved | None = None) -> Result:
-    """Run a plan, unless ``solved`` is its result; in other units where the values turn out to need
-    it."""
-    shape, dtype = tuple(equation.f.shape), np.dtype(plan.problem.dtype)
-    system = Stencil(shape, equation.spacing)
-    if 0 in shape:
+def solve(
+    plan: Plan, asked: Solve, f: Any, x0: Any, faces: list[Face], done: Any = None
+) -> tuple[Any, dict[str, Any]]:
+    """Run a plan, unless ``done`` is its `execution.Done`; in other units where the values turn out
+    to need it.
+
+    Returns
+    -------
+    done : execution.Done
+        Its value is u, its outcome in the units of the solve.
+    info : dict
+        How it was done, in f's units; see `hetero.solve_poisson`.
+    """
+    stencil, dtype, exponent = asked.system, np.dtype(plan.problem.dtype), 0
+    if 0 in stencil.shape:
         nothing, chosen = Outcome(CONVERGED, 0, 0.0, 0.0), plan.chosen
-        return Result(Solved(np.zeros(shape, dtype), nothing, chosen.device, chosen.method), system)
-    if is_ordinary(equation.spacing, dtype.name):
-        if solved is None:
-            asked = asked._replace(system=system)
-            solved = execute(plan, asked, _right_side(equation, dtype), equation.x0)
-        outcome = solved.outcome
-        vague = outcome.residual < _LEAST_RESIDUAL[dtype.name] or outcome.residual == math.inf
-        if outcome.status == CONVERGED and not vague:
-            return Result(solved, system)
-        if not _is_out_of_range(equation, dtype, outcome.right_side):
-            return Result(solved, system)
-    return _in_other_units(plan, asked, equation, dtype)
+        Done = load("hetero.calling.execution").Done
+        done = Done(np.zeros(stencil.shape, dtype), nothing, chosen.device, chosen.method)
+    else:
+        if done is None and is_ordinary(stencil.spacing, dtype.name):
+            done = execute(plan, asked, _right_side(f, faces, stencil.spacing, dtype), x0)
+        if done is None or _is_out_of_range(done.outcome, stencil, dtype, f, x0, faces):
+            done, stencil, exponent = _in_other_units(plan, asked, f, x0, faces)
+    status, iterations, residual, whole = done.outcome
+    if status == ROUNDING and (asked.lenient or plan.problem.options.rtol == 0.0):
+        # Rounding u alone leaves up to eps norm(A) norm(u) <= eps cond(A) norm(f).
+        low, high = stencil.eigenvalue_bounds()
+        if residual <= _ROUNDINGS * float(np.finfo(dtype).eps) * high / low * whole:
+            status = CONVERGED
+    relative = residual / whole if whole and whole > 0.0 else math.inf if residual else 0.0
+    if exponent:
+        with np.errstate(all="ignore"):
+            residual = float(np.ldexp(residual, exponent))
+    return done, {
+        "device": done.device,
+        "method": done.method,
+        "iterations": iterations,
+        "residual": residual,
+        "relative_residual": relative,
+        "converged": status == CONVERGED,
+        "status": status,
+        "plan": plan,
+    }
 
 
-def _right_side(equation: Equation, dtype: np.dtype) -> Any:
+def _right_side(f: Any, faces: list[Face], spacing: tuple[float, ...], dtype: np.dtype) -> Any:
     """f plus value / spacing**2 next to each side; an array of f's kind, or f itself."""
-    if not equation.faces:
-        return equation.f
-    operand = describe(equation.f)
-    total = np.array(on_host(equation.f, operand, dtype))
+    if not faces:
+        return f
+    operand = describe(f)
+    total = np.array(on_host(f, dtype, operand))
     with np.errstate(all="ignore"):  # `_is_out_of_range` sees to what is not finite
-        _add_boundary(total, equation.faces, equation.spacing, 0)
-    return total if operand.location == HOST else like(equation.f, total)
+        _add_boundary(total, faces, spacing, 0)
+    return total if operand.location == HOST else like(f, total)
 
 
 def _add_boundary(
@@ -161,35 +151,45 @@ def _add_boundary(
         total[tuple(index)] += np.ldexp(value.astype(np.float64), exponent) / spacing[axis] ** 2
 
 
-def _is_out_of_range(equation: Equation, dtype: np.dtype, right_side: float | None) -> bool:
-    """Whether right-hand side or initial guess are too large or too small for their squares.
+def _is_out_of_range(
+    outcome: Outcome, stencil: Stencil, dtype: np.dtype, f: Any, x0: Any, faces: list[Face]
+) -> bool:
+    """Whether a solve did not end well because right-hand side or initial guess are too large or
+    too small for their squares.
 
-    ``right_side`` is the 2-norm of the whole right-hand side, if a solver computed it: mostly it
-    answers alone, and nothing is fetched from a device.
+    The norm of the whole right-hand side, if a solver computed it, mostly answers alone, and
+    nothing is fetched from a device.
     """
-    f, x0, most = equation.f, equation.x0, _VALUES[dtype.name]
-    start = _NONE if x0 is None else _exponent(on_host(x0, describe(x0), dtype))
-    if right_side is not None:
+    status, _, residual, whole = outcome
+    if status == CONVERGED and not (residual < _LEAST_RESIDUAL[dtype.name] or residual == math.inf):
+        return False
+    most = _VALUES[dtype.name]
+    start = _NONE if x0 is None else _exponent(on_host(x0, dtype))
+    if whole is not None:
         least = math.ldexp(math.sqrt(math.prod(f.shape)), -most)
-        if least <= right_side <= math.ldexp(1.0, most):  # and so is the largest value
+        if least <= whole <= math.ldexp(1.0, most):  # and so is the largest value
             return start > most
-    values = _exponent(on_host(f, describe(f), dtype))
-    largest = max(values, _boundary_exponent(equation.faces, equation.spacing))
+    largest = max(_exponent(on_host(f, dtype)), _boundary_exponent(faces, stencil.spacing))
     return largest > _NONE and (abs(largest) > most or start > most)
 
 
-def _in_other_units(plan: Plan, asked: Solve, equation: Equation, dtype: np.dtype) -> Result:
-    """`solve` in units in which the largest value of the right-hand side is about 1; the solution
-    in the caller's, judged anew where its dtype has not the range."""
-    f, x0, faces = equation.f, equation.x0, equation.faces
-    values = on_host(f, describe(f), _DOUBLE)
-    e = math.frexp(min(equation.spacing))[1]
-    parts = [math.frexp(h) for h in equation.spacing]
+def _in_other_units(
+    plan: Plan, asked: Solve, f: Any, x0: Any, faces: list[Face]
+) -> tuple[Any, Stencil, int]:
+    """The solve in units in which the largest value of the right-hand side is about 1: an
+    `execution.Done`, the stencil, and the exponent of f's units.
+
+    The solution is in the caller's units, and judged anew where its dtype has not the range.
+    """
+    dtype = np.dtype(plan.problem.dtype)
+    values, spacing = on_host(f, _DOUBLE), asked.system.spacing
+    e = math.frexp(min(spacing))[1]
+    parts = [math.frexp(h) for h in spacing]
     spacing = tuple(math.ldexp(h, min(n - e, _FARTHEST)) for h, n in parts)
     largest = max(_exponent(values) + 2 * e, _boundary_exponent(faces, spacing))
     k = int(largest) if largest > _NONE else 0
     if x0 is not None:
-        x0 = on_host(x0, describe(x0), _DOUBLE).reshape(values.shape)
+        x0 = on_host(x0, _DOUBLE).reshape(values.shape)
         exponent = _exponent(x0)
         if (exponent if exponent > _NONE else 0) - k > _START:
             x0 = None
@@ -199,20 +199,17 @@ def _in_other_units(plan: Plan, asked: Solve, equation: Equation, dtype: np.dtyp
         rhs = total.astype(dtype)
         start = None if x0 is None else np.ldexp(x0, -k).astype(dtype)
     stencil = Stencil(values.shape, spacing)
-    solved = execute(with_host_result(plan), asked._replace(system=stencil), rhs, start)
-    outcome = solved.outcome
+    done = execute(with_host_result(plan), asked._replace(system=stencil), rhs, start)
+    outcome = done.outcome
     with np.errstate(all="ignore"):
-        u = np.ldexp(solved.x, k)
+        u = np.ldexp(done.value, k)
         returned = np.ldexp(u, -k)
-        if not np.array_equal(returned, solved.x):
+        if not np.array_equal(returned, done.value):
             residual, whole = load("hetero.ops.poisson.dst").norms(stencil, rhs, returned)
-            status = CONVERGED if residual <= asked.rtol * whole else ROUNDING
-            if not math.isfinite(residual):
-                status = NOT_FINITE
-            outcome = Outcome(status, outcome.iterations, residual, whole)
+            outcome = judged(residual, asked.rtol * whole, ROUNDING, outcome.iterations, whole)
     if describe(f).location != HOST:
         u = like(f, u)
-    return Result(solved._replace(x=u, outcome=outcome), stencil, k - 2 * e)
+    return done._replace(value=u, outcome=outcome), stencil, k - 2 * e
 
 
 def _boundary_exponent(faces: list[Face], spacing: tuple[float, ...]) -> float:

@@ -21,14 +21,14 @@ from hetero.imports import load
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Exchange, Part
 from hetero.ops.linear_systems.partition import Slab, halo_copies, slabs
-from hetero.ops.linear_systems.solve import Solve
 from hetero.ops.linear_systems.systems import (
     CONVERGED,
     LIMIT,
-    NOT_FINITE,
     ROUNDING,
     Outcome,
+    Solve,
     Stencil,
+    judged,
 )
 
 _FEWEST, _MOST = 64, 8192  # sweeps between two looks at the residual
@@ -38,16 +38,9 @@ _QUEUED = 1024  # passes that are queued before the host waits, and an interrupt
 def solve(devices: Sequence[Device], asked: Solve, f: Any, u: Any, dtype: Any = None) -> Outcome:
     """Sweep until the residual is small, or ``asked.exactly`` as often as the limit says.
 
-    Parameters
-    ----------
-    devices : sequence of Device
-        None: the CPU. Several are of one kind, and one may come several times; grids with too few
-        rows use fewer.
-    asked : Solve
-        Its system is a `Stencil`; u is zero outside of it.
-    f, u : ndarray of the stencil's shape, or device buffers of ``dtype``
-        C-contiguous, float32 or float64. ``u`` is the start and gets the result. Device buffers,
-        with one device only, must lie on it, in the order of its default stream.
+    ``devices`` is empty for the CPU. Several are of one kind, and one may come several times; grids
+    with too few rows use fewer. ``f`` and ``u``, which is the start and gets the result, are arrays
+    of the stencil's shape, or for one device its buffers of ``dtype``: float32 or float64.
     """
     if not devices:
         run = _Cpu(asked.system, f, u)
@@ -88,17 +81,9 @@ def _iterate(run: _Cpu | _Devices, asked: Solve) -> Outcome:
         run.advance(more)
         last, residual = residual, run.residual()
         done, stalled = run.sweeps, stalled + 1 if residual >= last else 0
-        status = None
-        if not math.isfinite(residual):
-            status = NOT_FINITE
-        elif residual <= target:
-            status = CONVERGED
-        elif done >= limit:
-            status = LIMIT
-        elif stalled == 2:
-            status = ROUNDING
-        if status is not None:
-            return Outcome(status, done, residual, norm)
+        if not target < residual < math.inf or done >= limit or stalled == 2:
+            why = LIMIT if done >= limit else ROUNDING
+            return judged(residual, target, why, done, norm)
         more = _FEWEST
         if residual < last < math.inf:
             per_e = (done - before) / math.log(last / residual)  # sweeps for an e-th part
@@ -155,7 +140,7 @@ class _Devices:
         self, devices: Sequence[Device], cuts: Sequence[Slab], whole: plan_jacobi.GridSlab
     ) -> None:
         self.sweeps = self.now = 0
-        self._whole = whole
+        self._nbytes, self._depth = whole.nbytes, plan_jacobi.default_depth(whole)
         each = zip(devices, cuts, strict=True)
         self._slabs = [_Slab(device, slab, whole, len(cuts) == 1) for device, slab in each]
         self._rows = halo_copies(cuts, whole.row_bytes)
@@ -163,21 +148,18 @@ class _Devices:
 
     def load(self, f: Any, u: Any) -> None:
         """Bring what the caller gives, zero for None; returns when it is there."""
-        nbytes = 2 * self._whole.nbytes
-        self.exchange.at_once(lambda number: self._slabs[number].load(f, u), nbytes)
+        self.exchange.at_once(lambda number: self._slabs[number].load(f, u), 2 * self._nbytes)
         copies = [BufferCopies(self._rows, name, name) for name in ("u0", "u1")]
         self._halos = list(map(self.exchange.bind, copies))
 
     def store(self, u: Any) -> None:
         """Write the present u to an array or a buffer of the caller."""
         self.exchange.check()
-        store = f"u{self.now}"
-        self.exchange.at_once(
-            lambda number: self._slabs[number].store(store, u), self._whole.nbytes
-        )
+        now = f"u{self.now}"
+        self.exchange.at_once(lambda number: self._slabs[number].store(now, u), self._nbytes)
 
     def advance(self, sweeps: int) -> None:
-        depths = plan_jacobi.passes(sweeps, plan_jacobi.default_depth(self._whole))
+        depths = plan_jacobi.passes(sweeps, self._depth)
         while batch := tuple(islice(depths, _QUEUED)):
             with self.exchange.queued():
                 for depth in batch:
@@ -202,9 +184,8 @@ class _Devices:
         for each in self._slabs:
             with each.active():
                 each.start(each.residual(which))
-        sums = [each.download("partial", np.empty(each.sums)) for each in self._slabs]
-        with np.errstate(over="ignore", invalid="ignore"):
-            return math.sqrt(np.concatenate(sums).sum())
+        (square,) = self.exchange.total("partial", [each.sums for each in self._slabs])
+        return math.sqrt(square)
 
 
 class _Slab(Part):

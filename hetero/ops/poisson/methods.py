@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,15 +17,19 @@ from hetero.arrays import Spec, array_or_spec, dense, describe, name_of
 from hetero.imports import load
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.linear_systems.loops import CYCLES, SWEEPS
-from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, digits
-from hetero.ops.linear_systems.systems import checked_spacing, real_dtype
+from hetero.ops.linear_systems.systems import (
+    Outcome,
+    Stencil,
+    checked_limit,
+    checked_spacing,
+    checked_tolerance,
+    digits,
+    real_dtype,
+)
 from hetero.ops.multigrid import grids
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem, check_dims
-
-if TYPE_CHECKING:
-    from hetero.ops.linear_systems.systems import Outcome
 
 NAME, JACOBI = "poisson", "jacobi"  # the method that makes as many sweeps as are asked for
 DIMS = ("NY NX", "NZ NY NX")
@@ -174,30 +178,23 @@ def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteratio
     return {"jacobi": registry.Iteration(grid.row_bytes, 3, depth, depth, depth)}
 
 
-def _digits(problem: Problem) -> float:
-    return digits(problem.options.rtol, np.dtype(problem.dtype))
-
-
 def cycles(problem: Problem) -> float:
     """A cycle leaves 0.07 of the residual in 2-D, 0.1 in 3-D."""
-    return _digits(problem) / -math.log(_CYCLE_FACTOR[len(problem.dims)])
+    factor = _CYCLE_FACTOR[len(problem.dims)]
+    return digits(problem.options.rtol, np.dtype(problem.dtype)) / -math.log(factor)
 
 
-def _mean_sine(problem: Problem) -> float:
-    """Mean over the axes of sin^2(pi / (2 (n + 1))), the operator's least eigenvalue's share.
+def sweeps(problem: Problem) -> float:
+    """A sweep leaves 1 - 2 s, where s is the mean over the axes of sin^2(pi / (2 (n + 1))).
 
     That is for equal spacings; others are not known here, and the longest axis decides alone, which
     is the worst they can do.
     """
     extents = (max(problem.dims),) if problem.layout.endswith("uneven") else problem.dims
-    sines = [math.sin(math.pi / (2 * (max(n, 1) + 1))) ** 2 for n in extents]
-    return sum(sines) / len(sines)
-
-
-def sweeps(problem: Problem) -> float:
-    """With s the mean sine, a sweep leaves 1 - 2 s."""
-    mean = _mean_sine(problem)
-    return _digits(problem) / (-math.log1p(-2.0 * mean) if mean < 0.5 else math.inf)
+    least, _ = Stencil(extents, (2.0,) * len(extents)).eigenvalue_bounds()  # weights of 1
+    mean = least / len(extents)
+    each = -math.log1p(-2.0 * mean) if mean < 0.5 else math.inf
+    return digits(problem.options.rtol, np.dtype(problem.dtype)) / each
 
 
 def transform_cost(n: int, kind: str) -> float:

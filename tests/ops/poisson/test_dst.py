@@ -13,8 +13,7 @@ import hetero
 from hetero import devices
 from hetero.devices.cuda import cufft
 from hetero.ops.linear_systems.operators import Poisson
-from hetero.ops.linear_systems.solve import Solve
-from hetero.ops.linear_systems.systems import CONVERGED, ROUNDING, Stencil
+from hetero.ops.linear_systems.systems import CONVERGED, ROUNDING, Solve, Stencil
 from hetero.ops.multigrid import multigrid_cpu
 from hetero.ops.poisson import dst
 

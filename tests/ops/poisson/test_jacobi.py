@@ -14,8 +14,7 @@ from hetero import devices
 from hetero.devices.opencl import OpenCLDevice
 from hetero.kernels.common.launch import Target
 from hetero.kernels.jacobi import plan as plan_jacobi
-from hetero.ops.linear_systems.solve import Solve
-from hetero.ops.linear_systems.systems import LIMIT, Stencil
+from hetero.ops.linear_systems.systems import LIMIT, Solve, Stencil
 from hetero.ops.poisson import jacobi
 
 pytestmark = pytest.mark.optimised  # many sweeps

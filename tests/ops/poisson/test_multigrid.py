@@ -24,8 +24,7 @@ from hetero.kernels.common.launch import Target
 from hetero.kernels.multigrid import plan as plan_multigrid
 from hetero.ops.linear_systems.exchange import Exchange
 from hetero.ops.linear_systems.operators import Poisson
-from hetero.ops.linear_systems.solve import Solve
-from hetero.ops.linear_systems.systems import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Stencil
+from hetero.ops.linear_systems.systems import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Solve, Stencil
 from hetero.ops.multigrid import grids, multigrid_cpu, multigrid_device
 
 PLANES = [(128, 128), (97, 113), (127, 127), (101, 3), (40, 530)]

@@ -163,8 +163,7 @@ def _on_cpu(compute: Run) -> Run:
 
     def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
         (image,), out, options = arguments
-        if options.filter.array is None:
-            options = options._replace(filter=options.filter.downloaded())
+        options = options._replace(filter=options.filter.downloaded(out.dtype))
         window, image = problem.options, np.asarray(image, out.dtype)
         image = image.reshape(-1, *image.shape[-2:])
         if image.strides[-1] != out.itemsize and image.shape[-1] > 1:

@@ -29,13 +29,7 @@ SUMS = loops.register(loops.Family("convolutions", f"{__name__}:examples"))
 @functools.cache
 def _kernels() -> ModuleType:
     """The compiled loops, which load Numba."""
-    convolve = load("hetero.kernels.cpu.convolve")
-    return convolve
-
-
-def block_width(dtype: np.dtype) -> int:
-    """Columns that `direct` and `separable` make at a time at least: a rest takes as long."""
-    return _kernels().block_width(dtype)
+    return load("hetero.kernels.cpu.convolve")
 
 
 def direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:

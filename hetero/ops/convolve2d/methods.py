@@ -71,7 +71,7 @@ def high_rank(problem: Problem, info: Info) -> str | None:
 
 def too_large(problem: Problem, info: Info) -> str | None:
     """Shared memory holds columns of a number of taps."""
-    most = load("hetero.kernels.convolution.plan").separable_limit(dtype=problem.dtype)
+    most = load("hetero.kernels.convolution.plan").SEPARABLE_TAPS
     fits = max(problem.options.filter_height, problem.options.filter_width) <= most
     return high_rank(problem, info) or (None if fits else f"it takes filters up to {most} x {most}")
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _LOOPS, _PLAIN = "hetero.ops.kmeans.compiled_cpu", "hetero.ops.kmeans.cpu"
 CLUSTERS = loops.register(loops.Family("clusters", f"{_LOOPS}:compile_clusters"))
-BOUNDS = loops.register(loops.Family("bounds", f"{_LOOPS}:compile_bounds"))
 _LEAST_SHARED = 1 << 12  # rows
 # What grows with n, d, k: launches and round trips with none, labels, columns' sums, round trips of
 # seeds; rows that are read, distances that are compared, centroids that are made; products.
@@ -134,7 +133,7 @@ def _shared(problem: Problem) -> bool:
 
 
 def _loops(problem: Problem) -> tuple[str, ...]:
-    return CLUSTERS.of(problem.dtype), BOUNDS.of(problem.dtype)
+    return (CLUSTERS.of(problem.dtype),)
 
 
 def _plain_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:

@@ -180,7 +180,7 @@ def _run(call: Call, found_by: Key | None) -> Any:
         run = tables.bind(found_by, lambda: _scipys(*found_by[-2:]))
         return run(call.image, call.filter, fillvalue=call.fillvalue)
     key = None if is_scipys else _host_key(call)
-    known = key and tables.find(key)
+    known = key and tables.find(key) and _by_rank(key)  # found there may be SciPy's function, too
     result = known and known(call.image, call.filter, fillvalue=call.fillvalue)
     if result is not None:
         return result

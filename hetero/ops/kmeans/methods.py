@@ -14,7 +14,15 @@ from hetero.errors import DeviceMemoryError
 from hetero.host import loops
 from hetero.imports import load
 from hetero.moving import failures
-from hetero.ops.kmeans.operands import EXPECTED, NAME, PLUS_PLUS, SEEDED, SPARSE, host_values
+from hetero.ops.kmeans.operands import (
+    EXPECTED,
+    NAME,
+    PLUS_PLUS,
+    SEEDED,
+    SPARSE,
+    host_values,
+    trials,
+)
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem
@@ -41,15 +49,10 @@ def _work(problem: Problem, info: dict[str, Any]) -> Work:
     how, starts, maxiter = problem.options
     iterations = min(maxiter, EXPECTED) + 1
     if how == PLUS_PLUS:
-        iterations += seeding_iterations(k)
+        iterations += trials(k)
     moved = 2.0 * n * d * np.dtype(problem.dtype).itemsize
     flops, repeat = 2.0 * n * d * k, starts * iterations
     return Work((n, d, k), flops, moved, repeat, calls=starts, terms=_TERMS)
-
-
-def seeding_iterations(k: int) -> int:
-    """How many iterations compute as many distances as k-means++ does."""
-    return 2 + int(np.log(k))
 
 
 # -- Runs ------------------------------------------------------------------------------------------

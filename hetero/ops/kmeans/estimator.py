@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -85,7 +84,6 @@ except (ImportError, RuntimeError):  # not installed, or not before Python's end
             )
 
 
-@dataclass(repr=False, eq=False)
 class KMeans(Base):
     """k-means clustering where it is fastest, in the place of `sklearn.cluster.KMeans`.
 
@@ -126,19 +124,34 @@ class KMeans(Base):
     array([1, 0], dtype=int32)
     """
 
-    n_clusters: int = 8
-    _: KW_ONLY
-    init: Any = "k-means++"
-    n_init: int | str = "auto"
-    max_iter: int = 300
-    tol: float = 1e-4
-    label_tol: float = 0.0
-    verbose: int = 0
-    random_state: Any = None
-    copy_x: bool = True
-    algorithm: str = "lloyd"
-    device: str | None = None
-    method: str | None = None
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        init: Any = "k-means++",
+        n_init: int | str = "auto",
+        max_iter: int = 300,
+        tol: float = 1e-4,
+        label_tol: float = 0.0,
+        verbose: int = 0,
+        random_state: Any = None,
+        copy_x: bool = True,
+        algorithm: str = "lloyd",
+        device: str | None = None,
+        method: str | None = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.label_tol = label_tol
+        self.verbose = verbose
+        self.random_state = random_state
+        self.copy_x = copy_x
+        self.algorithm = algorithm
+        self.device = device
+        self.method = method
 
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled or copied: an array on a device that cannot be, from the host."""

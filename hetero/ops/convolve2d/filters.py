@@ -282,7 +282,12 @@ def is_wide(
         return facts.norm > _LOST * facts.mean * filter.array.size
     rows, columns = (window.filter_height + 1) // 2, (window.filter_width + 1) // 2
     planes = loops.as_loops_take(image).reshape(-1, *image.shape[-2:])
-    sums, areas, peaks = _serving(image.dtype).block_sums(planes, rows, columns)
+    planes = np.ascontiguousarray(planes)  # each further layout would be compiled, for seconds
+    batch, height, width = planes.shape
+    down, across = -(-height // rows), -(-width // columns)
+    sums, peaks = np.empty((batch, down, across)), np.empty((batch, down))
+    _serving(image.dtype).block_sums(planes, sums, peaks)
+    areas = np.outer(_extents(height, down), _extents(width, across))
     means = (sums / areas).max(axis=(1, 2))
     if not np.isfinite(means).all():
         return None
@@ -290,13 +295,21 @@ def is_wide(
     if not least.all():
         least = np.where(sums > 0.0, sums, np.inf).min(axis=(1, 2))
     fill = abs(fillvalue) if window.filled else 0.0
-    errors = facts.norm * np.sqrt(np.maximum(peaks, fill)) * np.sqrt(np.maximum(means, fill))
+    errors = (
+        facts.norm * np.sqrt(np.maximum(peaks.max(axis=1), fill)) * np.sqrt(np.maximum(means, fill))
+    )
     return bool((errors > _LOST * facts.mean * least).any())
+
+
+def _extents(size: int, count: int) -> np.ndarray:
+    """Of ``count`` blocks along an axis."""
+    return np.diff(np.arange(count + 1) * size // count)
 
 
 def examples(dtype: np.dtype) -> None:
     """Call the loop."""
-    load("hetero.kernels.cpu.ranges").block_sums(np.ones((1, 40, 40), dtype), 3, 3)
+    block_sums = load("hetero.kernels.cpu.ranges").block_sums
+    block_sums(np.ones((1, 40, 40), dtype), np.empty((1, 9, 9)), np.empty((1, 9)))
 
 
 # Seconds of a look: fixed; for a byte of the image on one core; for a block on one thread. 16 cores

@@ -18,8 +18,7 @@ import numpy as np
 from hetero.calibration.operands import FIRST
 from hetero.calibration.samples import Samples
 from hetero.calibration.sizes import Case, Dims, grid
-from hetero.ops.kmeans.methods import seeding_iterations
-from hetero.ops.kmeans.operands import DENSE, SEEDED
+from hetero.ops.kmeans.operands import DENSE, SEEDED, trials
 from hetero.pricing import pricing
 from hetero.profile import Profile
 from hetero.registry.models import ModelKey, Work, bind, bind_link
@@ -265,7 +264,7 @@ def _seeded(made: Model, first: Model) -> Model:
     setup = []
     for dims, whole in zip(grid(part["axes"]), part["seconds"], strict=True):
         # Seeds, an iteration, and the labels.
-        _, priced = cost(Work(dims, 0.0, 0.0, repeat=2 + seeding_iterations(dims[-1])))
+        _, priced = cost(Work(dims, 0.0, 0.0, repeat=2 + trials(dims[-1])))
         setup.append(_short(max(whole - priced, _LEAST_SEEDED * whole)))
     made["constants"]["setup"] = {"axes": part["axes"], "seconds": setup}
     return made

@@ -307,7 +307,7 @@ def _images(
         if filters:
             sizes, block = grid([images, *filters]), 1
             if on_cpu:
-                convolve = load("hetero.ops.convolve2d.cpu")
+                convolve = load("hetero.kernels.cpu.convolve")
                 block = convolve.block_width(np.dtype(dtype))
         between = _IMAGES_BETWEEN if on_cpu or filters else _FFT_BETWEEN
         knots, held_out = (

@@ -4,9 +4,9 @@ That is the machine's profile; the devices, where some come, break or are disabl
 is forked; and the CPU's loops, where some were compiled. Descriptions of devices are made anew too.
 
 `bound` is the call cache, which makes the second call of a shape cost a look-up. One dict for all
-operations: the facts of a call -> the function that runs it. The facts begin with the operation;
-they are all that a plan depends on: shapes, strides, dtypes and locations of the arrays, the other
-arguments, and what `use` blocks set.
+operations: the facts of a call -> the function that runs it, or its plan where an operation runs
+that itself. The facts begin with the operation; they are all that a plan depends on: shapes,
+strides, dtypes and locations of the arrays, the other arguments, and what `use` blocks set.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ def remember(table: dict[Any, Any], key: Any, value: Any, generation: int) -> No
 
 # -- The call cache --------------------------------------------------------------------------------
 
-bound: dict[Any, Callable[..., Any]] = new_table()
+bound: dict[Any, Any] = new_table()
 find = bound.get
 _forced = forced.get
 
 
 def bind(key: Any, make: Callable[[], Any]) -> Any:
-    """The function that runs a call: the remembered one of its facts, or what ``make()`` gives.
+    """What runs a call, as `bound` has it: that of its facts, or what ``make()`` gives.
 
     ``key`` is the operation, the facts and the placement; where it is None nothing is remembered.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, Target, ceil_div, check_dtype
@@ -17,7 +16,7 @@ from .correlation import (
 )
 from .plan_tiled import tiled
 
-__all__ = ["direct", "separable", "separable_limit"]
+__all__ = ["SEPARABLE_TAPS", "direct", "separable"]
 
 # convolve_small.cu: threads of a block; extents that it counts in 32 bits.
 _SMALL_THREADS = 128
@@ -30,14 +29,14 @@ _SHAPES = {
     "float32": {3: (4, 6, 8), 5: (8, 6, 4), 7: (8, 2, 4), 9: (8, 2, 3)},
     "float64": {3: (8, 6, 5), 5: (8, 3, 4)},
 }
-# convolve_lines.cu: threads side by side, groups of them, rows of a thread, taps of a chunk, and
-# most taps a side.
+# Most taps a side of a filter of low rank, for which 32 KiB of shared memory are enough.
+SEPARABLE_TAPS = 64
+# convolve_lines.cu: threads side by side, groups of them, rows of a thread, taps of a chunk.
 _LINES_LANES = 16
 _LINES_GROUPS = (8, 4, 2)
 _LINES_ROWS = 8
 _LINES_SLAB = 2
 _LINES_CHUNK = 8
-_LINES_TAPS = 64
 
 
 def direct(
@@ -136,17 +135,6 @@ def _small(p: Correlation, target: Target, alignment: int) -> LaunchPlan | None:
 # -- Filters of low rank ---------------------------------------------------------------------------
 
 
-@cache
-def separable_limit(*, dtype: str, shared_limit: int = 32768) -> int:
-    """Return the most taps that `separable` takes of a row or a column."""
-    limit = 0
-    for taps in range(_LINES_CHUNK, _LINES_TAPS + 1, _LINES_CHUNK):
-        if _lines_bytes(taps, taps, dtype, _LINES_GROUPS[-1]) > min(shared_limit, SHARED_BYTES):
-            break
-        limit = taps
-    return limit
-
-
 def _lines_bytes(filter_height: int, filter_width: int, dtype: str, groups: int) -> int:
     """Shared memory of a block of convolve_lines.cu."""
     element = check_dtype(dtype)
@@ -175,7 +163,7 @@ def separable(
         As for `hetero.kernels.convolution.plan.direct`.
     **sizes
         See `hetero.kernels.convolution.correlation.correlation`; the filter's sides are at most
-        `separable_limit`.
+        `SEPARABLE_TAPS`.
 
     Returns
     -------
@@ -185,11 +173,13 @@ def separable(
     """
     p = correlation(**sizes)
     _check(target)
-    limit = separable_limit(dtype=p.dtype, shared_limit=target.shared_limit)
-    if max(p.filter_height, p.filter_width) > limit:
+    room = min(target.shared_limit, SHARED_BYTES)
+    least = _lines_bytes(p.filter_height, p.filter_width, p.dtype, _LINES_GROUPS[-1])
+    if max(p.filter_height, p.filter_width) > SEPARABLE_TAPS or least > room:
         raise ValueError(
-            f"a separable filter must have at most {limit} taps a side, "
-            f"got {sizes['filter_height']} x {sizes['filter_width']}"
+            f"a separable filter must have at most {SEPARABLE_TAPS} taps a side, and fit in "
+            f"{room} bytes of shared memory with what it reads, got "
+            f"{sizes['filter_height']} x {sizes['filter_width']}"
         )
     width = VECTOR_BYTES // check_dtype(p.dtype)
     columns = _LINES_LANES * width
@@ -198,8 +188,7 @@ def separable(
         down = ceil_div(p.out_height, groups * _LINES_ROWS)
         if (
             groups * _LINES_LANES <= target.block_limit
-            and _lines_bytes(p.filter_height, p.filter_width, p.dtype, groups)
-            <= min(target.shared_limit, SHARED_BYTES)
+            and _lines_bytes(p.filter_height, p.filter_width, p.dtype, groups) <= room
             and down * across * p.batch >= target.multiprocessors
         ):
             break

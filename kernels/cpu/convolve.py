@@ -19,14 +19,13 @@ from numba import carray
 from hetero.host.threads import compiled, inlined, no_overlap, part, task_count, team_for
 
 from ..common.boundaries import FILL, SYMM, WRAP
-from .convolve_blocks import BLOCK, ROWS, block, copy, flat_block, half_block, load, pointer, store
+from .convolve_blocks import BLOCK, ROWS, block, flat_block, half_block, pointer
 
-__all__ = ["FILL", "SYMM", "WRAP", "block_width", "direct", "separable"]
+__all__ = ["FILL", "SYMM", "WRAP", "block_width", "correlate"]
 
 
 _TILE_ROWS = 32  # rows of a tile of the image: it stays in a core's own cache
 _TILE = 4096  # bytes of one row of a tile, at most
-_DTYPES = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
 _MANY = 4  # tiles for each task, of which one more or less does not matter
 _TAPS_PER_ELEMENT = 64  # products that take as long as one of the elements that `share` counts
 
@@ -50,6 +49,19 @@ def _inside(k, n, boundary):  # type: ignore
 
 
 @inlined
+def _numbers(address, count, unit):  # type: ignore
+    """The numbers at an address, of ``unit``'s type."""
+    return carray(pointer(address, unit), count)
+
+
+@inlined
+def _copy(target, source, count, unit):  # type: ignore
+    to, of = _numbers(target, count, unit), _numbers(source, count, unit)
+    for j in range(count):
+        to[j] = of[j]
+
+
+@inlined
 def _extend(image, corner, part, boundary, fill, size, room, pitch):  # type: ignore
     """Copy ``part`` (rows, columns) of the extended image, from its ``corner``, to ``room``."""
     address, stride, height, width = image
@@ -58,33 +70,33 @@ def _extend(image, corner, part, boundary, fill, size, room, pitch):  # type: ig
     begin = min(max(-left, 0), columns)
     end = max(min(width - left, columns), begin)
     for i in range(rows):
-        line = room + i * pitch
+        place = room + i * pitch
+        line = _numbers(place, columns, fill)
         r = _inside(top + i, height, boundary)
         if r < 0:
             for j in range(columns):
-                store(line + j * size, fill)
+                line[j] = fill
             continue
-        source = address + r * stride
-        if begin < end:
-            copy(line + begin * size, source + (left + begin) * size, (end - begin) * size)
-        j = 0
-        while j < columns:
-            if j == begin and begin < end:
-                j = end
-                continue
+        row = address + r * stride
+        source = _numbers(row, width, fill)
+        _copy(place + begin * size, row + (left + begin) * size, end - begin, fill)
+        for k in range(begin + columns - end):  # what lies to the left and to the right
+            j = k if k < begin else k + end - begin
             c = _inside(left + j, width, boundary)
-            store(line + j * size, load(source + c * size, fill) if c >= 0 else fill)
-            j += 1
+            line[j] = source[c] if c >= 0 else fill
 
 
 @inlined
-def _sum_blocks(source, pitch, step, taps, height, width, target, stride, rows, bytes, spare, unit):  # type: ignore
+def _sum_blocks(
+    source, pitch, step, taps, height, width, target, stride, rows, columns, size, spare, unit
+):  # type: ignore
     """A tile's sums, block by block; the last blocks overlap those before them.
 
     Rows narrower than a block are made in ``spare``. Half a block is enough for the rest of a row
     where that is no more.
     """
     tall = 1 if height <= step or rows < ROWS else ROWS
+    bytes = columns * size
     for begin in range(0, bytes, BLOCK):
         wide = BLOCK // 2 if tall > 1 and bytes - begin <= BLOCK // 2 else BLOCK
         narrow = bytes < wide
@@ -101,20 +113,20 @@ def _sum_blocks(source, pitch, step, taps, height, width, target, stride, rows, 
                 half_block(here, pitch, step, taps, height, width, to, apart, unit)
             if narrow:
                 for r in range(tall):
-                    copy(there + r * stride, spare + r * BLOCK, bytes)
+                    _copy(there + r * stride, spare + r * BLOCK, columns, unit)
 
 
 @inlined
 def _sum_rows(source, pitch, taps, target, stride, rows, columns, unit):  # type: ignore
     """A tile's sums with 3 x 3 taps, row by row: faster than blocks are with so few."""
-    t = carray(pointer(taps, unit), 9)
+    t = _numbers(taps, 9, unit)
     a, b, c, d, e, f, g, h, k = t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8]
     for i in range(rows):
         here = source + i * pitch
-        x = carray(pointer(here, unit), columns + 2)
-        y = carray(pointer(here + pitch, unit), columns + 2)
-        z = carray(pointer(here + 2 * pitch, unit), columns + 2)
-        out = carray(pointer(target + i * stride, unit), columns)
+        x = _numbers(here, columns + 2, unit)
+        y = _numbers(here + pitch, columns + 2, unit)
+        z = _numbers(here + 2 * pitch, columns + 2, unit)
+        out = _numbers(target + i * stride, columns, unit)
         for j in range(columns):
             total = a * x[j] + b * x[j + 1] + c * x[j + 2]
             total += d * y[j] + e * y[j + 1] + f * y[j + 2]
@@ -145,7 +157,7 @@ def _sum_tile(source, pitch, columns, rows, counts, target, stride, shape, size,
             else:
                 begin, step, tall, wide = source, 1, height, width
         _sum_blocks(
-            begin, pitch, step, taps, tall, wide, to, apart, lines, shape[1] * size, spare, unit
+            begin, pitch, step, taps, tall, wide, to, apart, lines, shape[1], size, spare, unit
         )
 
 
@@ -211,36 +223,47 @@ def _address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
-def _run(
+def correlate(
     image: np.ndarray,
-    columns: np.ndarray,
-    rows: np.ndarray | None,
     out: np.ndarray,
     corner: tuple[int, int],
     boundary: int,
     fillvalue: float,
+    columns: np.ndarray,
+    rows: np.ndarray | None = None,
 ) -> None:
-    """Sum over ``columns`` as a whole filter, or over the terms of ``rows`` with its last axis."""
-    arrays = [image, out, columns] if rows is None else [image, out, columns, rows]
-    if out.dtype not in _DTYPES or any(x.dtype != out.dtype for x in arrays):
-        raise TypeError(
-            "arrays must be all float32 or all float64, got "
-            + ", ".join(str(x.dtype) for x in arrays)
-        )
-    if not out.size:
-        return
-    if boundary != FILL and not image.size:
-        raise ValueError(f"image must have elements to repeat at its edges, got {image.shape}")
-    size = out.itemsize
-    lines_fit = all(x.strides[2] == size or x.shape[2] < 2 or not x.size for x in arrays[:2])
-    if not (lines_fit and all(x.flags.c_contiguous for x in arrays[2:])):
-        raise ValueError(
-            "filters must be C-contiguous, and image and out along their last axis; got strides "
-            + ", ".join(str(x.strides) for x in arrays)
-        )
-    batch, tall, wide = out.shape
-    height = columns.shape[0]
+    """Correlate images with a filter.
+
+    ``out[b, i, j] = sum(taps[u, v] * image[b, i + u - top, j + v - left])`` over all u and v, with
+    the image extended beyond its edges: 2 fh fw flops for each output. With ``rows`` the taps are
+    ``sum(outer(columns[r], rows[r]))``, in 2 terms (fh + fw) flops for each output and a few more
+    at the edges of tiles; where windows hold infinities or NaN, so may other outputs than those of
+    the whole filter.
+
+    Nothing is checked: loops get addresses.
+
+    Parameters
+    ----------
+    image : (batch, H, W) array of float32 or float64, not empty
+        Its last axis is contiguous.
+    out : (batch, OH, OW) array, not empty
+        Of the image's dtype, as are the taps. Its last axis is contiguous; no part of it overlaps
+        the image.
+    corner : (top, left)
+        Where the first output's window begins, above and left of the image's corner.
+    boundary : int
+        FILL for fillvalue, WRAP for a periodic image, SYMM for one mirrored with its edges doubled.
+    fillvalue : float
+        Multiplied by the taps that lie outside, with FILL.
+    columns : (fh, fw) array, C-contiguous
+        The taps; with ``rows``, (terms, fh).
+    rows : (terms, fw) array, C-contiguous
+    """
     terms, width = (0, columns.shape[1]) if rows is None else rows.shape
+    if terms:
+        columns = np.ascontiguousarray(columns.T)
+    height, size = len(columns), out.itemsize
+    batch, tall, wide = out.shape
     taps = terms * (height + width) if terms else height * width
 
     team = team_for(max(out.size, out.size * taps // _TAPS_PER_ELEMENT))
@@ -269,68 +292,3 @@ def _run(
         size,
         room,
     )
-
-
-def direct(
-    image: np.ndarray,
-    taps: np.ndarray,
-    out: np.ndarray,
-    top: int,
-    left: int,
-    boundary: int,
-    fillvalue: float,
-) -> None:
-    """Correlate images with a filter.
-
-    ``out[b, i, j] = sum(taps[u, v] * image[b, i + u - top, j + v - left])`` over all u and v, with
-    the image extended beyond its edges: 2 fh fw flops for each output.
-
-    Parameters
-    ----------
-    image : (batch, H, W) array of float32 or float64
-        Its last axis is contiguous.
-    taps : (fh, fw) array, C-contiguous
-        Of the image's dtype, as is out.
-    out : (batch, OH, OW) array
-        Its last axis is contiguous; no part of it overlaps the image.
-    top, left : int
-        Where the first output's window begins, above and left of the image's corner.
-    boundary : int
-        FILL for fillvalue, WRAP for a periodic image, SYMM for one mirrored with its edges doubled.
-    fillvalue : float
-        Multiplied by the taps that lie outside, with FILL.
-
-    Raises
-    ------
-    TypeError
-        The dtypes differ, or are others.
-    ValueError
-        An array isn't contiguous where it must be, or an empty image is to be repeated.
-    """
-    _run(image, taps, None, out, (top, left), boundary, fillvalue)
-
-
-def separable(
-    image: np.ndarray,
-    columns: np.ndarray,
-    rows: np.ndarray,
-    out: np.ndarray,
-    top: int,
-    left: int,
-    boundary: int,
-    fillvalue: float,
-) -> None:
-    """Correlate images with a filter given as a sum of outer products.
-
-    What `direct` does with the taps ``sum(outer(columns[r], rows[r]))``, in 2 terms (fh + fw) flops
-    for each output and a few more at the edges of tiles. Where windows hold infinities or NaN, so
-    may other outputs than the direct sum's.
-
-    Parameters
-    ----------
-    columns : (terms, fh) array
-    rows : (terms, fw) array, C-contiguous
-    image, out, top, left, boundary, fillvalue
-        As for `direct`.
-    """
-    _run(image, np.ascontiguousarray(columns.T), rows, out, (top, left), boundary, fillvalue)

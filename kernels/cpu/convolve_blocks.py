@@ -1,4 +1,4 @@
-"""A block of sums in registers, and the moves of elements around it, written as LLVM's code.
+"""A block of sums in registers, written as LLVM's code.
 
 Numba's loops keep no array of sums in registers. Addresses are integers, distances are in bytes.
 """
@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-__all__ = ["BLOCK", "ROWS", "block", "copy", "flat_block", "half_block", "load", "pointer", "store"]
+__all__ = ["BLOCK", "ROWS", "block", "flat_block", "half_block", "pointer"]
 
 # Vectors of 64 bytes where registers have them. A block's sums, and what it multiplies, fill most
 # of the 32 registers there, or of the 16 elsewhere.
@@ -137,41 +137,3 @@ def pointer(context, address, unit):  # type: ignore
         return _pointer(builder, arguments[0], context.get_value_type(unit))
 
     return types.CPointer(unit)(types.int64, unit), generate
-
-
-@intrinsic
-def load(context, address, unit):  # type: ignore
-    """The number of ``unit``'s type at an address."""
-
-    def generate(context, builder, signature, arguments):  # type: ignore
-        number = context.get_value_type(unit)
-        return builder.load(_pointer(builder, arguments[0], number))
-
-    return unit(types.int64, unit), generate
-
-
-@intrinsic
-def store(context, address, value):  # type: ignore
-    """Write a number to an address."""
-
-    def generate(context, builder, signature, arguments):  # type: ignore
-        address, number = arguments
-        builder.store(number, _pointer(builder, address, number.type))
-        return context.get_dummy_value()
-
-    return types.none(types.int64, value), generate
-
-
-@intrinsic
-def copy(context, target, source, size):  # type: ignore
-    """Copy ``size`` bytes from one address to another; they do not overlap."""
-
-    def generate(context, builder, signature, arguments):  # type: ignore
-        target, source, size = arguments
-        byte = ir.IntType(8)
-        cgutils.raw_memcpy(
-            builder, _pointer(builder, target, byte), _pointer(builder, source, byte), size, 1
-        )
-        return context.get_dummy_value()
-
-    return types.none(types.int64, types.int64, types.int64), generate

@@ -186,22 +186,17 @@ def _look(rows, made_of, labels, bounds, rounded):
     looked, there = 0, -1  # the block that ``exact`` is of
     for first in range(0, rows.size, BLOCK):
         some = rows[first : first + BLOCK]
-        own = some[0] // BLOCK
-        whole = some.size == BLOCK and some[0] == own * BLOCK and some[-1] == some[0] + BLOCK - 1
-        if whole:
-            block = packed[own]
-        else:
-            width = (some.size + _LANES - 1) // _LANES * _LANES
-            block = gathered[: d * width].reshape(d, width)
-            for r in range(width):
-                row = some[min(r, some.size - 1)]
-                for c in range(d):
-                    block[c, r] = X[row, c] - mean[c]
+        width = (some.size + _LANES - 1) // _LANES * _LANES
+        block = gathered[: d * width].reshape(d, width)
+        for r in range(width):
+            row = some[min(r, some.size - 1)]
+            for c in range(d):
+                block[c, r] = X[row, c] - mean[c]
         _two_nearest(block, doubled, norms, products, found)
-        looked += block.shape[1]
+        looked += width
         for r in range(some.size):
             row, size, values, lane = some[r], bounds[0, some[r]], found, r
-            if not whole and not found[1, r] - found[0, r] > 4 * _error(size, rounded):
+            if not found[1, r] - found[0, r] > 4 * _error(size, rounded):
                 values, lane = exact, row % BLOCK
                 if there != row // BLOCK:
                     there = row // BLOCK

@@ -39,31 +39,10 @@ def _sum_blocks(start, stop, planes, sums, peaks):  # type: ignore
         peaks[b, i] = peak
 
 
-def block_sums(
-    planes: np.ndarray, rows: int, columns: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sums of absolute values over blocks of at most ``rows`` by ``columns``.
+def block_sums(planes: np.ndarray, sums: np.ndarray, peaks: np.ndarray) -> None:
+    """Sum up absolute values of planes, (batch, h, w) of float32 or float64, C-contiguous.
 
-    Parameters
-    ----------
-    planes : (batch, h, w) ndarray of float32 or float64
-        Copied where it is not C-contiguous.
-
-    Returns
-    -------
-    sums : (batch, down, across) ndarray of float64
-    areas : (down, across) ndarray of int64
-        The number of each block's values.
-    peaks : (batch,) ndarray of float64
-        The largest sum over one column of a block: no absolute value is larger.
+    ``sums``, (batch, down, across) of float64, gets those of blocks, ``peaks``, (batch, down), the
+    largest sum over one column of a block: no absolute value is larger.
     """
-    batch, height, width = planes.shape
-    down, across = -(-height // rows), -(-width // columns)
-    sums, peaks = np.empty((batch, down, across)), np.empty((batch, down))
-    planes = np.ascontiguousarray(planes)  # each further layout would be compiled, for seconds
     _block_sums(team_for(planes.size), planes, sums, peaks)
-    return sums, np.outer(_extents(height, down), _extents(width, across)), peaks.max(axis=1)
-
-
-def _extents(size: int, count: int) -> np.ndarray:
-    return np.diff(np.arange(count + 1) * size // count)

@@ -246,7 +246,7 @@ def dispatchers(loop):
 
 EXAMPLES = {
     kmeans: [compiled_cpu.compile_clusters],
-    kmeans_bounds: [compiled_cpu.compile_bounds],
+    kmeans_bounds: [compiled_cpu.compile_clusters],
     csr: [solver_loops.rows],
     cg: [solver_loops.rows, solver_loops.stencils],
     vectors: [solver_loops.vectors],

@@ -284,7 +284,7 @@ def convolve(devices, problem, arguments) -> None:
         image = np.pad(image, pad, constant_values=request.fillvalue)
     else:
         image = np.pad(image, pad, {"wrap": "wrap", "symm": "symmetric"}[w.boundary])
-    taps = request.filter.downloaded().taps
+    taps = request.filter.downloaded(problem.dtype).taps
     windows = np.lib.stride_tricks.sliding_window_view(image, taps.shape, (1, 2))
     shape = (problem.batch, w.out_height, w.out_width)
     strides = [size * s for s in problem.strides[1]]

@@ -11,8 +11,8 @@ from hetero.arrays import Array, Spec, describe_used
 from hetero.calling import planner
 from hetero.calling.call_cache import MISS
 from hetero.ops.convolve2d.methods import cut
-from hetero.ops.convolve2d.planning import SMALL, key_of, plan_of, result_of, scipys
-from hetero.ops.convolve2d.problem import MODES, NAME, checked, described
+from hetero.ops.convolve2d.planning import SMALL, key_of, plan_of, result_of
+from hetero.ops.convolve2d.problem import MODES, NAME, checked
 from hetero.pricing.plan import Plan
 from hetero.registry.problem import Problem, check_dims
 from hetero.tables import find
@@ -110,14 +110,15 @@ def convolve2d(
     array([[4., 4.],
            [4., 4.]])
     """
+    key = None
     if type(in1) is _ndarray and type(in2) is _ndarray:
         if device is None and method is None and _forced() is None:
             key = NAME, in1.shape, in1.strides, in1.dtype, in2.shape, in2.dtype, mode, boundary
             try:
-                run = find(key) or scipys(key)
+                run = find(key)
             except TypeError:  # a mode that cannot be hashed: SciPy says so
                 run = None
-            if run is not None and (result := run(in1, in2, fillvalue)) is not None:
+            if run is not None and (result := run(in1, in2, fillvalue=fillvalue)) is not None:
                 return result
     elif (
         type(fillvalue) is int
@@ -133,7 +134,8 @@ def convolve2d(
         if result is not MISS:
             return result
     placed = planner.placement(device, method)
-    return result_of(checked(in1, in2, mode, boundary, fillvalue, *placed, describe=describe_used))
+    call = checked(in1, in2, mode, boundary, fillvalue, *placed, describe=describe_used)
+    return result_of(call, key)
 
 
 def _plan(
@@ -152,8 +154,7 @@ def problem_of(
 ) -> Problem:
     """The problem of ``convolve2d(in1, in2, ...)`` as a whole, whatever parts it is done in, by all
     but the values."""
-    call = checked(in1, in2, mode, boundary, fillvalue)
-    return described(call.a, call.b, call.dtype, call.window())
+    return checked(in1, in2, mode, boundary, fillvalue).problem()
 
 
 def from_dims(dims: tuple[int, ...], dtype: str, on: str, mode: str = "full") -> Problem:

@@ -29,13 +29,7 @@ SUMS = loops.register(loops.Family("convolutions", f"{__name__}:examples"))
 @functools.cache
 def _kernels() -> ModuleType:
     """The compiled loops, which load Numba."""
-    convolve = load("hetero.kernels.cpu.convolve")
-    return convolve
-
-
-def block_width(dtype: np.dtype) -> int:
-    """Columns that `direct` and `separable` make at a time at least: a rest takes as long."""
-    return _kernels().block_width(dtype)
+    return load("hetero.kernels.cpu.convolve")
 
 
 def direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
@@ -54,23 +48,26 @@ def direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.nd
     if not loops.is_ready(SUMS.of(image.dtype)) and window.mode is not None:
         out[...] = by_scipy(image, options, window)
         return
-    place = window.top, window.left, window.code, options.fillvalue
-    _kernels().direct(image, options.filter.taps, out, *place)
+    _kernels().correlate(image, out, *_place(options, window), options.filter.taps)
 
 
 def separable(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
     """Two one-dimensional passes for each factor; the direct sum where that is not finite."""
-    place = window.top, window.left, window.code, options.fillvalue
-    _kernels().separable(image, *options.filter.found(flipped_factors), out, *place)
+    factors = options.filter.found(flipped_factors)
+    _kernels().correlate(image, out, *_place(options, window), *factors)
     if not is_finite(out):
         direct(image, options, window, out)
 
 
+def _place(options: FilterOptions, window: Window) -> tuple[Any, ...]:
+    """Where the first result's window begins, and what lies beyond the image."""
+    return (window.top, window.left), window.code, options.fillvalue
+
+
 def examples(dtype: np.dtype) -> None:
     """Call every loop: the direct sum and the two passes share them."""
-    out, taps = np.zeros((1, 64, 64), dtype), np.ones((3, 3), dtype)
-    convolve = _kernels()
-    convolve.direct(np.ones((1, 64, 64), dtype), taps, out, 1, 1, convolve.WRAP, 0.0)
+    image, taps, convolve = np.ones((1, 64, 64), dtype), np.ones((3, 3), dtype), _kernels()
+    convolve.correlate(image, np.zeros_like(image), (1, 1), convolve.WRAP, 0.0, taps)
 
 
 # -- SciPy -----------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from math import isfinite
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -37,18 +38,23 @@ class Filter:
     def __init__(
         self, array: np.ndarray | None, held: Any = None, operand: Operand | None = None
     ) -> None:
-        small = array is not None and array.size <= LARGEST_REMEMBERED
-        self.array, self.operand = array, operand
+        self.array, self._held, self.operand = array, held, operand
         # The values of a small filter; what is kept for it is found by them.
-        self.content = array.tobytes() if small else None
-        self._held, self._found = held, {}
+        self.content: bytes | None = None
+        # ``found(look)`` is ``look(array)``, remembered: for a small filter by its values.
+        self.found: Callable[[Callable[[np.ndarray], Any]], Any]
+        if array is not None and array.size <= LARGEST_REMEMBERED:
+            self.content = array.tobytes()
+            self.found = partial(_remembered, self.content, array.shape, array.dtype.char)
+        else:
+            self.found = functools.cache(lambda look: look(array))
 
-    def downloaded(self) -> Filter:
-        """The filter with its values known."""
+    def downloaded(self, dtype: np.dtype) -> Filter:
+        """The filter with its values known, which are of a dtype."""
         if self.array is not None:
             return self
         transfer = load("hetero.moving.transfer")
-        return Filter(np.ascontiguousarray(transfer.to_host(self._held, self.operand)))
+        return Filter(np.ascontiguousarray(transfer.to_host(self._held, self.operand), dtype))
 
     def at(self, pointer: int) -> Filter:
         """One on its device for another of the same kind, which the caller keeps alive."""
@@ -60,14 +66,6 @@ class Filter:
     def taps(self) -> np.ndarray:
         """The flipped filter, rotated by 180 degrees, C-contiguous: convolution by correlation."""
         return np.ascontiguousarray(self.array[::-1, ::-1])
-
-    def found(self, look: Callable[[np.ndarray], Any]) -> Any:
-        """``look(array)``, remembered: for a small filter by its values."""
-        if self.content is not None:
-            return _remembered(look, self.content, self.array.shape, self.array.dtype.char)
-        if look not in self._found:
-            self._found[look] = look(self.array)
-        return self._found[look]
 
     @property
     def rank(self) -> int:
@@ -85,7 +83,7 @@ class FilterOptions(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _remembered(
-    look: Callable[[np.ndarray], Any], content: bytes, shape: tuple[int, int], dtype: str
+    content: bytes, shape: tuple[int, int], dtype: str, look: Callable[[np.ndarray], Any]
 ) -> Any:
     return look(np.frombuffer(content, dtype).reshape(shape))
 
@@ -284,7 +282,12 @@ def is_wide(
         return facts.norm > _LOST * facts.mean * filter.array.size
     rows, columns = (window.filter_height + 1) // 2, (window.filter_width + 1) // 2
     planes = loops.as_loops_take(image).reshape(-1, *image.shape[-2:])
-    sums, areas, peaks = _serving(image.dtype).block_sums(planes, rows, columns)
+    planes = np.ascontiguousarray(planes)  # each further layout would be compiled, for seconds
+    batch, height, width = planes.shape
+    down, across = -(-height // rows), -(-width // columns)
+    sums, peaks = np.empty((batch, down, across)), np.empty((batch, down))
+    _serving(image.dtype).block_sums(planes, sums, peaks)
+    areas = np.outer(_extents(height, down), _extents(width, across))
     means = (sums / areas).max(axis=(1, 2))
     if not np.isfinite(means).all():
         return None
@@ -292,13 +295,21 @@ def is_wide(
     if not least.all():
         least = np.where(sums > 0.0, sums, np.inf).min(axis=(1, 2))
     fill = abs(fillvalue) if window.filled else 0.0
-    errors = facts.norm * np.sqrt(np.maximum(peaks, fill)) * np.sqrt(np.maximum(means, fill))
+    errors = (
+        facts.norm * np.sqrt(np.maximum(peaks.max(axis=1), fill)) * np.sqrt(np.maximum(means, fill))
+    )
     return bool((errors > _LOST * facts.mean * least).any())
+
+
+def _extents(size: int, count: int) -> np.ndarray:
+    """Of ``count`` blocks along an axis."""
+    return np.diff(np.arange(count + 1) * size // count)
 
 
 def examples(dtype: np.dtype) -> None:
     """Call the loop."""
-    load("hetero.kernels.cpu.ranges").block_sums(np.ones((1, 40, 40), dtype), 3, 3)
+    block_sums = load("hetero.kernels.cpu.ranges").block_sums
+    block_sums(np.ones((1, 40, 40), dtype), np.empty((1, 9, 9)), np.empty((1, 9)))
 
 
 # Seconds of a look: fixed; for a byte of the image on one core; for a block on one thread. 16 cores

@@ -71,7 +71,7 @@ def high_rank(problem: Problem, info: Info) -> str | None:
 
 def too_large(problem: Problem, info: Info) -> str | None:
     """Shared memory holds columns of a number of taps."""
-    most = load("hetero.kernels.convolution.plan").separable_limit(dtype=problem.dtype)
+    most = load("hetero.kernels.convolution.plan").SEPARABLE_TAPS
     fits = max(problem.options.filter_height, problem.options.filter_width) <= most
     return high_rank(problem, info) or (None if fits else f"it takes filters up to {most} x {most}")
 
@@ -163,8 +163,7 @@ def _on_cpu(compute: Run) -> Run:
 
     def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
         (image,), out, options = arguments
-        if options.filter.array is None:
-            options = options._replace(filter=options.filter.downloaded())
+        options = options._replace(filter=options.filter.downloaded(out.dtype))
         window, image = problem.options, np.asarray(image, out.dtype)
         image = image.reshape(-1, *image.shape[-2:])
         if image.strides[-1] != out.itemsize and image.shape[-1] > 1:

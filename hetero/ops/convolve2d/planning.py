@@ -8,6 +8,7 @@ only SciPy takes and for few products, or what the rank of the filter decides.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import isfinite, prod
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
 from hetero.registry import Arguments
 
-Function = Callable[..., Any]
+Function, Key = Callable[..., Any], tuple[Any, ...]
 SMALL = 256  # elements of a filter whose values are part of the key of a call on a device
 LARGEST_DOWNLOADED = 1024  # elements of a filter on a device whose rank may be looked at
 # Seconds that a convolution must take for the rank of a filter on its device to be looked at.
@@ -42,16 +43,18 @@ def plan_of(call: Call) -> Plan:
     parts = parts_of(call)
     if parts is None:
         return _plan(call)[0]
-    problem = asked.described(call.a, call.b, call.dtype, call.window())
+    problem = call.problem()
     plans = tuple(plan_of(part) for part in parts.calls)
     moves = call.machine.moved_by_host(problem)
     return Plan(problem, (), plans[0].profile_name, plans, parts.how, moves)
 
 
-def result_of(call: Call) -> Any:
-    """The result of a call."""
+def result_of(call: Call, found_by: Key | None = None) -> Any:
+    """The result of a call; ``found_by`` is what `convolve2d` finds it by where that is all."""
     parts = parts_of(call)
-    return _run(call) if parts is None else parts.join([result_of(part) for part in parts.calls])
+    if parts is None:
+        return _run(call, found_by)
+    return parts.join([result_of(part) for part in parts.calls])
 
 
 # -- Calls that are done in parts ------------------------------------------------------------------
@@ -169,11 +172,16 @@ def _in_real_parts(call: Call) -> Parts:
 # -- One convolution -------------------------------------------------------------------------------
 
 
-def _run(call: Call) -> Any:
+def _run(call: Call, found_by: Key | None) -> Any:
     """Run one convolution as a call before it, or make a plan; then the next one is remembered."""
-    key = _host_key(call)
-    again = key and tables.find(key) and _by_rank(key)
-    result = again and again(call.image, call.filter, call.fillvalue)
+    is_scipys = call.is_scipys
+    is_plain = found_by is not None and len(call.a.shape) == 2 and call.a.size and call.b.size
+    if is_plain and (is_scipys or call.is_few):
+        run = tables.bind(found_by, lambda: _scipys(*found_by[-2:]))
+        return run(call.image, call.filter, fillvalue=call.fillvalue)
+    key = None if is_scipys else _host_key(call)
+    known = key and tables.find(key) and _by_rank(key)  # found there may be SciPy's function, too
+    result = known and known(call.image, call.filter, fillvalue=call.fillvalue)
     if result is not None:
         return result
     now = tables.generation()
@@ -210,16 +218,17 @@ def _plan(call: Call) -> tuple[Plan, FilterOptions]:
     """
     image, taps = (x if isinstance(x, np.ndarray) else None for x in (call.image, call.filter))
     if call.is_scipys:
-        problem = asked.described(call.a, call.b, call.dtype, call.window())
-        plan = call.machine.plan(problem, call.device, call.method)
+        plan = call.machine.plan(call.problem(), call.device, call.method)
         filter = Filter(None if taps is None else np.ascontiguousarray(taps))
         return plan, FilterOptions(filter, call.fillvalue)
-    fill, elsewhere = float(call.fillvalue), call.a.location != call.b.location
-    filter, is_there = Filter(None, call.filter, call.b), is_device_array(call.filter)
+    fill, is_there = float(call.fillvalue), is_device_array(call.filter)
     if taps is not None:
         filter = Filter(np.ascontiguousarray(taps, call.dtype))
-    elif is_there and (elsewhere or call.dtype != call.b.dtype or call.method == SEPARABLE):
-        filter = _downloaded(call)
+    else:
+        filter = Filter(None, call.filter, call.b)
+        apart = call.a.location != call.b.location or call.dtype != call.b.dtype
+        if is_there and (apart or call.method == SEPARABLE):
+            filter = filter.downloaded(call.dtype)
     finite = isfinite(fill)
     if finite and call.method in _SPREADS:
         finite = is_finite(image) and is_finite(taps)
@@ -227,21 +236,17 @@ def _plan(call: Call) -> tuple[Plan, FilterOptions]:
     plan = _priced(call, filter, window)
     if call.method is None and is_there and filter.array is None:
         worth_it = plan.candidates[0].terms.get("compute", 0.0) > _WORTH_A_DOWNLOAD
-        known = worth_it and call.b.size <= LARGEST_DOWNLOADED and _downloaded(call)
-        if known and known.rank:
-            filter, window = known, window._replace(rank=known.rank)
-            plan = _priced(call, filter, window)
+        if worth_it and call.b.size <= LARGEST_DOWNLOADED:
+            known = filter.downloaded(call.dtype)
+            if known.rank:
+                filter, window = known, window._replace(rank=known.rank)
+                plan = _priced(call, filter, window)
     if call.method is None and plan.candidates[0].method == FFT:
         wide = is_wide(image, filter, window, fill)
         if wide is not False:
             window = window._replace(finite=wide is not None, wide_range=bool(wide))
             plan = _priced(call, filter, window)
     return plan, FilterOptions(filter, fill)
-
-
-def _downloaded(call: Call) -> Filter:
-    taps = load("hetero.moving.transfer").to_host(call.filter, call.b)
-    return Filter(np.ascontiguousarray(taps, call.dtype))
 
 
 def _priced(call: Call, filter: Filter, window: Window) -> Plan:
@@ -266,7 +271,7 @@ def _priced(call: Call, filter: Filter, window: Window) -> Plan:
 # -- What the call cache has -----------------------------------------------------------------------
 
 
-def key_of(filter: Any, mode: str, boundary: str, method: str | None) -> tuple[Any, ...]:
+def key_of(filter: Any, mode: str, boundary: str, method: str | None) -> Key:
     """What a call on a device depends on beside its arrays there, where nothing lies beyond the
     image but 0: the values of a filter on the host are part of it."""
     if type(filter) is not np.ndarray:
@@ -274,7 +279,7 @@ def key_of(filter: Any, mode: str, boundary: str, method: str | None) -> tuple[A
     return filter.tobytes(), filter.shape, filter.dtype, mode, boundary, method
 
 
-def _host_key(call: Call) -> tuple[Any, ...] | None:
+def _host_key(call: Call) -> Key | None:
     """What a call of NumPy arrays is found by, by `convolve2d` itself where it is not placed.
 
     None for others, for methods that are refused by name where values are not finite, and where the
@@ -283,14 +288,14 @@ def _host_key(call: Call) -> tuple[Any, ...] | None:
     a, b = call.a, call.b
     if not (call.machine.is_here and a.location == b.location == HOST) or call.stays:
         return None
-    if call.method in _SPREADS or call.is_scipys:
+    if call.method in _SPREADS:
         return None
     placed = () if call.device is call.method is None else (call.device, call.method)
     arrays = a.shape, a.strides, a.dtype, b.shape, b.dtype
     return tables.here((NAME, *arrays, call.mode, call.boundary, *placed))
 
 
-def _by_rank(key: tuple[Any, ...]) -> Function:
+def _by_rank(key: Key) -> Function:
     """The function that finds what runs a call on the host by the rank of its filter."""
     find = tables.find
 
@@ -325,34 +330,6 @@ def _bound(plan: Plan, a: Operand) -> Function:
     return run
 
 
-def scipys(key: Any) -> Function | None:
-    """``run(in1, in2, fillvalue)`` of a call on NumPy arrays that is SciPy's, remembered from now
-    on: of integers and other dtypes that only SciPy takes, or of few products; None of any other.
-
-    The key is `NAME`, shape, strides and dtype of the image, shape and dtype of the filter, mode,
-    boundary.
-    """
-    _, shape, _, dtype, filter_shape, filter_dtype, mode, boundary = key
-    if not (len(shape) == len(filter_shape) == 2 and all(shape) and all(filter_shape)):
-        return None
-    if mode not in asked.MODES or boundary not in (*asked.BOUNDARIES, *asked.ALIASES):
-        return None
-    try:
-        char = np.result_type(dtype, filter_dtype).char
-        if mode == "valid" and asked.swapped(shape, filter_shape):
-            shape, filter_shape = filter_shape, shape
-    except (TypeError, ValueError):  # the general way says what is wrong
-        return None
-    window = asked.window_of(shape, filter_shape, mode)
-    if char in asked.FEW_PRODUCTS and not window.has_few(char):
-        return None
-    return tables.bind(key, lambda: _scipys(mode, boundary))
-
-
 def _scipys(mode: str, boundary: str) -> Function:
-    convolve2d = scipys_convolve2d()
-
-    def run(in1: Any, in2: Any, fillvalue: Any) -> Any:
-        return convolve2d(in1, in2, mode, boundary, fillvalue)
-
-    return run
+    """``run(in1, in2, fillvalue=)`` of calls that are SciPy's."""
+    return partial(scipys_convolve2d(), mode=mode, boundary=boundary)

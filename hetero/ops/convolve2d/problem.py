@@ -151,6 +151,10 @@ class Call(NamedTuple):
         filled = bool(self.fillvalue)
         return window_of(image, filter, self.mode, self.boundary, filled, **known)
 
+    def problem(self) -> Problem:
+        """All of it, whatever parts it is done in, by all but the values."""
+        return described(self.a, self.b, self.dtype, self.window())
+
 
 def _call(image: Any, filter: Any, a: Operand, b: Operand, dtype: np.dtype, *rest: Any) -> Call:
     """A call; devices compute with images of the dtype of the result, where that is real."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -153,53 +152,40 @@ def cluster(
     X: Any,
     n_clusters: int,
     *,
+    init: Any,
+    n_init: Any,
+    max_iter: int,
+    tol: float,
+    label_tol: float = 0.0,
     random_state: Any = None,
     sample_weight: Any = None,
     device: str | None = None,
     method: str | None = None,
     report: Callable[[str], None] | None = None,
     few: type[Warning] | None = RuntimeWarning,
-    **options: Any,
 ) -> tuple[Any, Any, dict[str, Any]]:
     """Check the arguments of `kmeans`, plan it and run it.
 
     With ``max_iter`` 0 rows get labels and nothing else is done. ``report`` gets a line about each
     start; ``few`` is the category of the warning about clusters without rows, None for no warnings
-    at all; ``options`` are all others of `kmeans`.
+    at all.
     """
     device, method = planner.placement(device, method)
     X = operands.checked_shape(X)
 
-    def make() -> Callable[..., Any]:
-        asked = problem(X, n_clusters, **options, sample_weight=sample_weight)
+    def make() -> Plan:
+        options = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}
+        options |= {"label_tol": label_tol, "sample_weight": sample_weight}
+        asked = problem(X, n_clusters, **options)
         free = device is None and method is None and not operands.is_sparse(X)
         plan = planner.at_once(asked) if free else None
-        return partial(
-            _cluster, plan or planner.plan(results.staying(asked, device), device, method)
-        )
+        return plan or planner.plan(results.staying(asked, device), device, method)
 
-    given = n_clusters, *(v for name, v in options.items() if name != "init"), device, method
-    key = operands.key_of(X, options["init"], sample_weight, given)
+    given = n_clusters, n_init, max_iter, tol, label_tol, device, method
+    key = operands.key_of(X, init, sample_weight, given)
     # A plan that is made before devices are looked for is not the last one.
-    run = bind(key if inventory.looked() else None, make)
-    return run(X, random_state, sample_weight, report, few, **options)
+    plan = bind(key if inventory.looked() else None, make)
 
-
-def _cluster(
-    plan: Plan,
-    X: Any,
-    random_state: Any,
-    sample_weight: Any,
-    report: Callable[[str], None] | None,
-    few: type[Warning] | None,
-    *,
-    init: Any,
-    n_init: Any,
-    max_iter: int,
-    tol: float,
-    label_tol: float = 0.0,
-) -> tuple[Any, Any, dict[str, Any]]:
-    """Run a plan for arguments of which shapes and options were checked."""
     execution, Fit = load("hetero.calling.execution"), load("hetero.ops.kmeans.fit").Fit
     (n, d, k), dtype, about = plan.problem.dims, np.dtype(plan.problem.dtype), plan.problem.options
     if about.init == operands.GIVEN:
@@ -207,17 +193,17 @@ def _cluster(
         if n_init not in (1, "auto") and few:
             warnings.warn(_ONE_START.format(n_init), RuntimeWarning, stacklevel=outside())
     weights = operands.checked_weights(sample_weight, n, dtype)
-    random = operands.checked_random(random_state)
-    drawn = random.get_state() if plan.chosen.device != CPU else None
-    fit = Fit(about.maxiter, float(tol), init, about.starts, random, label_tol=float(label_tol))
-    fit, arrays = fit._replace(report=report), () if weights is None else (weights,)
     if operands.is_sparse(X):
         X = X.astype(dtype, copy=False)
         operands.check_finite(X.data)
-        fit, arrays = fit._replace(matrix=X, weights=weights), ()
+        arrays, apart = (), {"matrix": X, "weights": weights}
     else:
         X = X if is_device_array(X) else operands.host_values(X)
-        arrays = X, *arrays
+        arrays, apart = (X,) if weights is None else (X, weights), {}
+    random = operands.checked_random(random_state)
+    drawn = random.get_state() if plan.chosen.device != CPU else None
+    asked = {"label_tol": float(label_tol), "report": report, **apart}
+    fit = Fit(about.maxiter, float(tol), init, about.starts, random, **asked)
 
     def options_on(used: tuple[Any, ...]) -> Any:
         if drawn is not None:  # where a device failed, the CPU begins anew
@@ -228,6 +214,7 @@ def _cluster(
     out = np.empty((k, d), dtype) if on_host and not stays else None
     described = tuple(map(describe, arrays))
     done = execution.run(plan, execution.Call(arrays, described, out, options_on=options_on))
+
     run, labels = done.outcome
     if few and not run.inertia / n <= float(np.finfo(dtype).max):
         warnings.warn(_OVERFLOW.format(dtype), RuntimeWarning, stacklevel=outside())
@@ -284,8 +271,9 @@ def at_once(
         return None
     X = operands.checked_shape(X).astype(dtype, copy=False) if sparse else operands.host_values(X)
     given = operands.checked_centroids(operands.on_host(centroids, dtype), (k, d))
-    operands.weights_operand(weights, n)
-    weights = operands.checked_weights(weights, n, dtype)
+    if weights is not None:
+        operands.weights_operand(weights, n)
+        weights = operands.checked_weights(weights, n, dtype)
     if 8 * n <= _FEW or not ready:
         rows = load("hetero.ops.kmeans.cpu").NumpyRows(X, weights, given)
     else:

@@ -246,22 +246,12 @@ class PackedSeeding:
 
 
 def compile_clusters(dtype: np.dtype) -> None:
-    """Call every loop of `CompiledRows` but those that skip rows."""
+    """Call every loop of `CompiledRows`."""
     rows = CompiledRows(np.random.default_rng(0).random((70, 3)).astype(dtype), None)
     centroids = rows.seeds("k-means++", 3, np.random.RandomState(0))
     rows.lloyd(centroids, 2, -1.0)
+    rows.restart(centroids)
+    rows._few = rows._below = 1.0  # with bounds from the first iteration on
+    for _ in range(2):
+        rows.assign(centroids)
     CompiledRows(rows._X, None, centroids).lloyd(centroids, 0, 0.0)
-
-
-def compile_bounds(dtype: np.dtype) -> None:
-    """Call those that skip rows, and none of the others: these are another family."""
-    n, d, k = loops.BLOCK, 3, 2
-    X, centroids, mean = np.zeros((n, d), dtype), np.zeros((k, d), dtype), np.zeros(d, dtype)
-    lists = np.zeros(n, np.int32), np.zeros(n, np.int64), np.zeros(n, np.int32), np.zeros(1, int)
-    kept = _Bounds(n, 1, centroids)
-    for fresh in (True, False):
-        kept.move(centroids)
-        bounds.assign(
-            *(0, np.zeros((1, d, n), dtype), *_doubled(centroids), *lists, X, mean, centroids),
-            *(kept.rounded, kept.moves, fresh, kept.of_rows, kept.reaches, kept.looked),
-        )

@@ -6,12 +6,12 @@ cache; the matrix of all never is. A sparse X goes the same way.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from typing import Any
 
 import numpy as np
 
+from hetero.devices.at_once import side_by_side
 from hetero.host import cpu
 from hetero.imports import load
 from hetero.ops.kmeans.fit import Rows
@@ -65,8 +65,6 @@ class CpuRows(Rows):
 class NumpyRows(CpuRows):
     """Dense or sparse rows, by NumPy's products."""
 
-    _pool: Any = None  # of threads
-
     def __init__(self, X: Any, weights: np.ndarray | None, given: np.ndarray | None = None) -> None:
         super().__init__(X, weights, given)
         self._dense = isinstance(X, np.ndarray)
@@ -98,19 +96,18 @@ class NumpyRows(CpuRows):
         norms = np.einsum("ij,ij->i", centroids, centroids)
         doubled = np.ascontiguousarray(-2.0 * centroids.T, centroids.dtype)
         rows = max(_LEAST_ROWS, _BLOCK // (self._k * centroids.itemsize))
-        before = self.labels.copy()
+        before, pending = self.labels.copy(), iter(range(0, self.n, rows))
 
-        def label(begin: int) -> None:
-            distances = self._X[begin : begin + rows] @ doubled
-            distances += norms
-            self.labels[begin : begin + rows] = distances.argmin(axis=1)
+        def label() -> None:
+            for begin in pending:  # advancing a range's iterator is atomic
+                distances = self._X[begin : begin + rows] @ doubled
+                distances += norms
+                self.labels[begin : begin + rows] = distances.argmin(axis=1)
 
-        if self.n * centroids.size >= _SHARED and self._pool is None:
-            with contextlib.suppress(RuntimeError):  # Python is ending: this thread does all
-                pool = load("concurrent.futures").ThreadPoolExecutor(cpu.describe()["cores"])
-                pool.submit(int)
-                self._pool = pool
-        list((map if self._pool is None else self._pool.map)(label, range(0, self.n, rows)))
+        if self.n * centroids.size < _SHARED:
+            label()
+        else:
+            side_by_side([label] * cpu.describe()["cores"])
         return int(np.count_nonzero(self.labels != before))
 
     def sums(self) -> tuple[np.ndarray, np.ndarray]:

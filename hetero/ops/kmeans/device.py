@@ -14,8 +14,8 @@ from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.kernels.common.launch import Launch
 from hetero.kernels.kmeans import plan as plans
-from hetero.ops.kmeans.fit import Rows, Run, Stopped, ending, means, trials
-from hetero.ops.kmeans.operands import check_finite
+from hetero.ops.kmeans.fit import Rows, Run, Stopped, ending, means
+from hetero.ops.kmeans.operands import check_finite, trials
 from hetero.registry.problem import Problem
 
 # The two sets of centroids' buffers: an iteration reads one and writes the other.

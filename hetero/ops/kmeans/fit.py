@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.ops.kmeans.operands import PLUS_PLUS, checked_centroids
+from hetero.ops.kmeans.operands import PLUS_PLUS, checked_centroids, trials
 
 _ROUNDED = 16  # times epsilon and the row's largest number: a row nearer to its mean lies on it
 
@@ -152,11 +152,6 @@ class Rows:
             seeding.take(best)
             potential, chosen[number] = potentials[best], candidates[best]
         return self.rows(chosen)
-
-
-def trials(k: int) -> int:
-    """Candidates of k-means++ for each of k seeds."""
-    return 2 + int(math.log(k))
 
 
 def fit(rows: Rows, asked: Fit, k: int) -> tuple[Outcome, np.ndarray]:

@@ -14,7 +14,15 @@ from hetero.errors import DeviceMemoryError
 from hetero.host import loops
 from hetero.imports import load
 from hetero.moving import failures
-from hetero.ops.kmeans.operands import EXPECTED, NAME, PLUS_PLUS, SEEDED, SPARSE, host_values
+from hetero.ops.kmeans.operands import (
+    EXPECTED,
+    NAME,
+    PLUS_PLUS,
+    SEEDED,
+    SPARSE,
+    host_values,
+    trials,
+)
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem
@@ -25,7 +33,6 @@ if TYPE_CHECKING:
 
 _LOOPS, _PLAIN = "hetero.ops.kmeans.compiled_cpu", "hetero.ops.kmeans.cpu"
 CLUSTERS = loops.register(loops.Family("clusters", f"{_LOOPS}:compile_clusters"))
-BOUNDS = loops.register(loops.Family("bounds", f"{_LOOPS}:compile_bounds"))
 _LEAST_SHARED = 1 << 12  # rows
 # What grows with n, d, k: launches and round trips with none, labels, columns' sums, round trips of
 # seeds; rows that are read, distances that are compared, centroids that are made; products.
@@ -42,15 +49,10 @@ def _work(problem: Problem, info: dict[str, Any]) -> Work:
     how, starts, maxiter = problem.options
     iterations = min(maxiter, EXPECTED) + 1
     if how == PLUS_PLUS:
-        iterations += seeding_iterations(k)
+        iterations += trials(k)
     moved = 2.0 * n * d * np.dtype(problem.dtype).itemsize
     flops, repeat = 2.0 * n * d * k, starts * iterations
     return Work((n, d, k), flops, moved, repeat, calls=starts, terms=_TERMS)
-
-
-def seeding_iterations(k: int) -> int:
-    """How many iterations compute as many distances as k-means++ does."""
-    return 2 + int(np.log(k))
 
 
 # -- Runs ------------------------------------------------------------------------------------------
@@ -134,7 +136,7 @@ def _shared(problem: Problem) -> bool:
 
 
 def _loops(problem: Problem) -> tuple[str, ...]:
-    return CLUSTERS.of(problem.dtype), BOUNDS.of(problem.dtype)
+    return (CLUSTERS.of(problem.dtype),)
 
 
 def _plain_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:

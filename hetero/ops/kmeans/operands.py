@@ -107,6 +107,12 @@ def key_of(X: Any, init: Any, weights: Any, given: tuple[Any, ...]) -> Any:
     return *key, *map(type, given)  # True is no number of clusters
 
 
+def trials(k: int) -> int:
+    """Candidates of k-means++ for each of k seeds, and how many iterations compute as many
+    distances as these do."""
+    return 2 + int(math.log(k))
+
+
 def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
     """The problem with N rows of D numbers and K clusters, as ``hetero explain kmeans`` asks."""
     check_dims(NAME, dims, *DIMS)

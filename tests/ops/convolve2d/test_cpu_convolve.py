@@ -1,4 +1,4 @@
-"""The compiled loops of convolution: threads, tiles, and what they refuse."""
+"""The compiled loops of convolution: threads and tiles."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numba
 import numpy as np
 import pytest
 
-from hetero.kernels.cpu.convolve import WRAP, direct, separable
+from hetero.kernels.cpu.convolve import WRAP, correlate
 
 
 @pytest.fixture
@@ -31,12 +31,12 @@ def test_threads_and_tiles_do_not_matter(two_threads, dtype):
         for threads in [1, 2, 2]:
             numba.set_num_threads(threads)
             out, other = np.empty((2, *image.shape), dtype)
-            direct(image, taps, out, size[0] // 2, size[1] // 2, WRAP, 0.0)
-            separable(image, columns, rows, other, 2, 1, WRAP, 0.0)
+            correlate(image, out, (size[0] // 2, size[1] // 2), WRAP, 0.0, taps)
+            correlate(image, other, (2, 1), WRAP, 0.0, columns, rows)
             results.append((out, other))
         for out, other in results[1:]:
             np.testing.assert_array_equal(out, results[0][0])
             np.testing.assert_array_equal(other, results[0][1])
         part = np.empty((2, 5, 50), dtype)
-        direct(image, taps, part, size[0] // 2 - 101, size[1] // 2 - 77, WRAP, 0.0)
+        correlate(image, part, (size[0] // 2 - 101, size[1] // 2 - 77), WRAP, 0.0, taps)
         np.testing.assert_array_equal(part, results[0][0][:, 101:106, 77:127])

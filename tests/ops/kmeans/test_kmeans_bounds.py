@@ -110,7 +110,6 @@ def test_no_loop_leaves_its_arrays():
     in_bounds.check("""
 from hetero.ops.kmeans import compiled_cpu
 compiled_cpu.compile_clusters(np.dtype("float64"))
-compiled_cpu.compile_bounds(np.dtype("float64"))
 X = np.random.default_rng(0).random((777, 5))
 for k in (1, 7, 65):
     for least in (0.1, -1.0):

@@ -16,7 +16,6 @@ from hetero.calibration.samples import Samples
 from hetero.calibration.sizes import Place, grid
 from hetero.ops import kmeans
 from hetero.ops.kmeans import operands
-from hetero.ops.kmeans.methods import seeding_iterations
 from hetero.pricing import pricing
 from hetero.registry.models import ModelKey
 
@@ -40,7 +39,7 @@ def whole(place, method, dims, iterations):
     """Seconds of a fit from k-means++: seeds, iterations, labels; the distances of the seeds are as
     fast as those of "lloyd"."""
     k = dims[-1]
-    seeds = k * ROUND[place] + seeding_iterations(k) * step_of(place, "lloyd", dims)
+    seeds = k * ROUND[place] + operands.trials(k) * step_of(place, "lloyd", dims)
     return setup_of(place, method) + seeds + (iterations + 1) * step_of(place, method, dims)
 
 

@@ -108,17 +108,6 @@ def test_every_method_of_every_place_gets_a_model(quick, two, hasty, monkeypatch
     assert shown[-1] == (1.0, "done")
 
 
-def test_kernels_of_tables_are_compiled_before_any_is_measured(cuda):
-    place = Place(cuda.name, cuda.describe(), (cuda,))
-    small = [
-        replace(case, checks=0, knots={k: d for k, d in case.knots.items() if max(d) <= 256})
-        for case in cases("convolve2d", place=place)
-    ]
-    wanted = [*calibrate.kernels_of(cuda, small)]
-    assert "convolve.cu" in {file for file, _ in wanted}
-    assert len(wanted) > 10
-
-
 def test_host_shares_are_of_calls_that_ran_on_the_device(cuda, monkeypatch):
     monkeypatch.setattr(overheads.Bench, "seconds", lambda *_: 1e-9)
     place = Place(cuda.name, cuda.describe(), (cuda,))

@@ -14,7 +14,6 @@ from made_up import (
     machine,
     priced,
     reason,
-    roofline,
     square,
 )
 
@@ -22,25 +21,7 @@ import hetero
 from hetero import devices, profile, registry, tables
 from hetero.arrays import Spec
 from hetero.calling import planner
-from hetero.errors import NotPriced
 from hetero.pricing import pricing
-from hetero.pricing.plan import Plan
-
-
-def test_terms_by_hand():
-    plan = priced(square(100))
-    nbytes, flops = 4e4, 2e6
-    cpu = candidate(plan, "cpu")
-    assert cpu.terms == pytest.approx({"overhead": 1e-6, "compute": flops / 1e10})
-    gpu = candidate(plan, "cuda:0", "tiled")
-    assert gpu.terms == pytest.approx(
-        {
-            "upload": 2 * (1e-5 + nbytes / 1e9),
-            "overhead": 5e-6 + 7e-6,
-            "compute": flops / 1e12,
-            "download": 2e-5 + nbytes / 5e8,
-        }
-    )
 
 
 def test_operands_that_are_there_cost_nothing_to_move():
@@ -75,34 +56,6 @@ def test_an_implementation_of_several_calls_pays_for_each(calls, monkeypatch):
     assert gpu.terms["overhead"] == pytest.approx(calls * 5e-6 + 7e-6)
     for term in ("upload", "compute", "download"):
         assert gpu.terms[term] == once.terms[term]
-
-
-@pytest.mark.parametrize("number", [2, 3])
-def test_equal_gpus_together_are_a_candidate(number):
-    assert not pricing.groups(TWO)
-    here = TWO | {f"cuda:{n}": {**GPU, "same_as": "cuda:0"} for n in range(1, number)}
-    found = pricing.groups(here)
-    (group,) = found.values()
-    assert list(found) == ["cuda:*"]
-    assert group["members"] == tuple(name for name in here if name != "cpu")
-    assert group["constants"] == f"cuda*{number}"
-    assert group["memory_bytes"] == number * GPU["memory_bytes"]
-    limited = {name: {**info, "memory_limit": 1000} for name, info in here.items()}
-    assert pricing.groups(limited)["cuda:*"]["memory_limit"] == number * 1000
-    together = dataclasses.replace(
-        next(i for i in registry.lookup("matmul") if i.kind == "cuda"),
-        excludes=registry.Can(registry.no_obstacle, shared=lambda problem: True),
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "lookup", lambda operation: (together,))
-        constants = machine(
-            models={f"cuda*{number}|matmul|tiled|float32|*": roofline(1e-6, 1e12, 1e12)}
-        )
-        plan = priced(square(100), here, constants)
-        assert candidate(plan, "cuda:*").terms["overhead"] == pytest.approx(1e-6)
-        here["cuda:1"]["set_aside"] = "it failed twice"
-        left = pricing.groups(here)
-        assert list(left) == (["cuda:*"] if number > 2 else [])
 
 
 def test_what_several_gpus_cannot_do_together_the_first_of_them_does_where_asked_for_all():
@@ -159,13 +112,6 @@ def test_without_constants_the_cpu_is_taken():
     assert "not priced" in str(unknown)
     on_device = priced(square(999, "cuda:0"), constants=machine(models={}, links={}))
     assert on_device.chosen.device == "cpu"
-
-
-def test_nothing_possible():
-    plan = Plan(square(8), (), "made up")
-    with pytest.raises(NotPriced, match="matmul float32"):
-        _ = plan.chosen
-    assert plan.to_dict()["chosen"] is None
 
 
 def test_host_products_need_no_plan_where_the_cpu_is_alone(monkeypatch):

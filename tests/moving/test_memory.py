@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 
 import numpy as np
@@ -159,33 +158,3 @@ def test_a_gpu_gives_back_what_is_kept():
     for once, again in zip(first, use_all(), strict=True):
         np.testing.assert_array_equal(once, again)
     assert not devices.troubles()
-
-
-@pytest.mark.gpu
-def test_a_context_of_the_callers_own_keeps_its_own():
-    """Buffers of one context are no use in another: each solve finds those of its context."""
-    hetero.clear_memory()
-    first = use_all()
-    held = kept()
-    with context_of_its_own("cuda:0"):
-        inside = use_all()
-        assert kept() == {purpose: 2 * size for purpose, size in held.items()}
-        hetero.clear_memory()
-        assert kept() == {}
-        use_all()
-    for once, again in zip(first, inside, strict=True):
-        np.testing.assert_array_equal(once, again)
-    use_all()
-    assert not devices.troubles()
-
-
-@contextlib.contextmanager
-def context_of_its_own(name):
-    """Makes one current, as ``pycuda.autoinit`` does."""
-    device = devices.get(name)
-    context = device.driver.Device(device.ordinal).make_context()
-    try:
-        yield
-    finally:
-        hetero.clear_memory()
-        context.detach()

@@ -6,6 +6,7 @@ The CUDA devices here are fakes in host memory (`fakes`), so that all of it runs
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 
 import fakes
 import numpy as np
@@ -13,6 +14,8 @@ import pytest
 from layouts import LAYOUTS
 
 import hetero
+from hetero.devices.base import Copy
+from hetero.errors import DeviceMemoryError
 from hetero.ops.linear_systems.systems import CONVERGED, Outcome
 
 rng = np.random.default_rng(7)
@@ -85,6 +88,34 @@ def test_dtypes_that_devices_do_not_compute_in(cuda, place, dtype):
     assert type(result) is fakes.Cupy
     assert values(result).dtype == expected.dtype
     np.testing.assert_array_equal(values(result), expected)
+
+
+class UnderWay(Copy):
+    """A copy that says when it begins and when it was waited for, which fails once."""
+
+    def __init__(self, log, error):
+        self.log, self.error = log, error
+        log.append("begun")
+
+    def wait(self):
+        error, self.error = self.error, None
+        if error:
+            raise error
+        self.log.append("there")
+
+
+@pytest.mark.parametrize("error", [None, DeviceMemoryError("of the copy"), KeyboardInterrupt()])
+def test_operands_go_up_at_once_and_none_is_on_its_way_behind_a_failure(cuda, monkeypatch, error):
+    log, errors = cuda.log, [None, error]
+    begin = lambda *_, overlap: UnderWay(log, errors.pop())  # noqa: E731
+    monkeypatch.setattr(cuda, "begin_upload", begin)
+    monkeypatch.setattr(cuda, "trim", lambda: False)  # or it would be tried once more
+    interrupted = isinstance(error, KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt) if interrupted else nullcontext():
+        hetero.matmul(A32, B32, device="cuda")
+    moved = [x for x in log if x in ("begun", "there", "synchronize", "compute")]
+    then = ["there", "there", "compute"] if error is None else ["there", "there", "synchronize"]
+    assert moved[:5] == ["begun", "begun", *then]
 
 
 # -- out= ----------------------------------------------------------------------------------------

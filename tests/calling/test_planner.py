@@ -58,6 +58,19 @@ def test_an_implementation_of_several_calls_pays_for_each(calls, monkeypatch):
         assert gpu.terms[term] == once.terms[term]
 
 
+@pytest.mark.parametrize("number", [2, 3])
+def test_equal_gpus_together_have_the_memory_of_all(number):
+    assert not pricing.groups(TWO)
+    here = {name: {**info, "memory_limit": 1000} for name, info in TWO.items()}
+    here |= {f"cuda:{n}": {**here["cuda:0"], "same_as": "cuda:0"} for n in range(1, number)}
+    group = pricing.groups(here)["cuda:*"]
+    assert (group["members"], group["constants"]) == (tuple(here)[1:], f"cuda*{number}")
+    assert group["memory_bytes"] == number * GPU["memory_bytes"]
+    assert group["memory_limit"] == number * 1000
+    here["cuda:1"]["set_aside"] = "it failed twice"
+    assert list(pricing.groups(here)) == (["cuda:*"] if number > 2 else [])
+
+
 def test_what_several_gpus_cannot_do_together_the_first_of_them_does_where_asked_for_all():
     h200 = profile.shipped("h200")
     here = h200.machine()

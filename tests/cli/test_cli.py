@@ -9,7 +9,7 @@ import pytest
 from command_line import FAILED, NO_CHOICE, OK, USAGE
 
 import hetero
-from hetero import cli, devices, errors, profile, terminal
+from hetero import cli, devices, errors, profile
 from hetero.cli.parser import parser
 
 pytestmark = pytest.mark.usefixtures("hasty")
@@ -170,22 +170,6 @@ def test_no_command_is_wrong_usage(run):
     assert run("--version")[1].split() == ["hetero", hetero.__version__]
     assert err == run("--help")[1]
     assert run("nonsense")[0] == USAGE
-
-
-def test_tables_are_aligned_and_markdown_where_it_is_asked_for(run):
-    asked = ("transfer", "64MiB", "16KiB", "--profile", "h100")
-    _, plain, _ = run(*asked)
-    _, markdown, _ = run(*asked, "--markdown")
-    assert "| pageable | " in markdown
-    assert "|---|" in markdown
-    assert "|" not in plain
-    cells = [line.strip("| ").split(" | ") for line in markdown.splitlines() if "GB/s" in line]
-    assert all(cell.strip() in plain for row in cells for cell in row)
-    head, *rows = [line for line in plain.splitlines() if "  " in line][:4]
-    end = head.index("upload") + len("upload")
-    assert all(row[: end + 1].rstrip()[-2:] in ("ms", "us", " s") for row in rows)
-    text = terminal.aligned("a | b\n| n | x |\n|---|---|\n| 10 | y |\n| 9 |  |\nend")
-    assert text == "a | b\n n  x\n10  y\n 9\nend"
 
 
 @pytest.mark.parametrize(

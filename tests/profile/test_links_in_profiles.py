@@ -177,12 +177,3 @@ def test_devices_with_direct_paths_have_a_link_from_each_other(calibrated, monke
     assert 0.0 < seconds < 0.1
     with pytest.raises(KeyError):
         found.link("cuda:0", "peer", "device")
-
-
-def test_only_other_things_leave_them(calibrated):
-    before, _ = calibrated()
-    after, order = calibrated(only=["matvec"])
-    assert order == []
-    assert after.data["links"] == before.data["links"]
-    _, order = calibrated(only=["cuda"])
-    assert order == ["quiet", "at once"]

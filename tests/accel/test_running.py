@@ -57,19 +57,26 @@ def run(command, file, *arguments, **options):
     return subprocess.run(given, capture_output=True, text=True, timeout=120, **options)
 
 
+def both(folder, options, *words, **more):
+    """What runs by ``python`` there, and by ``python -m hetero.accel``; they end alike."""
+    plain, ours = (
+        run([*options, *how], *words, cwd=folder, env=FINDS_HETERO, **more)
+        for how in ([], ["-m", "hetero.accel"])
+    )
+    assert ours.returncode == plain.returncode
+    assert _places(ours.stderr) == _places(plain.stderr)
+    return plain, ours
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_does_what_it_does(name, tmp_path):
     text, arguments, code = SCRIPTS[name]
     file = tmp_path / "script.py"
     file.write_text(text, "latin-1")
     for options in ([], ["-P"]) if name in ("is main", "imports", "shares work") else ([],):
-        plain, ours = (
-            run([*options, *how], "script.py", *arguments, cwd=tmp_path, env=FINDS_HETERO)
-            for how in ([], ["-m", "hetero.accel"])
-        )
-        assert plain.returncode == ours.returncode == code
+        plain, ours = both(tmp_path, options, "script.py", *arguments)
+        assert plain.returncode == code
         assert sorted(plain.stdout) == sorted(ours.stdout)
-        assert _places(plain.stderr) == _places(ours.stderr)
 
 
 def _places(text):
@@ -88,11 +95,9 @@ def test_what_python_runs_runs(what, tmp_path):
         (tmp_path / name).write_text(text)
     py_compile.compile(str(tmp_path / "script.py"), str(tmp_path / "script.pyc"))
     zipapp.create_archive(tmp_path / "folder", tmp_path / "archive.zip")
-    options = {"cwd": tmp_path, "env": FINDS_HETERO, "input": text}
-    plain, ours = (run(how, what, "a", **options) for how in ([], ["-m", "hetero.accel"]))
-    assert ours.returncode == plain.returncode == 1
+    plain, ours = both(tmp_path, [], what, "a", input=text)
+    assert plain.returncode == 1
     assert "KeyError: 3" in plain.stderr
-    assert _places(ours.stderr) == _places(plain.stderr)
     assert _places(ours.stdout) == _places(plain.stdout)
 
 
@@ -102,10 +107,8 @@ def test_what_python_runs_runs(what, tmp_path):
 )
 def test_a_pipe_runs_and_a_prompt_has_the_scripts_names(tmp_path, options, file, given, printed):
     (tmp_path / "script.py").write_text("x = 40")
-    more = {"cwd": tmp_path, "env": FINDS_HETERO, "input": given}
-    plain, ours = (run([*options, *how], file, **more) for how in ([], ["-m", "hetero.accel"]))
-    assert (ours.stdout, ours.stderr) == (plain.stdout, plain.stderr)
-    assert ours.stdout == printed
+    plain, ours = both(tmp_path, options, file, input=given)
+    assert ours.stdout == plain.stdout == printed
 
 
 @pytest.mark.parametrize("what", [["-m", "mine"], ["mine"]])

@@ -132,8 +132,12 @@ def test_the_cpu_answers_by_its_own_fastest_way(opencl, monkeypatch, shape):
 # -- The operands stay whole until the result is there ---------------------------------------------
 
 
+@pytest.mark.parametrize("half_way", [True, False])
 @pytest.mark.parametrize("which", ["out=A", "out=B", "out overlaps A", "out=x", "apart"])
-def test_a_download_that_fails_half_way_leaves_the_operands(cuda, monkeypatch, warnings_of, which):
+def test_a_device_that_fails_late_leaves_the_operands(
+    cuda, monkeypatch, warnings_of, which, half_way
+):
+    """In the middle of the download, or when the device is left."""
     square, other = rng.random((8, 8)), rng.random((8, 8))
     whole = np.concatenate([square, other])
     A, B, x = whole[:8], other.copy(), other[0].copy()
@@ -153,27 +157,15 @@ def test_a_download_that_fails_half_way_leaves_the_operands(cuda, monkeypatch, w
         raw[: raw.size // 2] = 0xAB
         raise DeviceError("the bus broke")
 
-    monkeypatch.setattr(cuda, "download", download)
-    assert operation(*operands, out=out, device="cuda") is out
-    assert len(begun) == 1
-    np.testing.assert_allclose(out, expected, rtol=1e-13)
-    assert len(warnings_of()) == 1
-
-
-def test_a_device_that_fails_when_it_is_left_has_not_touched_the_operands(
-    cuda, monkeypatch, warnings_of
-):
-    A, B = rng.random((8, 8)), rng.random((8, 8))
-    expected = A @ B
-
     @contextlib.contextmanager
     def leaving():
         yield
         raise DeviceError("the context stays")
 
-    monkeypatch.setattr(cuda, "active", leaving)
-    hetero.matmul(A, B, out=A, device="cuda")
-    np.testing.assert_allclose(A, expected, rtol=1e-13)
+    monkeypatch.setattr(cuda, *(("download", download) if half_way else ("active", leaving)))
+    assert operation(*operands, out=out, device="cuda") is out
+    assert len(begun) == half_way
+    np.testing.assert_allclose(out, expected, rtol=1e-13)
     assert len(warnings_of()) == 1
 
 

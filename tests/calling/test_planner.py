@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from made_up import (
     CPU,
     GPU,
     TWO,
-    candidate,
     machine,
     priced,
     reason,
@@ -22,40 +19,6 @@ from hetero import devices, profile, registry, tables
 from hetero.arrays import Spec
 from hetero.calling import planner
 from hetero.pricing import pricing
-
-
-def test_operands_that_are_there_cost_nothing_to_move():
-    plan = priced(square(100, "cuda:0"))
-    gpu = candidate(plan, "cuda:0", "tiled")
-    assert gpu.terms == pytest.approx({"overhead": 5e-6 + 4e-6, "compute": 2e6 / 1e12})
-    cpu = candidate(plan, "cpu")
-    assert cpu.terms == pytest.approx(
-        {
-            "download": 2 * (2e-5 + 4e4 / 5e8),
-            "overhead": 1e-6 + 1e-6,
-            "compute": 2e6 / 1e10,
-            "upload": 1e-5 + 4e4 / 1e9,
-        }
-    )
-
-
-@pytest.mark.parametrize("calls", [1.0, 1.15, 3.0])
-def test_an_implementation_of_several_calls_pays_for_each(calls, monkeypatch):
-    def several(implementation):
-        def work(problem, info):
-            return implementation.work(problem, info)._replace(calls=calls)
-
-        return dataclasses.replace(implementation, work=work)
-
-    once = candidate(priced(square(100)), "cuda:0", "tiled")
-    found = tuple(map(several, registry.lookup("matmul")))
-    monkeypatch.setattr(registry, "lookup", lambda operation: found)
-    plan = priced(square(100))
-    assert candidate(plan, "cpu").terms["overhead"] == pytest.approx(calls * 1e-6)
-    gpu = candidate(plan, "cuda:0", "tiled")
-    assert gpu.terms["overhead"] == pytest.approx(calls * 5e-6 + 7e-6)
-    for term in ("upload", "compute", "download"):
-        assert gpu.terms[term] == once.terms[term]
 
 
 @pytest.mark.parametrize("number", [2, 3])

@@ -9,7 +9,6 @@ import random
 
 import pytest
 from fakes import in_threads
-from made_up import priced, reason, square
 
 import hetero
 from hetero import registry, removed, settings
@@ -24,13 +23,6 @@ def test_a_removed_method_names_what_to_use(operation, method):
     operands, options = draw(registry.operation(operation), random.Random(1), "host", 40)
     with pytest.raises(MethodNotAvailable, match=r"was removed in 0\.2: "):
         hetero.plan(operation, *operands, method=method, **options)
-
-
-@pytest.mark.parametrize("forced", [{"device": "cuda"}, {"method": "tiled"}])
-def test_what_devices_cannot_do_goes_to_the_cpu_even_when_forced(forced):
-    plan = priced(square(8, dtype="int32"), **forced)
-    assert plan.chosen.device == "cpu"
-    assert "int32" in reason(plan, "cuda:0")
 
 
 def test_use_may_end_in_another_thread():

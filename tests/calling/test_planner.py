@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from made_up import (
     CPU,
@@ -15,9 +14,8 @@ from made_up import (
 )
 
 import hetero
-from hetero import devices, profile, registry, tables
+from hetero import profile, registry
 from hetero.arrays import Spec
-from hetero.calling import planner
 from hetero.pricing import pricing
 
 
@@ -88,13 +86,3 @@ def test_without_constants_the_cpu_is_taken():
     assert "not priced" in str(unknown)
     on_device = priced(square(999, "cuda:0"), constants=machine(models={}, links={}))
     assert on_device.chosen.device == "cpu"
-
-
-def test_host_products_need_no_plan_where_the_cpu_is_alone(monkeypatch):
-    monkeypatch.setattr(devices.here, "found", {})
-    tables.forget()
-    monkeypatch.setattr(planner, "plan", None)
-    A = np.ones((3, 4))
-    np.testing.assert_array_equal(hetero.matmul(A, A.T), A @ A.T)
-    np.testing.assert_array_equal(hetero.matvec(A, A[0]), A @ A[0])
-    tables.forget()

@@ -171,41 +171,25 @@ def test_what_cannot_be_remembered_still_has_its_result(cuda, monkeypatch):
 
 @pytest.fixture
 def filters(cuda, monkeypatch):
-    """The fake device convolves too; a launch's filter is what it was prepared with."""
-
-    def compute(problem, taps, window, image, out):
-        if isinstance(taps, tuple):  # a filter on the device, by its address
-            taps = fakes.view(*taps)
-        o = problem.inputs[0]
-        values = fakes.view(image, o.shape, o.dtype, o.strides)
-        made = fakes.view(out, problem.output.shape, problem.dtype, problem.output.strides)
-        mode = "same" if made.shape == values.shape else "full"
-        made[...] = signal.convolve2d(values, taps, mode, window.boundary)
-
-    def there(filter, problem):
-        shape = problem.options.filter_height, problem.options.filter_width
-        dtype = np.dtype(problem.dtype)
-        return shape, dtype, filter.operand.strides
-
-    def run(devices, problem, arguments):
-        (image,), out, options = arguments
-        taps = options.filter.array
-        if taps is None:
-            taps = options.filter.operand.pointer, *there(options.filter, problem)
-        compute(problem, taps, problem.options, image, out)
+    """The fake device convolves too; a launch's filter is what it was prepared with, or what lies
+    at its address."""
 
     def prepare(device, problem, aligned, options):
         device.log.append(f"prepare {aligned}")
-        if options.filter.array is None:
-            facts = there(options.filter, problem)
-            return lambda image, filter, out: compute(
-                problem, (filter, *facts), problem.options, image, out
-            )
-        taps = options.filter.array.copy()
-        return lambda image, _, out: compute(problem, taps, problem.options, image, out)
+        kept, window = options.filter, problem.options
+        shape = window.filter_height, window.filter_width
+        taps = None if kept.array is None else kept.array.copy()
 
-    by_both = {"run": run, "prepare": prepare}
-    changed = lambda i: dataclasses.replace(i, **by_both) if i.prepare else i  # noqa: E731
+        def launch(image, filter, out):
+            used = taps
+            if used is None:
+                used = fakes.view(filter, shape, problem.dtype, kept.operand.strides)
+            call = Arguments((image,), out, options)
+            fakes.convolve((device,), problem, call, used[::-1, ::-1])
+
+        return launch
+
+    changed = lambda i: dataclasses.replace(i, prepare=i.prepare and prepare)  # noqa: E731
     fakes.change_rows(monkeypatch, "convolve2d", changed)
     return cuda
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-import types
 import weakref
 
 import fakes
@@ -293,25 +292,24 @@ def test_reset_leaves_a_forked_child_on_the_cpu(cuda):
 
 @pytest.fixture
 def pair(monkeypatch):
-    """Two equal devices that solve as the CPU does, each at the rows of its own; the second fails
-    in mid-solve as long as ``pair.ill`` is true."""
-    fakes_here = fakes.install(monkeypatch, 2)
-    for device in fakes_here:
-        info = {**device.describe(), "name": "twin"}
-        monkeypatch.setattr(device, "describe", lambda info=info: info)
-    state = types.SimpleNamespace(ill=True, used=[])
+    """The devices of each call on two equal ones, which solve as the CPU does; the second fails in
+    mid-solve."""
+    here, used = fakes.install(monkeypatch, 2), []
+    info = {**here[0].describe(), "name": "twin"}
+    for device in here:
+        monkeypatch.setattr(device, "describe", lambda: info)
+    rows = registry.lookup("poisson")
+    jacobi = next(i for i in rows if (i.kind, i.method) == ("cpu", "jacobi"))
 
-    def run(used, problem, arguments):
-        state.used.append([device.name for device in used])
+    def run(devices, problem, arguments):
+        used.append([device.name for device in devices])
         (f,), u, solve = arguments
         assert isinstance(f, np.ndarray)
         if solve.from_zero:
             u[...] = 0
-        rows = registry.lookup("poisson")
-        jacobi = next(i for i in rows if (i.kind, i.method) == ("cpu", "jacobi"))
-        for device in used:
+        for device in devices:
             with device.active():
-                if state.ill and device.name == "cuda:1":
+                if device.name == "cuda:1":
                     u[...] = np.nan
                     raise DeviceError("fell off the bus")
         return jacobi.run((), problem, arguments)
@@ -320,12 +318,8 @@ def pair(monkeypatch):
         return dataclasses.replace(i, run=run) if (i.kind, i.method) == ("cuda", "jacobi") else i
 
     fakes.change_rows(monkeypatch, "poisson", changed)
-    monkeypatch.setattr(devices.here, "first_failure", dict(devices.here.first_failure))
     inventory.changed()
-    yield state
-    hetero.reset()
-    monkeypatch.undo()
-    inventory.changed()
+    return used
 
 
 def test_a_failure_of_one_of_several_is_booked_on_that_one(pair, warnings_of):
@@ -334,7 +328,7 @@ def test_a_failure_of_one_of_several_is_booked_on_that_one(pair, warnings_of):
     expected = hetero.solve_poisson(f, device="cpu", **known)
     for number in (1, 2):
         u, info = hetero.solve_poisson(f, device="cuda:*", return_info=True, **known)
-        assert pair.used == [["cuda:0", "cuda:1"]] * number
+        assert pair == [["cuda:0", "cuda:1"]] * number
         np.testing.assert_allclose(u, expected, rtol=1e-12, atol=1e-12)
         assert (info["device"], info["method"], info["iterations"]) == ("cpu", "jacobi", 100)
         assert len(warnings_of()) == number

@@ -66,17 +66,6 @@ def test_layouts(cuda, everywhere, layout_a, layout_b, warnings_of):
     assert not warnings_of()
 
 
-def test_operands_in_different_places(cuda, everywhere):
-    for first, second in (
-        (fakes.Cupy.of(A32, cuda), B32),
-        (A32, fakes.Cupy.of(B32, cuda)),
-        (fakes.Cupy.of(A32[::2], cuda), B32[:, ::2]),
-    ):
-        result = hetero.matmul(first, second, device=everywhere)
-        assert type(result) is fakes.Cupy
-        close(result, values(first) @ values(second))
-
-
 @pytest.mark.parametrize(
     "dtype", ["int32", "bool", "complex64", "float16", ">f4", "longdouble", "uint8"]
 )

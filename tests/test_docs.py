@@ -23,6 +23,8 @@ DOCS = ROOT / "docs"
 COMMANDS_PAGE, OPERATIONS_PAGE = DOCS / "commands.md", DOCS / "operations.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 OPERATIONS = registry.operations()
+SETUP = configparser.ConfigParser()
+SETUP.read(ROOT / "setup.cfg")
 
 
 def examples():
@@ -188,25 +190,21 @@ def test_what_a_page_names_exists(page):
 
 
 def test_requirements_are_those_of_the_package():
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
     text = (DOCS / "install.md").read_text("utf-8") + README.read_text("utf-8")
-    python = setup["options"]["python_requires"].removeprefix(">=")
+    python = SETUP["options"]["python_requires"].removeprefix(">=")
     assert f"Python {python} or newer" in text
-    for line in setup["options"]["install_requires"].split("\n")[1:]:
+    for line in SETUP["options"]["install_requires"].split("\n")[1:]:
         name, _, version = line.partition(";")[0].partition(">=")
         assert re.search(rf"(?i)\b{name} {re.escape(version)}\b", text), line
     for extra in set(re.findall(r"'\.\[(.*?)\]'", text)):
         for name in extra.split(","):
-            assert name in setup["options.extras_require"], name
+            assert name in SETUP["options.extras_require"], name
 
 
 def test_what_to_install_is_what_the_extras_hold():
     """The commands in messages name packages, and all that an extra has."""
     from hetero.imports import INSTALL
 
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
     for extra, command in (
         ("cuda", INSTALL["cuda"]),
         ("library", INSTALL["library"]),
@@ -214,7 +212,7 @@ def test_what_to_install_is_what_the_extras_hold():
         ("opencl", INSTALL["opencl"]),
         ("dask", INSTALL["dask"].replace("'dask[array]'", "dask")),
     ):
-        wanted = setup["options.extras_require"][extra].strip().splitlines()
+        wanted = SETUP["options.extras_require"][extra].strip().splitlines()
         assert command.split()[:2] == ["pip", "install"]
         assert command.split()[2:] == [re.match(r"[\w-]+", line)[0] for line in wanted]
 

@@ -400,19 +400,6 @@ def test_runs_that_are_short_or_no_scripts_are_not_kept(monkeypatch, runs):
     assert not paths.cache_directory().exists()
 
 
-def test_the_oldest_of_many_runs_is_forgotten(monkeypatch, runs):
-    for number in [*range(70), 0]:
-        monkeypatch.setattr(sys, "argv", ["script", str(number)])
-        run = runs()
-        assert not run.pays("f", 1e-3)
-        run.count("f", 5.0, 5.0)
-    assert runs().pays("f", 1e-3)
-    monkeypatch.setattr(sys, "argv", ["script", "7"])
-    assert runs().pays("f", 1e-3)
-    monkeypatch.setattr(sys, "argv", ["script", "6"])
-    assert not runs().pays("f", 1e-3)
-
-
 def test_a_fit_of_seconds_is_taken_at_once_where_hetero_is_there():
     cluster = pytest.importorskip("sklearn.cluster")
     r = np.random.default_rng(4)

@@ -117,6 +117,10 @@ def out_of(space, how):
         if how == "gaps":
             wide = np.full([2 * n for n in like.shape], 7.0, like.dtype)
             return wide[(slice(None, None, 2),) * like.ndim]
+        if how == "larger on cuda":
+            like = np.zeros([n + 1 for n in like.shape], like.dtype)
+        if how == "integers on cuda":
+            like = like.astype("i4")
         if "on cuda" in how:
             return fakes.Array.of(np.zeros_like(like), CUDA, readonly="readonly" in how)
         if how in ("complex", "float32"):
@@ -133,7 +137,7 @@ def out_of(space, how):
 
 def outs(name):
     hows = ("C", "F", "gaps", "on cuda", "complex", "float32", "readonly", "tuple")
-    hows += ("readonly on cuda",)
+    hows += ("readonly on cuda", "larger on cuda", "integers on cuda")
     return {
         "none": NOTHING,
         "None": None,
@@ -163,6 +167,8 @@ def judge_product(space, point, outcome):
         expected = NUMPYS[space.function.__name__](*hosts, **named)
     except Exception as error:
         same(outcome.result, error, point)
+        if isinstance(into, fakes.Array):
+            np.testing.assert_array_equal(outcome.written[-1], 0, str(point))
         return
     result = outcome.result
     if on_cuda and into is None:

@@ -280,20 +280,6 @@ def test_the_cpu_does_what_a_device_failed_to_do(two, case, which, what, monkeyp
     assert two[1 - which].log.count("compute") == 1
 
 
-def test_one_that_fails_twice_is_set_aside(two, monkeypatch, warnings_of):
-    A, B = values(40, 30), values(30, 20)
-    monkeypatch.setattr(two[1], "begin_upload", raising(DeviceError("gone")))
-    for _ in range(2):
-        np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
-    assert "set aside" in warnings_of()[-1]
-    plan = hetero.plan("matmul", A, B, device=ALL)
-    assert (plan.chosen.device, plan.chosen.shares) == ("cuda:0", ())
-    used(two)
-    np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
-    assert used(two) == ["cuda:0"]
-    monkeypatch.undo()
-
-
 def test_no_room_is_no_failure(two, monkeypatch):
     A, B = values(40, 30), values(30, 20)
     monkeypatch.setattr(two[1], "allocate", raising(DeviceMemoryError("no room")))

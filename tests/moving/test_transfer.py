@@ -147,27 +147,6 @@ def test_out_that_is_part_of_an_array_leaves_the_rest(cuda, place, which):
     np.testing.assert_allclose(whole.get(), host, rtol=1e-6)
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_out_that_numpy_refuses(cuda, place):
-    first, second = fakes.Cupy.of(A32, cuda), fakes.Cupy.of(B32, cuda)
-
-    def call(host, **options):
-        with pytest.raises((TypeError, ValueError)) as numpys:
-            np.matmul(A32, B32, out=host)
-        target = fakes.Cupy.of(host, cuda, readonly=not host.flags.writeable)
-        before = target.get()
-        with pytest.raises(numpys.type) as ours:
-            hetero.matmul(first, second, out=target, device=place)
-        assert ours.type is numpys.type
-        np.testing.assert_array_equal(target.get(), before)
-
-    call(np.zeros((6, 8), np.float32))
-    call(np.zeros((6, 7), np.int32))
-    readonly = np.zeros((6, 7), np.float32)
-    readonly.flags.writeable = False
-    call(readonly)
-
-
 # -- Streams -------------------------------------------------------------------------------------
 
 

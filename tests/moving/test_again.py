@@ -41,9 +41,6 @@ def test_it_is_what_happens(device, monkeypatch, n):  # noqa: F811
 
 def test_the_command(run, data):
     words = ("explain", "matvec", "8192", "8192", "--dtype", "float32", "--profile", "h200")
-    steps = data(*words, "--again", "60")["again"]["steps"]
-    assert [step["moves"] for step in steps] == [[], [1], []]
-    assert steps[-1]["last"] == 60
     for number in ("0", "-3", "100001", "x"):
         code, _, err = run(*words, "--again", number)
         assert code != 0

@@ -219,11 +219,11 @@ class Holder:
 def program(seed, steps=40, least=1 << 17):
     """Calls and writes in random order, by two threads; a device that copies at random.
 
-    Some of the writes come while a copy is made.
+    Some of the writes come while a copy is made. Gives how many copies were compared.
     """
     rng = np.random.default_rng(seed)
     memory = np.full(rng.integers(1, 4) * least + rng.integers(0, 4096), rng.random())
-    results = []
+    results, compared = [], 0
 
     def pick():
         if results and rng.random() < 0.3:
@@ -252,29 +252,18 @@ def program(seed, steps=40, least=1 << 17):
         elif (known := kept.find(array, used=True)) is not None and known.held:
             for holder in known.held:
                 np.testing.assert_array_equal(holder.copy.reshape(-1), array)
+                compared += 1
         elif known is not None and rng.random() < 0.7:
             during = write(array) if rng.random() < 0.1 else None
             known.held[Holder(array)] = "device"
             if during is not None:
                 during.join()
     watches.forget()
+    return compared
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_random_programs_never_see_a_stale_copy(seed):
-    program(seed)
-
-
-def test_the_random_programs_do_use_copies(monkeypatch):
-    """The test above would see a copy that is not dropped."""
-    monkeypatch.setattr(write_tracking.Watch, "is_written", lambda watch: False)
-
-    def programs():
-        for seed in range(20):
-            program(seed)
-
-    with pytest.raises(AssertionError):
-        programs()
+def test_random_programs_never_see_a_stale_copy():
+    assert sum(program(seed) for seed in range(40)) > 150
 
 
 @pytest.mark.parametrize("operation", ["matvec", "convolve2d", "solve_cg", "kmeans"])

@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from made_up import (
-    CPU,
-    GPU,
-    TWO,
-    machine,
-    priced,
-    reason,
-    square,
-)
+from made_up import CPU, GPU, TWO, machine, priced, reason, square
 
 import hetero
 from hetero import profile, registry

@@ -212,11 +212,7 @@ def product(name, second, options):
 
 
 NUMPYS = {"matmul": np.matmul, "matvec": np.matvec}
-MATMUL = product(
-    "matmul",
-    operand(OTHER) | {"wide": given(WIDE)},
-    {"axis": {"axis": 0}},
-)
+MATMUL = product("matmul", operand(OTHER) | {"wide": given(WIDE)}, {"axis": {"axis": 0}})
 MATVEC = product(
     "matvec",
     operand(VECTOR)

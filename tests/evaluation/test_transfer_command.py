@@ -152,8 +152,7 @@ def test_refused(run, arguments, naming):
 
 
 @pytest.mark.parametrize(
-    ("work", "kind"),
-    [((), "png"), (("--work", "0.1"), "svg"), (("--work", "matvec", 9, 9), "svg")],
+    ("work", "kind"), [((), "png"), (("--work", "0.1"), "svg"), (("--work", "matvec", 9, 9), "svg")]
 )
 def test_picture(run, tmp_path, work, kind):
     path = tmp_path / f"curves.{kind}"

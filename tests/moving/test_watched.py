@@ -5,14 +5,16 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import fakes
 import numpy as np
 import processes
 import pytest
 import watches
-from test_kept_copies import KEPT, device, operands, uploads  # noqa: F401
+from test_kept_copies import KEPT, device, operands  # noqa: F401
 
 import hetero
 from hetero.arrays import kept
+from hetero.devices.opencl import OpenCLDevice
 from hetero.host import write_tracking
 
 pytestmark = pytest.mark.skipif(
@@ -267,8 +269,14 @@ def test_random_programs_never_see_a_stale_copy():
 
 
 @pytest.mark.parametrize("operation", ["matvec", "convolve2d", "solve_cg", "kmeans"])
-def test_every_operation_uses_the_copy_until_a_write(opencl, uploads, operation):  # noqa: F811
-    n = 400  # 1.2 MiB
+def test_every_operation_uses_the_copy_until_a_write(opencl, monkeypatch, operation):
+    uploads, n = [], 400  # 1.2 MiB
+
+    def note(direction, array, *where):
+        if direction == "upload":
+            uploads.append(array.nbytes)
+
+    fakes.noting(monkeypatch, OpenCLDevice, "enqueue", note)
     A, b = np.random.default_rng(1).random((n, n)), np.ones(n)
     A += A.T
     A[np.diag_indices(n)] += n
@@ -291,6 +299,7 @@ def test_every_operation_uses_the_copy_until_a_write(opencl, uploads, operation)
                 right = call()
             for one in found:
                 np.testing.assert_allclose(one, right, rtol=1e-12)
+    hetero.clear_memory()
 
 
 def test_results_that_are_operands_later_stay_on_the_device(device):  # noqa: F811

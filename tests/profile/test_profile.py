@@ -297,10 +297,7 @@ CHANGES = {
     "card": (("devices", "cuda:0", "name", "GeForce 256"), "cuda:0 was 'GeForce 256', is "),
     "no card": (("devices", {}), "cuda:0 is new"),
     "BLAS's version": (("blas", "blas_version", "0.1"), None),
-    "driver": (
-        ("devices", "cuda:0", "driver", "12.8"),
-        "the driver of cuda:0 was '12', is '0'",
-    ),
+    "driver": (("devices", "cuda:0", "driver", "12.8"), "the driver of cuda:0 was '12', is '0'"),
     "driver's update": (("devices", "cuda:0", "driver", "0.9"), None),
     "slot": (("devices", "cuda:0", "pci_bus_id", "0000:99:00.0"), None),
     "a card more": (("devices", "cuda:7", {"name": "Z"}), None),

@@ -194,7 +194,7 @@ def test_threads_that_look_forget_and_write(device):  # noqa: F811
 
     def work(seed):
         rng = np.random.default_rng(seed)
-        for _ in range(300):
+        for _ in range(150):
             steps[rng.integers(len(steps))]()
 
     sys.setswitchinterval(1e-6)

@@ -23,6 +23,8 @@ DOCS = ROOT / "docs"
 COMMANDS_PAGE, OPERATIONS_PAGE = DOCS / "commands.md", DOCS / "operations.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 OPERATIONS = registry.operations()
+SETUP = configparser.ConfigParser()
+SETUP.read(ROOT / "setup.cfg")
 
 
 def examples():
@@ -161,9 +163,11 @@ def test_what_is_shown_as_printed_is_printed(line, output, capsys):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_names_that_are_shown_exist(page):
-    """`hetero.name`, and dotted names below it, in text and in code."""
-    for name in set(re.findall(r"\bhetero((?:\.[A-Za-z_]\w*)+)", page.read_text("utf-8"))):
+def test_what_a_page_names_exists(page):
+    """`hetero.name` and dotted names below it; files of this repository; what a link leads to, and
+    its heading as GitHub names it."""
+    text = page.read_text("utf-8")
+    for name in set(re.findall(r"\bhetero((?:\.[A-Za-z_]\w*)+)", text)):
         if name.split(".")[-1] in ("json", "py"):  # a file's name
             continue
         value = hetero
@@ -172,28 +176,35 @@ def test_names_that_are_shown_exist(page):
                 value = getattr(value, part)
             except AttributeError:
                 value = importlib.import_module(f"{value.__name__}.{part}")
+    for path in re.findall(
+        r"`((?:hetero|kernels|calibration|tests|docs)/[\w/]+\.(?:py|cu|md))`", text
+    ):
+        assert (ROOT / path).exists(), path
+    for target, heading in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", text):
+        file = page.parent / target if target else page
+        assert file.exists(), target
+        if heading:
+            lines = re.findall(r"^#+ (.*)$", file.read_text("utf-8").lower(), re.M)
+            names = {re.sub(r"[^\w -]", "", line).replace(" ", "-") for line in lines}
+            assert heading in names, f"{target}#{heading}"
 
 
 def test_requirements_are_those_of_the_package():
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
     text = (DOCS / "install.md").read_text("utf-8") + README.read_text("utf-8")
-    python = setup["options"]["python_requires"].removeprefix(">=")
+    python = SETUP["options"]["python_requires"].removeprefix(">=")
     assert f"Python {python} or newer" in text
-    for line in setup["options"]["install_requires"].split("\n")[1:]:
+    for line in SETUP["options"]["install_requires"].split("\n")[1:]:
         name, _, version = line.partition(";")[0].partition(">=")
         assert re.search(rf"(?i)\b{name} {re.escape(version)}\b", text), line
     for extra in set(re.findall(r"'\.\[(.*?)\]'", text)):
         for name in extra.split(","):
-            assert name in setup["options.extras_require"], name
+            assert name in SETUP["options.extras_require"], name
 
 
 def test_what_to_install_is_what_the_extras_hold():
     """The commands in messages name packages, and all that an extra has."""
     from hetero.imports import INSTALL
 
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
     for extra, command in (
         ("cuda", INSTALL["cuda"]),
         ("library", INSTALL["library"]),
@@ -201,7 +212,7 @@ def test_what_to_install_is_what_the_extras_hold():
         ("opencl", INSTALL["opencl"]),
         ("dask", INSTALL["dask"].replace("'dask[array]'", "dask")),
     ):
-        wanted = setup["options.extras_require"][extra].strip().splitlines()
+        wanted = SETUP["options.extras_require"][extra].strip().splitlines()
         assert command.split()[:2] == ["pip", "install"]
         assert command.split()[2:] == [re.match(r"[\w-]+", line)[0] for line in wanted]
 
@@ -230,24 +241,3 @@ def test_make_targets_exist():
     for target in set(re.findall(r"^make (\w+)|`make (\w+)", text, re.M)):
         target = "".join(target)
         assert re.search(rf"^{target}:", makefile, re.M), target
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_links_lead_somewhere(page):
-    """To a file, and to a heading of it as GitHub names them."""
-    for target, heading in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", page.read_text("utf-8")):
-        file = page.parent / target if target else page
-        assert file.exists(), f"{page.name} points to {target}"
-        if heading:
-            lines = re.findall(r"^#+ (.*)$", file.read_text("utf-8").lower(), re.M)
-            names = {re.sub(r"[^\w -]", "", line).replace(" ", "-") for line in lines}
-            assert heading in names, f"{page.name} points to {target}#{heading}"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_files_that_are_named_exist(page):
-    """Paths in backquotes, as far as they look like ones of this repository."""
-    for path in re.findall(
-        r"`((?:hetero|kernels|calibration|tests|docs)/[\w/]+\.(?:py|cu|md))`", page.read_text()
-    ):
-        assert (ROOT / path).exists(), f"{page.name} names {path}"

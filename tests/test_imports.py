@@ -173,23 +173,6 @@ def test_kernels_know_nothing_of_hetero():
                 assert {unit(used) for used in names} <= known, name
 
 
-def test_this_test_sees_imports(tmp_path):
-    file = tmp_path / "x.py"
-    file.write_text(
-        "import scipy.linalg\nfrom hetero import cli\nif TYPE_CHECKING:\n    import torch\n"
-        "def f():\n    from hetero.ops.matmul import x\n    from .. import planner\n"
-        "    load('scipy.signal').convolve2d\n"
-    )
-    assert sorted(imports("hetero.calling.deep.x", file)) == [
-        ["hetero.calling.planner"],
-        ["hetero.cli"],
-        ["hetero.ops.matmul"],
-        ["scipy.linalg"],
-        ["scipy.signal"],
-        ["torch"],
-    ]
-
-
 FIRST_CALLS = {
     "convolve2d": "hetero.convolve2d(np.ones((64, 64)), np.ones((3, 3)))",
     "solve_cg": "hetero.solve_cg(hetero.Poisson((10, 10)), np.ones(100))",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import time
 
 import pytest
@@ -16,19 +15,6 @@ def home(tmp_path, monkeypatch):
     """The cache directory, below a folder of this test's own; not there yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "hetero"
-
-
-def test_a_private_folder_is_made_private(home):
-    old = os.umask(0)
-    try:
-        folder = paths.private_folder("cubin", "sm_90")
-    finally:
-        os.umask(old)
-    assert folder == home / "cubin" / "sm_90"
-    for made in (home, home / "cubin", folder):
-        assert stat.S_IMODE(made.stat().st_mode) == 0o700
-    assert paths.private_folder("cubin", "sm_90") == folder
-    assert paths.private_folder("x", root=home / "other") == home / "other" / "x"
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o720, 0o777])
@@ -65,14 +51,6 @@ def test_where_the_cache_lies(monkeypatch, tmp_path):
     folder = paths.cache_directory()
     assert folder.is_absolute()
     assert folder.name == f"hetero-{os.getuid()}", "no folder called ~ in the current one"
-
-
-def test_nowhere_to_write(monkeypatch):
-    for place in ("/dev/null/x", "/proc/nowhere"):
-        monkeypatch.setenv("XDG_CACHE_HOME", place)
-        assert paths.private_folder("cubin") is None
-        paths.cache("cubin", "a", b"x")
-        assert paths.cached("cubin", "a") is None
 
 
 # -- Kept files ----------------------------------------------------------------------------------
@@ -147,18 +125,6 @@ def test_a_folder_of_somebody_else_is_refused(which, home):
     victim = {"folder": home, "link": home / "cubin", "leads to": other}[which]
     os.chown(victim, 12345, -1, follow_symlinks=False)
     assert paths.private_folder("cubin") is None
-
-
-def test_temporary_files_of_killed_processes_are_swept(tmp_path):
-    old, young, others = "a.x.hetero-tmp", "a.y_1.hetero-tmp", {"a.txt", "a.notes.tmp", "b.x.tmp"}
-    for name in {old, young, *others}:
-        (tmp_path / name).write_bytes(b"")
-        if name != young:
-            os.utime(tmp_path / name, (time.time() - 7200,) * 2)
-    paths.sweep(tmp_path, "a", 3600.0)
-    assert set(os.listdir(tmp_path)) == {young, *others}
-    paths.sweep(tmp_path, "a", 0.0)
-    assert set(os.listdir(tmp_path)) == others
 
 
 # -- What nobody uses ------------------------------------------------------------------------------

@@ -64,6 +64,9 @@ FIGURES = {
     f"transfer --work convolve2d 4096 4096 3 3 --mode same {T10}": ["from h = 70 on"],
     f"transfer --work convolve2d 4096 4096 63 63 --mode same {T10}": ["at every size", "2.9 min"],
     f"transfer --work convolve2d 4096 4096 513 513 --mode same {T10}": ["3.5 h", "21.9 s"],
+    # Section 5.1.6, a filter as large as the image: the CPU up to 11.
+    f"explain convolve2d 11 11 11 11 --mode same {T10}": ["-> direct on cpu"],
+    f"explain convolve2d 12 12 12 12 --mode same {T10}": ["-> direct on cuda:0"],
     f"explain solve_cg 4096 --iterations 8 {T10}": ["-> hybrid on cuda:0", "24.3 ms"],
     f"explain solve_cg 4096 --iterations 256 {T10}": ["-> hybrid on cuda:0", "212 ms"],
     f"transfer --work solve_cg 4096 --iterations 256 {T10}": ["by hybrid", "8.01 s"],

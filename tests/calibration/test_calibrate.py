@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import errno
-import importlib
 import itertools
 import json
 import time
@@ -13,18 +12,15 @@ from functools import partial
 
 import numpy as np
 import pytest
+from planted import LINKS, calibrate, plant
 
 import hetero
-from hetero import cli, paths, profile, registry
-from hetero.calibration import links as links_of_devices
-from hetero.calibration import overheads, repeat, samples
+from hetero import cli, paths, profile
+from hetero.calibration import repeat
 from hetero.calibration.samples import Samples
 from hetero.evaluation import report
 from hetero.profile import inventory
 from hetero.profile.constants import is_trusted
-
-# The package's attribute of this name is the function.
-calibrate = importlib.import_module("hetero.calibration.calibrate")
 
 
 @pytest.fixture
@@ -168,10 +164,6 @@ def test_info_and_plans_say_whether_other_load_spoiled_the_calibration(calibrate
 
 # -- A part of a machine ---------------------------------------------------------------------------
 
-ONE = {"below": None, "bytes_per_second": 1e9, "seconds_per_byte": 0.0, "seconds": 1e-6}
-PACK = {"form": "segments", "constants": [ONE]}
-LINKS = {way: {"pageable": PACK, "pinned": PACK} for way in ("upload", "download")}
-
 
 @pytest.fixture
 def measured(monkeypatch, hasty, profile_file, cuda):
@@ -186,13 +178,8 @@ def measured(monkeypatch, hasty, profile_file, cuda):
         links.append(device.name)
         return LINKS
 
-    two = {name: registry._operations[name] for name in ("matvec", "matmul")}
-    monkeypatch.setattr(registry, "_operations", two)
-    monkeypatch.setattr(samples, "take", take)
-    monkeypatch.setattr(links_of_devices, "links", links_of)
-    monkeypatch.setattr(overheads, "dispatch", lambda *_: {"host": 1e-5 * len(calls)})
-    monkeypatch.setattr(overheads, "pack", lambda budget: PACK)
-    monkeypatch.setattr(calibrate, "compile_first", lambda *_: None)
+    dispatch = lambda *_: {"host": 1e-5 * len(calls)}  # noqa: E731
+    plant(monkeypatch, take, links_of, dispatch, only=("matvec", "matmul"))
 
     def run(*only, **options):
         taken.clear()
@@ -202,9 +189,7 @@ def measured(monkeypatch, hasty, profile_file, cuda):
         found = hetero.calibrate(True, devices=devices, only=only or None, **options)
         return found.data, set(taken), list(links)
 
-    inventory.changed()
-    yield run
-    inventory.changed()
+    return run
 
 
 def test_just_what_is_named_is_measured_and_merged(measured, profile_file):

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
 
 import pytest
+from planted import LINKS, calibrate, plant
 
 from hetero import registry
-from hetero.calibration import fit, overheads, repeat, samples, sizes
 from hetero.calibration import links as links_of_devices
+from hetero.calibration import overheads, repeat, samples, sizes
 from hetero.calibration.samples import Samples
 from hetero.calibration.sizes import Case, Place
 from hetero.errors import DeviceError
 from hetero.profile import inventory
-
-calibrate = importlib.import_module("hetero.calibration.calibrate")
 
 
 def here():
@@ -39,8 +37,6 @@ def evenly(case, *_, **__):
 def test_what_fails_while_it_is_measured_costs_its_own_models(
     error, hasty, monkeypatch, warnings_of
 ):
-    two = {name: registry._operations[name] for name in ("matvec", "matmul")}
-    monkeypatch.setattr(registry, "_operations", two)
     take = samples.take
 
     def fails(case, *arguments):
@@ -48,7 +44,7 @@ def test_what_fails_while_it_is_measured_costs_its_own_models(
             raise error
         return take(case, *arguments)
 
-    monkeypatch.setattr(samples, "take", fails)
+    plant(monkeypatch, fails, only=("matvec", "matmul"))
     models = calibrate.measure_machine(True, ["cpu"], None)["models"]
     assert len(models) == 5
     assert "cpu|matvec|blas|float32|C" not in models
@@ -79,18 +75,11 @@ TOGETHER = {"cg": {"fused"}, "poisson": {"multigrid", "jacobi"}, "kmeans": {"llo
 @pytest.mark.parametrize("quick", [True, False])
 def test_every_method_of_every_place_gets_a_model(quick, two, hasty, monkeypatch, warnings_of):
     """Of the CPU, two equal GPUs without libraries, and in full of both together."""
-    equal, line = two[0].describe(), fit.segments([1e3, 1e6], [1e-5, 1e-3])
-    links = {way: {"pageable": line, "pinned": line} for way in ("upload", "download")}
+    equal, shown = two[0].describe(), []
     monkeypatch.setattr(type(two[0]), "describe", lambda device: dict(equal))
-    monkeypatch.setattr(samples, "take", evenly)
-    monkeypatch.setattr(calibrate, "compile_first", lambda *_: None)
-    monkeypatch.setattr(links_of_devices, "links", lambda *_: links)
-    monkeypatch.setattr(links_of_devices, "together", lambda *_: links)
+    monkeypatch.setattr(links_of_devices, "together", lambda *_: LINKS)
     monkeypatch.setattr(links_of_devices, "of_others", lambda *_: [])
-    monkeypatch.setattr(overheads, "dispatch", lambda *_: {"host": 1e-5})
-    monkeypatch.setattr(overheads, "pack", lambda budget: line)
-    inventory.changed()
-    shown = []
+    plant(monkeypatch, evenly)
     names = ["cpu", "cuda:0", "cuda:1"]
     data = calibrate.measure_machine(quick, names, lambda *seen: shown.append(seen))
     assert not warnings_of()
@@ -101,22 +90,11 @@ def test_every_method_of_every_place_gets_a_model(quick, two, hasty, monkeypatch
     gpu = {name: methods - CPU_ALONE for name, methods in BOTH.items()}
     assert found["cuda:0"] == found["cuda:1"] == gpu
     assert found.get("cuda*2", {}) == ({} if quick else TOGETHER)
-    assert data["links"]["cuda*2"] == links
+    assert data["links"]["cuda*2"] == LINKS
     assert {"links and overheads", "matmul on cuda:0", "fitting"} <= data["stages"].keys()
     fractions = [fraction for fraction, _ in shown]
     assert fractions == sorted(fractions)
     assert shown[-1] == (1.0, "done")
-
-
-def test_kernels_of_tables_are_compiled_before_any_is_measured(cuda):
-    place = Place(cuda.name, cuda.describe(), (cuda,))
-    small = [
-        replace(case, checks=0, knots={k: d for k, d in case.knots.items() if max(d) <= 256})
-        for case in cases("convolve2d", place=place)
-    ]
-    wanted = [*calibrate.kernels_of(cuda, small)]
-    assert "convolve.cu" in {file for file, _ in wanted}
-    assert len(wanted) > 10
 
 
 def test_host_shares_are_of_calls_that_ran_on_the_device(cuda, monkeypatch):

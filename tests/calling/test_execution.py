@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-import types
 import weakref
 
 import fakes
@@ -132,8 +131,12 @@ def test_the_cpu_answers_by_its_own_fastest_way(opencl, monkeypatch, shape):
 # -- The operands stay whole until the result is there ---------------------------------------------
 
 
+@pytest.mark.parametrize("half_way", [True, False])
 @pytest.mark.parametrize("which", ["out=A", "out=B", "out overlaps A", "out=x", "apart"])
-def test_a_download_that_fails_half_way_leaves_the_operands(cuda, monkeypatch, warnings_of, which):
+def test_a_device_that_fails_late_leaves_the_operands(
+    cuda, monkeypatch, warnings_of, which, half_way
+):
+    """In the middle of the download, or when the device is left."""
     square, other = rng.random((8, 8)), rng.random((8, 8))
     whole = np.concatenate([square, other])
     A, B, x = whole[:8], other.copy(), other[0].copy()
@@ -153,27 +156,15 @@ def test_a_download_that_fails_half_way_leaves_the_operands(cuda, monkeypatch, w
         raw[: raw.size // 2] = 0xAB
         raise DeviceError("the bus broke")
 
-    monkeypatch.setattr(cuda, "download", download)
-    assert operation(*operands, out=out, device="cuda") is out
-    assert len(begun) == 1
-    np.testing.assert_allclose(out, expected, rtol=1e-13)
-    assert len(warnings_of()) == 1
-
-
-def test_a_device_that_fails_when_it_is_left_has_not_touched_the_operands(
-    cuda, monkeypatch, warnings_of
-):
-    A, B = rng.random((8, 8)), rng.random((8, 8))
-    expected = A @ B
-
     @contextlib.contextmanager
     def leaving():
         yield
         raise DeviceError("the context stays")
 
-    monkeypatch.setattr(cuda, "active", leaving)
-    hetero.matmul(A, B, out=A, device="cuda")
-    np.testing.assert_allclose(A, expected, rtol=1e-13)
+    monkeypatch.setattr(cuda, *(("download", download) if half_way else ("active", leaving)))
+    assert operation(*operands, out=out, device="cuda") is out
+    assert len(begun) == half_way
+    np.testing.assert_allclose(out, expected, rtol=1e-13)
     assert len(warnings_of()) == 1
 
 
@@ -301,25 +292,24 @@ def test_reset_leaves_a_forked_child_on_the_cpu(cuda):
 
 @pytest.fixture
 def pair(monkeypatch):
-    """Two equal devices that solve as the CPU does, each at the rows of its own; the second fails
-    in mid-solve as long as ``pair.ill`` is true."""
-    fakes_here = fakes.install(monkeypatch, 2)
-    for device in fakes_here:
-        info = {**device.describe(), "name": "twin"}
-        monkeypatch.setattr(device, "describe", lambda info=info: info)
-    state = types.SimpleNamespace(ill=True, used=[])
+    """The devices of each call on two equal ones, which solve as the CPU does; the second fails in
+    mid-solve."""
+    here, used = fakes.install(monkeypatch, 2), []
+    info = {**here[0].describe(), "name": "twin"}
+    for device in here:
+        monkeypatch.setattr(device, "describe", lambda: info)
+    rows = registry.lookup("poisson")
+    jacobi = next(i for i in rows if (i.kind, i.method) == ("cpu", "jacobi"))
 
-    def run(used, problem, arguments):
-        state.used.append([device.name for device in used])
+    def run(devices, problem, arguments):
+        used.append([device.name for device in devices])
         (f,), u, solve = arguments
         assert isinstance(f, np.ndarray)
         if solve.from_zero:
             u[...] = 0
-        rows = registry.lookup("poisson")
-        jacobi = next(i for i in rows if (i.kind, i.method) == ("cpu", "jacobi"))
-        for device in used:
+        for device in devices:
             with device.active():
-                if state.ill and device.name == "cuda:1":
+                if device.name == "cuda:1":
                     u[...] = np.nan
                     raise DeviceError("fell off the bus")
         return jacobi.run((), problem, arguments)
@@ -328,12 +318,8 @@ def pair(monkeypatch):
         return dataclasses.replace(i, run=run) if (i.kind, i.method) == ("cuda", "jacobi") else i
 
     fakes.change_rows(monkeypatch, "poisson", changed)
-    monkeypatch.setattr(devices.here, "first_failure", dict(devices.here.first_failure))
     inventory.changed()
-    yield state
-    hetero.reset()
-    monkeypatch.undo()
-    inventory.changed()
+    return used
 
 
 def test_a_failure_of_one_of_several_is_booked_on_that_one(pair, warnings_of):
@@ -342,7 +328,7 @@ def test_a_failure_of_one_of_several_is_booked_on_that_one(pair, warnings_of):
     expected = hetero.solve_poisson(f, device="cpu", **known)
     for number in (1, 2):
         u, info = hetero.solve_poisson(f, device="cuda:*", return_info=True, **known)
-        assert pair.used == [["cuda:0", "cuda:1"]] * number
+        assert pair == [["cuda:0", "cuda:1"]] * number
         np.testing.assert_allclose(u, expected, rtol=1e-12, atol=1e-12)
         assert (info["device"], info["method"], info["iterations"]) == ("cpu", "jacobi", 100)
         assert len(warnings_of()) == number

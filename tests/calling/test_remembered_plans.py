@@ -16,20 +16,6 @@ from hetero.ops import matmul
 from hetero.profile import inventory
 
 
-def test_plans_are_remembered_until_something_changes():
-    problem = square(64)
-    first = planner.plan(problem)
-    assert planner.plan(square(64)) is first
-    assert planner.plan(square(65)) is not first
-    assert planner.plan(square(64, dtype="float64")) is not first
-    assert planner.plan(problem, "cpu") is not first
-    profile.set_current(profile.shipped("conservative"))
-    second = planner.plan(problem)
-    assert second is not first
-    inventory.changed()
-    assert planner.plan(problem) is not second
-
-
 def test_calls_follow_the_profile(cuda):
     """A remembered call is forgotten with the plan behind it."""
     A = np.ones((64, 64), np.float32)

@@ -9,23 +9,15 @@ import pytest
 from command_line import FAILED, NO_CHOICE, OK, USAGE
 
 import hetero
-from hetero import cli, devices, errors, profile, registry, terminal
-from hetero.evaluation.problems import of
+from hetero import cli, devices, errors, profile
+from hetero.cli.parser import parser
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
 
 def test_info(run, data):
     found = data("info")
-    assert found.keys() == {
-        "cpu",
-        "devices",
-        "links",
-        "broken",
-        "missing",
-        "profile",
-        "profiles",
-    }
+    assert found.keys() == {"cpu", "devices", "links", "broken", "missing", "profile", "profiles"}
     assert {"name", "cores", "memory_bytes", "blas", "blas_version"} <= found["cpu"].keys()
     tracking = found["cpu"]["write_tracking"]
     assert tracking == "on" or tracking.startswith("off, ")
@@ -152,13 +144,10 @@ def test_demo(data, tmp_path, profile_file, hasty):
     assert len(np.unique(pixels, axis=0)) == 16
 
 
-COMMANDS = ["info", "calibrate", "explain", "verify", "bench", "demo"]
-
-
 def test_help_names_every_command_and_the_exit_codes(run):
     code, out, _ = run("--help")
     assert code == OK
-    for command in COMMANDS:
+    for command in parser()[1]:
         assert f"    {command}" in out
         code, sub, _ = run(command, "--help")
         assert code == OK
@@ -173,47 +162,6 @@ def test_no_command_is_wrong_usage(run):
     assert run("--version")[1].split() == ["hetero", hetero.__version__]
     assert err == run("--help")[1]
     assert run("nonsense")[0] == USAGE
-
-
-@pytest.mark.parametrize("operation", ["matvec", "matmul"])
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_bench_of_products_on_the_cpu(run, data, monkeypatch, operation, order):
-    """Beside NumPy: without a GPU by itself, with one by --device cpu."""
-    axes, kind = {"matvec": 2, "matmul": 3}[operation], type(of(registry.operation(operation)))
-    monkeypatch.setattr(kind, "sizes", ((32,) * axes, (8,) * axes))
-    rows = data("bench", operation, "--device", "cpu", "--order", order, "--dtype", "float64")
-    assert [row["case"].split(",")[0] for row in rows] == [
-        f"{operation} {'x'.join([n] * axes)}" for n in ("32", "8")
-    ]
-    for row in rows:
-        assert "automatic" in row["seconds"]
-        assert [name.partition(",")[0] for name in row["peers"]] == [f"NumPy {operation}"]
-        assert row["chosen"] == "blas on cpu"
-    if not any(name.startswith("cuda") for name in devices.available()):
-        code, out, err = run("bench", operation)
-        assert code == OK, err
-        assert "times the fastest" in out
-
-
-def test_version(run):
-    code, out, _ = run("--version")
-    assert (code, out.split()) == (OK, ["hetero", hetero.__version__])
-
-
-def test_tables_are_aligned_and_markdown_where_it_is_asked_for(run):
-    asked = ("transfer", "64MiB", "16KiB", "--profile", "h100")
-    _, plain, _ = run(*asked)
-    _, markdown, _ = run(*asked, "--markdown")
-    assert "| pageable | " in markdown
-    assert "|---|" in markdown
-    assert "|" not in plain
-    cells = [line.strip("| ").split(" | ") for line in markdown.splitlines() if "GB/s" in line]
-    assert all(cell.strip() in plain for row in cells for cell in row)
-    head, *rows = [line for line in plain.splitlines() if "  " in line][:4]
-    end = head.index("upload") + len("upload")
-    assert all(row[: end + 1].rstrip()[-2:] in ("ms", "us", " s") for row in rows)
-    text = terminal.aligned("a | b\n| n | x |\n|---|---|\n| 10 | y |\n| 9 |  |\nend")
-    assert text == "a | b\n n  x\n10  y\n 9\nend"
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_what_is_compared_solves_the_same(operation, monkeypatch):
     small |= {"cg": (16, 16), "poisson": (15, 15), "kmeans": (3000, 4, 8)}
     monkeypatch.setattr(type(of), "sizes", (small[operation.name],))
     monkeypatch.setattr(problems, "COUNT", 8)
-    device = {"device": "cpu"} if of.options else {}
+    device = {"device": "cpu", "order": "F"} if of.options else {}
     (row,) = bench.bench(operation, "float64", **device)
     assert f"{operation.function} {'x'.join(map(str, small[operation.name]))}" in row["case"]
     assert comparing.OWN in row["seconds"]

@@ -33,13 +33,6 @@ def test_extents_keep_their_ratio_to_the_leading_one():
     assert scaled("kmeans", (1000, 10, 2), 7) == (7, 10, 2)
 
 
-@pytest.mark.parametrize("crossing", [9, 64, 65, 100, 511])
-def test_break_even_is_the_first_extent_at_which_the_device_wins(crossing):
-    device, cpu = (lambda n: float(crossing)), (lambda n: n + 0.5)
-    found = break_even(cpu, device, [8, 64, 512])
-    assert found == BreakEven(crossing, 8, 512)
-
-
 def test_other_break_evens():
     faster = {8: True, 64: False, 512: True}  # the smaller size does not count
     device = lambda n: 0.5 if faster.get(n, n > 200) else 2.0  # noqa: E731
@@ -159,8 +152,7 @@ def test_refused(run, arguments, naming):
 
 
 @pytest.mark.parametrize(
-    ("work", "kind"),
-    [((), "png"), (("--work", "0.1"), "svg"), (("--work", "matvec", 9, 9), "svg")],
+    ("work", "kind"), [((), "png"), (("--work", "0.1"), "svg"), (("--work", "matvec", 9, 9), "svg")]
 )
 def test_picture(run, tmp_path, work, kind):
     path = tmp_path / f"curves.{kind}"

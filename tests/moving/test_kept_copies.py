@@ -20,7 +20,6 @@ from scipy.sparse import eye_array
 import hetero
 from hetero import devices, profile
 from hetero.arrays import kept
-from hetero.devices.opencl import OpenCLDevice
 from hetero.errors import DeviceError, KeptOperandChanged
 from hetero.profile import inventory
 
@@ -277,20 +276,3 @@ def test_the_check_names_an_operand_that_was_written(device, monkeypatch):
     with pytest.raises(KeptOperandChanged, match=message):
         hetero.matvec(K, x, device="cuda:0")
     np.testing.assert_allclose(hetero.matvec(K, x, device="cuda:0"), A @ x, rtol=1e-4)
-
-
-# -- On a device that computes -------------------------------------------------------------------
-
-
-@pytest.fixture
-def uploads(opencl, monkeypatch):
-    """Bytes of the large copies to OpenCL devices, in order."""
-    found = []
-
-    def note(direction, array, *where):
-        if direction == "upload" and array.nbytes >= 1 << 15:
-            found.append(array.nbytes)
-
-    fakes.noting(monkeypatch, OpenCLDevice, "enqueue", note)
-    yield found
-    hetero.clear_memory()

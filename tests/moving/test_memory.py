@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 
 import numpy as np
@@ -120,72 +119,3 @@ def test_calls_work_as_ever_after_clear_memory(opencl):
     for before, after in zip(first, kept_by_calls(opencl), strict=True):
         np.testing.assert_array_equal(before, after)
     assert not devices.troubles()
-
-
-# -- On GPUs -------------------------------------------------------------------------------------
-
-REST = {"free in the pool", "arrays and running calls"}
-
-
-def kept(name="cuda:0"):
-    """Purpose -> bytes of what is kept for later calls."""
-    gc.collect()
-    return {p: size for p, size in hetero.memory()[name].items() if p not in REST}
-
-
-def use_all():
-    """Calls of every method that leaves something on a GPU; their results."""
-    with hetero.use(device="cuda:0"):
-        made = [hetero.convolve2d(IMAGE, FILTERS[0], method=m) for m in ("direct", "fft")]
-        made += [hetero.solve_poisson(F, method=m) for m in ("multigrid", "dst", "jacobi")]
-    return made
-
-
-@pytest.mark.gpu
-def test_a_gpu_gives_back_what_is_kept():
-    hetero.clear_memory()
-    assert kept() == {}
-    before = hetero.memory()["cuda:0"].get("arrays and running calls", 0)
-    first = use_all()
-    assert set(kept()) == {
-        *("convolution filters", "multigrid", "sine transforms", "transforms' work areas"),
-    }
-    held = kept()
-    use_all()
-    assert kept() == held
-    hetero.clear_memory("cuda:0")
-    left = {"arrays and running calls": before} if before else {}
-    assert hetero.memory()["cuda:0"] == left
-    for once, again in zip(first, use_all(), strict=True):
-        np.testing.assert_array_equal(once, again)
-    assert not devices.troubles()
-
-
-@pytest.mark.gpu
-def test_a_context_of_the_callers_own_keeps_its_own():
-    """Buffers of one context are no use in another: each solve finds those of its context."""
-    hetero.clear_memory()
-    first = use_all()
-    held = kept()
-    with context_of_its_own("cuda:0"):
-        inside = use_all()
-        assert kept() == {purpose: 2 * size for purpose, size in held.items()}
-        hetero.clear_memory()
-        assert kept() == {}
-        use_all()
-    for once, again in zip(first, inside, strict=True):
-        np.testing.assert_array_equal(once, again)
-    use_all()
-    assert not devices.troubles()
-
-
-@contextlib.contextmanager
-def context_of_its_own(name):
-    """Makes one current, as ``pycuda.autoinit`` does."""
-    device = devices.get(name)
-    context = device.driver.Device(device.ordinal).make_context()
-    try:
-        yield
-    finally:
-        hetero.clear_memory()
-        context.detach()

@@ -1,7 +1,7 @@
 """The engine that moves blocks while others are computed: order, overlap, failures, interrupts.
 
-Copies run in threads that begin late, on a device in host memory that looks for races: each byte of
-a slot knows whether a copy of it is under way.
+Copies run in threads that begin late, on a device in host memory: what reads a slot before its copy
+is there, or writes to one that is still read, gives a wrong result.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import threading
 import time
 import weakref
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from hetero.moving.pipeline import Load, Step, Store
 
 
 class Late(Copy):
-    """A copy in a thread of its own, which takes its time."""
+    """Work in a thread of its own, which takes its time, behind what it waits for."""
 
     def __init__(self, work, before):
         def run():
@@ -60,21 +59,11 @@ class Racy:
         self.live -= nbytes
 
     def record(self):
-        return SimpleNamespace(wait=self.queue[-1].join if self.queue else lambda: None)
+        return self.queue[-1] if self.queue else Copy()
 
     def launch(self, work):
         """Work in the order of the queue, behind all before it."""
-        before = self.queue[-1] if self.queue else None
-
-        def run():
-            if before is not None:
-                before.join()
-            time.sleep(random.random() * 2e-4)
-            work()
-
-        thread = threading.Thread(target=run)
-        self.queue.append(thread)
-        thread.start()
+        self.queue.append(Late(work, self.record()))
 
     def _copy(self, name, work, after):
         self.started.append(name)
@@ -90,23 +79,24 @@ class Racy:
         return Late(run, after)
 
     def begin_upload(self, source, target, offset=0, after=None):
-        size = source.nbytes
+        part = target[offset : offset + source.nbytes]
 
         def work():
-            target[offset : offset + size] = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
+            part[...] = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
 
         return self._copy("upload", work, after)
 
     def begin_download(self, source, target, offset=0, after=None):
+        part = source[offset : offset + target.nbytes].view(target.dtype).reshape(target.shape)
+
         def work():
-            packed = source[offset : offset + target.nbytes].copy()
-            target[...] = packed.view(target.dtype).reshape(target.shape)
+            target[...] = part
 
         return self._copy("download", work, after)
 
     def synchronize(self):
-        for thread in self.queue:
-            thread.join()
+        for work in self.queue:
+            work.wait()
 
 
 @pytest.fixture

@@ -58,23 +58,6 @@ def test_a_chain_of_20_calls_is_uploaded_once_and_downloaded_once(cuda):
     np.testing.assert_allclose(got, expected, rtol=1e-4)
 
 
-def test_remembered_plans_keep_apart(cuda):
-    """The same call inside and outside, more than once each."""
-    for _ in range(2):
-        for call in (
-            lambda: hetero.matmul(X, X, device="cuda"),
-            lambda: hetero.matvec(X, X[0], device="cuda"),
-            lambda: hetero.convolve2d(X, TAPS, device="cuda"),
-        ):
-            inside = []
-            expected = call()
-            with hetero.use(results="device"):
-                inside += [call(), call()]
-            assert type(expected) is type(call()) is np.ndarray
-            assert [type(x) for x in inside] == [fakes.Cupy] * 2
-            np.testing.assert_array_equal(hetero.to_host(inside[1]), expected)
-
-
 @pytest.mark.parametrize(
     "error", [DeviceError("planted"), MemoryError("Out of memory"), DeviceMemoryError("planted")]
 )

@@ -280,20 +280,6 @@ def test_the_cpu_does_what_a_device_failed_to_do(two, case, which, what, monkeyp
     assert two[1 - which].log.count("compute") == 1
 
 
-def test_one_that_fails_twice_is_set_aside(two, monkeypatch, warnings_of):
-    A, B = values(40, 30), values(30, 20)
-    monkeypatch.setattr(two[1], "begin_upload", raising(DeviceError("gone")))
-    for _ in range(2):
-        np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
-    assert "set aside" in warnings_of()[-1]
-    plan = hetero.plan("matmul", A, B, device=ALL)
-    assert (plan.chosen.device, plan.chosen.shares) == ("cuda:0", ())
-    used(two)
-    np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
-    assert used(two) == ["cuda:0"]
-    monkeypatch.undo()
-
-
 def test_no_room_is_no_failure(two, monkeypatch):
     A, B = values(40, 30), values(30, 20)
     monkeypatch.setattr(two[1], "allocate", raising(DeviceMemoryError("no room")))
@@ -334,17 +320,6 @@ def test_prices_by_hand():
     assert one_bus.terms["download"] == pytest.approx(2 * (2e-5 + nbytes / 2 / 5e8))
     as_alone = shared(priced(square(n), SEVERAL, machine(links={"cuda:*": BUS, "cuda*2": {}})))
     assert as_alone.terms["upload"] == pytest.approx(2e-5 + 1.5 * nbytes / 1e9)
-
-
-def test_it_is_chosen_where_it_is_cheaper():
-    plan = priced(square(8192), SEVERAL)
-    assert plan.chosen.device == ALL
-    assert plan.chosen.seconds < next(c.seconds for c in plan.candidates if c.device == "cuda:0")
-    seconds = [c.seconds for c in plan.candidates if c.reason is None]
-    assert seconds == sorted(seconds)
-    slow = {"upload": link(1e-5, 1e8), "download": link(2e-5, 1e8)}
-    plan = priced(square(8192), SEVERAL, machine(links={"cuda:*": BUS, "cuda*2": slow}))
-    assert plan.chosen.device == "cuda:0", "both share one bus"
 
 
 @pytest.mark.parametrize("n", [64, 700])
@@ -410,25 +385,6 @@ def test_without_constants_it_is_done_only_where_it_is_asked_for():
     plan = priced(square(8192), SEVERAL, constants)
     assert plan.chosen.device == "cpu"
     assert (shared(plan).reason, shared(plan).shares) == (pricing.UNKNOWN, ())
-
-
-def test_streams_of_all_devices_share_what_the_host_copies():
-    """Up and down add up, by halves of the operands; half of the computation goes on beside."""
-    n = 8192
-
-    def staged(plain, rate):
-        return {**plain, "staged": link(1e-5, rate)["pageable"]}
-
-    alone = {way: staged(BUS[way], 2e9) for way in BUS}
-    together = {way: staged(TOGETHER[way], 1.25e9) for way in BUS}
-    constants = machine(links={"cuda:*": alone, "cuda*2": together})
-    found = shared(priced(square(n), SEVERAL, constants), "streamed")
-    nbytes, compute = 4.0 * n * n, found.terms["compute"]
-    copies = 6e-5 + 2 * nbytes / 1.25e9  # of six halves: of half of A, of B, of half of the result
-    assert min(copies, compute) > 0.1
-    expected = max(copies, compute) + min(copies, compute) / 2
-    assert found.seconds == pytest.approx(expected)
-    assert found.seconds == pytest.approx(sum(found.terms.values()))
 
 
 def test_copies_of_operands_that_do_not_change_are_none_of_the_parts(two):

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
 
 import pytest
 from fakes import FakeCuda
 from made_up import GPU, machine, roofline
 from made_up import link as straight
+from planted import LINE, plant
 
 import hetero
 from hetero import registry
-from hetero.calibration import fit, overheads, samples
+from hetero.calibration import fit
 from hetero.calibration import links as transfers
 from hetero.calibration.samples import Samples
 from hetero.calibration.sizes import Place, cases, grid
 from hetero.devices import at_once, peers
 from hetero.evaluation import report
 from hetero.pricing import pricing
-from hetero.profile import inventory
 
-calibration = importlib.import_module("hetero.calibration.calibrate")
 ALONE_LINKS = {"cuda:*": {"upload": straight(1e-5, 1e9), "download": straight(2e-5, 5e8)}}
 AT_ONCE = {"cuda*2": {"upload": straight(1e-5, 0.7e9), "download": straight(2e-5, 3e8)}}
 SEVERAL = {
@@ -100,7 +98,6 @@ def test_what_was_measured_is_predicted(n):
 
 BYTES = [2**n for n in range(12, 29)]
 ALONE = {"samples": {"bytes": BYTES, "seconds": [1e-5 + n / 1e10 for n in BYTES]}}
-LINE = straight(1e-5, 1e10)["pageable"]
 LINKS = {way: {"pageable": LINE | ALONE, "pinned": LINE | ALONE} for way in ("upload", "download")}
 
 
@@ -124,26 +121,18 @@ def calibrated(monkeypatch, hasty, profile_file, two):
         knots = case.knots or grid(case.axes)
         return Samples(dict.fromkeys(knots, 1.0), setup=dict.fromkeys(knots, 1.0))
 
-    two_of = {name: registry._operations[name] for name in ("matvec", "poisson")}
-    monkeypatch.setattr(registry, "_operations", two_of)
-    monkeypatch.setattr(samples, "take", take)
-    monkeypatch.setattr(calibration, "compile_first", lambda *_: None)
-    monkeypatch.setattr(transfers, "links", planted("quiet", LINKS))
-    monkeypatch.setattr(overheads, "dispatch", lambda *_: {"host": 1e-5})
-    monkeypatch.setattr(overheads, "pack", lambda budget: LINE)
+    plant(monkeypatch, take, planted("quiet", LINKS), only=("matvec", "poisson"))
     others = lambda devices, *_: devices[1:] if slow_one else []  # noqa: E731
     monkeypatch.setattr(transfers, "of_others", others)
     monkeypatch.setattr(transfers, "_SIZES", (2**12,))  # of what is measured
     monkeypatch.setattr(transfers, "at_once_seconds", planted("at once", slow))
-    inventory.changed()
 
     def calibrate(quick=False, slower=False, **options):
         order.clear()
         slow_one[:] = [slower] * slower
         return hetero.calibrate(quick, **options), list(order)
 
-    yield calibrate
-    inventory.changed()
+    return calibrate
 
 
 @pytest.mark.parametrize("quick", [True, False])
@@ -177,12 +166,3 @@ def test_devices_with_direct_paths_have_a_link_from_each_other(calibrated, monke
     assert 0.0 < seconds < 0.1
     with pytest.raises(KeyError):
         found.link("cuda:0", "peer", "device")
-
-
-def test_only_other_things_leave_them(calibrated):
-    before, _ = calibrated()
-    after, order = calibrated(only=["matvec"])
-    assert order == []
-    assert after.data["links"] == before.data["links"]
-    _, order = calibrated(only=["cuda"])
-    assert order == ["quiet", "at once"]

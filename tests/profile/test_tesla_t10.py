@@ -1,17 +1,15 @@
 """`hetero explain --profile tesla-t10` decides as the dissertation says (White 2013).
 
 Figures are worked out here from the numbers he prints, without the profile: sections 3.4.1, 3.4.2
-(links), 3.5.1 (CPU), 4.6.1, 4.6.2 and 5.1.6 (GPU). His GB is 1024^3 bytes.
+(links), 3.5.1 (CPU), 4.6.1, 4.6.2 and 5.1.6 (GPU). His GB is 1024^3 bytes. From which sizes on the
+GPU is faster, `tests/test_seeds.py` asks.
 """
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
-
-from hetero.cli import main
 
 GB = 1024.0**3
 KB, MB = 1024.0, 1024.0**2
@@ -33,51 +31,6 @@ def download(nbytes):
     per_gb, constant = (0.210, 0.02e-3) if nbytes < MB else (6.9e-3, 0.21e-3)
     return nbytes / GB / 3.1 + nbytes / GB * per_gb + constant
 
-
-@pytest.fixture
-def explain(capsys):
-    def run(*arguments):
-        # He computes in float32, and results are as large as the image.
-        words = ["explain", *map(str, arguments), "--dtype", "float32", "--profile", "tesla-t10"]
-        words += ["--json", *(("--mode", "same") if arguments[0] == "convolve2d" else ())]
-        assert main(words) == 0
-        found = json.loads(capsys.readouterr().out)
-        # What moves while it computes is not his.
-        rows = {
-            row["device"]: row
-            for row in found["candidates"]
-            if row["reason"] is None and row["method"] != "streamed"
-        }
-        assert set(rows) == {"cpu", "cuda:0"}
-        cheapest = min(rows, key=lambda device: rows[device]["seconds"])
-        assert found["chosen"]["device"] == cheapest
-        return found["chosen"]["device"], rows["cpu"], rows["cuda:0"]
-
-    return run
-
-
-# -- What he states ------------------------------------------------------------------------------
-
-
-# Operation, its dimensions at a size, sizes, the last one that the CPU computes.
-CROSSOVERS = [
-    ("matvec", lambda n: (n, n), (512, 1024, 2048, 4096, 8192, 16384), 2048),  # section 4.6.1
-    ("matmul", lambda n: (n, n, n), (8, 16, 32, 64, 128, 256, 512, 4096, 16384), 64),  # 4.6.2
-    ("convolve2d", lambda n: (n, n, 3, 3), (16, 32, 64, 128, 256, 512, 4096), 64),  # 5.1.6: FS = 3
-    ("convolve2d", lambda n: (n, n, n, n), (4, 8, 10, 11, 12, 13, 16, 64), 11),  # 5.1.6: FS ~ n
-    ("convolve2d", lambda n: (n, n, 63, 63), (1024, 8192), 0),  # figures 5.22 and 5.23
-    ("convolve2d", lambda n: (n, n, 513, 513), (1024, 8192), 0),
-]
-
-
-@pytest.mark.parametrize(("operation", "dims", "sizes", "last_on_cpu"), CROSSOVERS)
-def test_crossovers(explain, operation, dims, sizes, last_on_cpu):
-    for n in sizes:
-        device = "cpu" if n <= last_on_cpu else "cuda:0"
-        assert explain(operation, *dims(n))[0] == device, n
-
-
-# -- The figures behind it -----------------------------------------------------------------------
 
 SIZES = [64, 200, 256, 511, 2048, 10000]
 
@@ -107,9 +60,20 @@ CALLS += [
 
 
 @pytest.mark.parametrize(("operation", "dims", "figures"), CALLS)
-def test_figures(explain, operation, dims, figures):
+def test_figures(data, operation, dims, figures):
+    """He computes in float32, and results are as large as the image."""
     accessed, cpu_rate, gpu_rate, up, result = figures
-    _, cpu, gpu = explain(operation, *dims)
+    words = ["--dtype", "float32", "--profile", "tesla-t10"]
+    words += ["--mode", "same"] if operation == "convolve2d" else []
+    found = data("explain", operation, *dims, *words)
+    rows = {
+        row["device"]: row
+        for row in found["candidates"]
+        if row["reason"] is None and row["method"] != "streamed"  # which is not his
+    }
+    assert set(rows) == {"cpu", "cuda:0"}
+    assert found["chosen"]["device"] == min(rows, key=lambda device: rows[device]["seconds"])
+    cpu, gpu = rows["cpu"], rows["cuda:0"]
     assert cpu["seconds"] == pytest.approx(accessed / cpu_rate, rel=1e-9)
     down, computed = download(result), accessed / gpu_rate
     assert gpu["terms"]["upload"] == pytest.approx(up, rel=1e-9)
@@ -140,23 +104,15 @@ def cg_by_gpu(n, count):
     return around + count * ((8 * n**2 + 40 * n) / GB / 188 + 0.806e-3)
 
 
-@pytest.fixture
-def solves(data):
-    def run(n, count):
-        words = ("--dtype", "float32", "--profile", "tesla-t10", "--iterations", count)
-        told = data("explain", "solve_cg", n, *words)
-        rows = {row["method"]: row["seconds"] for row in told["candidates"] if not row["reason"]}
-        assert set(rows) == {"blas", "fused", "hybrid"}
-        return told["chosen"]["method"], rows
-
-    return run
-
-
 @pytest.mark.parametrize("count", [8, 256])
 @pytest.mark.parametrize("n", [*CG_SIZES, 700, 3000])
-def test_cg_figures(solves, n, count):
-    chosen, rows = solves(n, count)
+def test_cg_figures(data, n, count):
+    words = ("--dtype", "float32", "--profile", "tesla-t10", "--iterations", count)
+    told = data("explain", "solve_cg", n, *words)
+    rows = {row["method"]: row["seconds"] for row in told["candidates"] if not row["reason"]}
+    assert set(rows) == {"blas", "fused", "hybrid"}
     assert rows["blas"] == pytest.approx(cg_by_cpu(n, count), rel=1e-9)
     assert rows["hybrid"] == pytest.approx(cg_hybrid(n, count), rel=1e-9)
     assert rows["fused"] == pytest.approx(cg_by_gpu(n, count), rel=1e-9)
-    assert chosen == "hybrid"  # the least time for all sizes and iterations, says section 5.2
+    # The least time for all sizes and iterations, says section 5.2.
+    assert told["chosen"]["method"] == "hybrid"

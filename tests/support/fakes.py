@@ -270,8 +270,8 @@ def compute(devices, problem, arguments) -> None:
     result[...] = np.einsum("bik,bkj->bij", A, B)
 
 
-def convolve(devices, problem, arguments) -> None:
-    """What the kernels of a direct convolution do."""
+def convolve(devices, problem, arguments, taps=None) -> None:
+    """What the kernels of a direct convolution do, with the taps given or the filter's own."""
     devices[0].log.append("compute")
     (address,), output, request = arguments
     w, size = problem.options, np.dtype(problem.dtype).itemsize
@@ -284,7 +284,7 @@ def convolve(devices, problem, arguments) -> None:
         image = np.pad(image, pad, constant_values=request.fillvalue)
     else:
         image = np.pad(image, pad, {"wrap": "wrap", "symm": "symmetric"}[w.boundary])
-    taps = request.filter.downloaded(problem.dtype).taps
+    taps = request.filter.downloaded(problem.dtype).taps if taps is None else taps
     windows = np.lib.stride_tricks.sliding_window_view(image, taps.shape, (1, 2))
     shape = (problem.batch, w.out_height, w.out_width)
     strides = [size * s for s in problem.strides[1]]

@@ -7,17 +7,16 @@ fibers on the CPU. As a script this file is what Oclgrind simulates.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import itertools
 from types import SimpleNamespace
 
+import cuda_on_cpu
 import kernel_runs
 import numpy as np
 import pytest
 import runtimes
 from compiled import spilling
-from test_pipelined import emulated
 
 from hetero.kernels import Target
 from hetero.kernels.kmeans import plan as plans
@@ -201,23 +200,6 @@ def test_seeding(portable, weighted):
 
 # -- What copies asynchronously, as fibers on the CPU ----------------------------------------------
 
-CALL = """
-static long long *given;
-static void kernel()
-{
-    ASSIGN((const REAL *)given[0], (const REAL *)given[1], (const REAL *)given[2],
-                    (int *)given[3], (int *)given[4], given[5], given[6], given[7]);
-}
-extern "C" const char *launch(int grid, long long *arguments)
-{
-    given = arguments;
-    failure = nullptr;
-    run(kernel, grid, THREADS);
-    return failure;
-}
-"""
-
-
 def aligned_copy(array):
     """The elements at an address that 64 divides, with NaN behind them."""
     room = np.full(array.size + 64, np.nan, array.dtype)
@@ -238,9 +220,7 @@ def emulated_labels(launch, tile, X, centroids):
     norms[:k] = (centroids**2).sum(axis=1)
     labels, state = np.full(n + 8, -1, np.int32), np.zeros(4, np.int32)
     pointers = (*map(aligned_copy, (X, packed, norms)), labels, state)
-    arguments = [array.ctypes.data for array in pointers] + [n, d, columns]
-    grid = -(-n // tile.m)
-    assert launch(grid, (ctypes.c_longlong * len(arguments))(*arguments)) is None
+    assert launch(-(-n // tile.m), *pointers, n, d, columns) is None
     assert np.all(labels[n:] == -1)
     return labels[:n]
 
@@ -251,12 +231,11 @@ COPYING += [("float64", tile) for tile in shapes.tiles("float64", (9, 0))]
 
 @pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize(("dtype", "tile"), COPYING, ids=lambda v: getattr(v, "m", v))
-def test_what_copies(dtype, tile, aligned, tmp_path):
+def test_what_copies(dtype, tile, aligned):
     """The kernels that copy tiles asynchronously, emulated."""
     where = shapes.Points(1, 1, 1, dtype, False, aligned, GPU)
     planned = shapes.tiled(where, tile, not tile.tensor).launches[0]
-    defines = dict(planned.defines) | {"ASSIGN": planned.kernel}
-    launch = emulated(planned.source, defines, tmp_path, family="kmeans", call=CALL)
+    launch = cuda_on_cpu.kernel(planned.source, planned.kernel, dict(planned.defines))
     for n, d, k in ((tile.m + 1, 36, 2 * tile.n + 1), (5, 4, 3), (tile.m, 17, tile.n), (2, 1, 1)):
         if aligned and d % 4:
             continue

@@ -1,17 +1,15 @@
 """float32 products by 16-bit pieces: launch plans, the choice of pieces, and what they promise."""
 
 import ctypes
-import shutil
-import subprocess
 
-import cuda_on_host
+import cuda_on_cpu
 import numpy as np
 import pytest
 import tensor_core
 from compiled import compile_cuda
 
 import hetero
-from hetero import kernels, registry
+from hetero import registry
 from hetero.kernels import Target, plan_tensor
 from hetero.profile import inventory
 
@@ -35,17 +33,9 @@ def planned(m, n, k, batch=1, a=None, b=None, c=None, alignment=16, target=HOPPE
 
 
 @pytest.fixture(scope="module")
-def pieces(tmp_path_factory):
-    """The functions of tensor_pieces.cu, compiled for the host."""
-    if shutil.which("gcc") is None:
-        pytest.skip("this needs gcc")
-    folder = tmp_path_factory.mktemp("pieces")
-    text = kernels.source("tensor_pieces.cu")
-    prelude = "#define DEVICE\ntypedef long long index_t;\n"
-    (folder / "pieces.c").write_text(prelude + text)
-    command = ["gcc", "-O1", "-shared", "-fPIC", "-o", "pieces.so", "pieces.c"]
-    subprocess.run(command, cwd=folder, check=True)
-    return ctypes.CDLL(str(folder / "pieces.so"))
+def pieces():
+    """The functions of tensor_pieces.cu, compiled for the CPU."""
+    return cuda_on_cpu.functions("tensor_pieces.cu")
 
 
 class Finding(ctypes.Structure):
@@ -93,19 +83,13 @@ def test_compiles_without_spills():
         assert compile_cuda(launch, "sm_90a") == 0, launch
 
 
-# -- Cutting, on the host --------------------------------------------------------------------------
-
-PARAMETERS = "const float *", "const float *", "unsigned char *", *["index_t"] * 21
+# -- Cutting, on the CPU ---------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def splits(tmp_path_factory):
+def splits():
     """tensor_split.cu for two and three pieces."""
-    folder = tmp_path_factory.mktemp("splits")
-    return [
-        cuda_on_host.compiled(folder, "tensor_split.cu", "split", PARAMETERS, 512, PIECES=pieces)
-        for pieces in (2, 3)
-    ]
+    return [cuda_on_cpu.kernel("tensor_split.cu", "split", {"PIECES": n}) for n in (2, 3)]
 
 
 class Cut:
@@ -118,8 +102,8 @@ class Cut:
         plan = planned(m, n, k, max(batch, len(B)), a, b, alignment=4 if k % 4 else 16)
         self.workspace = np.full(4 * plan.workspace, 0xAA, np.uint8)
         for launch, run in zip(plan.launches[:2], splits, strict=True):
-            places = A.ctypes.data, B.ctypes.data, self.workspace.ctypes.data
-            run(min(launch.grid, 5), *places, *launch.arguments[3:])
+            blocks = min(launch.grid, 5)
+            assert run(blocks, A, B, self.workspace, *launch.arguments[3:]) is None
         *_, of_a, of_b, at_a, at_b = plan.launches[0].arguments
         self.who = int(self.workspace[:4].view(np.int32)[0])
         if self.who != BY_TILED:

@@ -26,11 +26,6 @@ from hetero.ops.convolve2d import device as direct_device
 from hetero.ops.convolve2d.filters import Filter
 from hetero.ops.convolve2d.problem import described, window_of
 
-try:
-    import pyopencl as cl
-except ImportError:  # what needs it is skipped
-    cl = None
-
 DTYPES = ("float32", "float64")
 MODES = ("full", "same", "valid")
 PLAN = {"multiprocessors": 4, "alignment": 16, "warps": False}
@@ -77,22 +72,13 @@ def whole(view):
 
 def run(runner, launch_plan, **named):
     """Run a plan on views of arrays made by the runner, and a float; without a flag by default."""
+    if not isinstance(runner, OnGpu):
+        floats = {name: np.float64(x) for name, x in named.items() if isinstance(x, float)}
+        runner.run(launch_plan, **{"only_if": None} | named | floats)
+        return
     views = {name: view for name, view in named.items() if isinstance(view, np.ndarray)}
     buffers = {name: value for name, value in named.items() if name not in views}
-    if isinstance(runner, OnGpu):
-        runner.run(launch_plan, {"only_if": runner.device.null} | buffers, views)
-        return
-    buffers = {name: np.float64(value) for name, value in buffers.items()} | {"only_if": None}
-    buffers |= {name: runner.buffer(view) for name, view in views.items()}
-    for launch in launch_plan.launches:
-        kernel = runner.kernel(launch)
-        kernel.set_args(*(buffers[a] if type(a) is str else np.int64(a) for a in launch.arguments))
-        size = (launch.grid * launch.block,)
-        cl.enqueue_nd_range_kernel(runner.queue, kernel, size, (launch.block,))
-    if isinstance(runner, kernel_runs.BufferRunner):
-        for name, view in views.items():
-            cl.enqueue_copy(runner.queue, kernel_runs.memory_of(view), buffers[name])
-    runner.queue.finish()
+    runner.run(launch_plan, {"only_if": runner.device.null} | buffers, views)
 
 
 @pytest.fixture(scope="module")

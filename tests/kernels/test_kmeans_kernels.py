@@ -200,6 +200,7 @@ def test_seeding(portable, weighted):
 
 # -- What copies asynchronously, as fibers on the CPU ----------------------------------------------
 
+
 def aligned_copy(array):
     """The elements at an address that 64 divides, with NaN behind them."""
     room = np.full(array.size + 64, np.nan, array.dtype)
@@ -244,21 +245,7 @@ def test_what_copies(dtype, tile, aligned):
         check_labels(emulated_labels(launch, tile, X, start), plain_distances(X, start))
 
 
-# -- Plans alone ----------------------------------------------------------------------------------
-
-
-def all_plans(**options):
-    """Plans of many shapes, by all methods, on a large GPU and on a small device."""
-    sizes = ((1, 1, 1), (10**5, 2, 8), (10**6, 8, 16), (10**6, 32, 64), (10**6, 128, 1024))
-    sizes += ((10**5, 33, 100), (10**6, 129, 31), (10**4, 4000, 500), (10**6, 16, 10**5))
-    sizes += ((10**5, 32, 20), (10**5, 17, 3), (10**5, 5, 300))
-    for (n, d, k), dtype, weighted in itertools.product(sizes, DTYPES, (False, True)):
-        for where in (HOPPER, {"multiprocessors": 2, "shared_limit": 32 << 10, "block_limit": 128}):
-            yield kernel_runs.planned(
-                plans.plan_lloyd,
-                n=n, d=d, k=k, dtype=dtype, weighted=weighted,
-                alignment=16, counted=weighted, **{**where, **options},
-            )  # fmt: skip
+# -- NVIDIA's compiler ---------------------------------------------------------------------------
 
 
 def launches_of(planned):
@@ -266,24 +253,6 @@ def launches_of(planned):
         planned.pack, *planned.assign, *planned.update, *planned.finish,
         planned.inertia, planned.distances,
     )  # fmt: skip
-
-
-def test_plans_are_whole_and_within_limits():
-    given = {"X", "weights", "labels", "centroids", "distances", "tolerance", "most"}
-    few = {"block_limit": 64, "shared_limit": 32 << 10}
-    for limits in ({}, few):
-        for planned in all_plans(**limits):
-            for launch in launches_of(planned):
-                names = {a for a in launch.arguments if type(a) is str}
-                assert 0 < launch.grid < 2**31
-                assert launch.block & (launch.block - 1) == 0 or launch.kernel == "assign_pieces"
-                assert names <= given | planned.scratch.keys()
-                assert not limits or launch.block <= 64
-                assert not limits or launch.shared_bytes <= 32 << 10
-            assert all(nbytes > 0 for nbytes in planned.scratch.values())
-    # PoCL takes a loop with barriers that is never entered for one that is.
-    points = shapes.Points(5000, 40, 1, "float32", False, True, GPU)
-    assert dict(plans.sum_by_label(points)[1].defines)["SPAN"] == 2
 
 
 def tile_launches():

@@ -35,6 +35,7 @@ LAID = [
     if sum(layout.values()) % 2 == turn % 2
 ]
 
+
 def tile_of(source, tile):
     across = (8 * tile["THREAD_M"], 4 * tile["THREAD_N"]) if source == FLOAT32 else None
     m, n = across or (tile["WARP_M"], tile["WARP_N"])

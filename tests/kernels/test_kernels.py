@@ -296,6 +296,8 @@ def simulate(case):
         return text.replace("barrier(CLK_LOCAL_MEM_FENCE)", "") if case == "race" else text
 
     runner = BufferRunner(runtimes.simulator(), edit)
+    # To optimise these kernels takes longer than to interpret what is not.
+    plain = BufferRunner(runtimes.simulator(), edit, "-cl-opt-disable")
     if case == "bounds":
         _, A = operand(runner, 1, 4, 8, "float32")
         _, x = operand(runner, 1, 1, 8, "float32")
@@ -306,7 +308,7 @@ def simulate(case):
         return
     if case == "race":
         with contextlib.suppress(AssertionError):  # without barriers, results may be wrong too
-            run_matmul(runner, 2, 2, 2, 1, "float32")
+            run_matmul(plain, 2, 2, 2, 1, "float32")
         return
     for layout, (m, k) in itertools.product(("row", "column"), ((5, 7), (8, 40), (4, 300))):
         run_matvec(runner, m, k, 1, "float64", (layout, "row", "row"), block_limit=64)
@@ -319,10 +321,10 @@ def simulate(case):
     kinds = [plan.variant.split("v")[0].rstrip("0123456789") for plan in launch_plan]
     assert kinds == ["shifted_rows", "rows", "shifted"]
     layouts = itertools.product(("row", "column"), repeat=2)
-    one, other = (5, 7, 9), (36, 4, 40)
+    one, other = (5, 7, 9), (36, 4, 20)
     for (la, lb), sizes in zip(layouts, (one, other, other, one), strict=True):
-        run_matmul(runner, *sizes, 1, "float32", (la, lb, "row"), block_limit=64)
-    assert len(run_matmul(runner, 4, 4, 1000, 1, "float32").launches) == 2
+        run_matmul(plain, *sizes, 1, "float32", (la, lb, "row"), block_limit=64)
+    assert len(run_matmul(plain, 4, 4, 256, 1, "float32").launches) == 2
 
 
 def test_no_races_nor_bounds():

@@ -22,7 +22,8 @@ class Runner:
     Only there can an operand begin in the middle of an array, as it does on CUDA.
     """
 
-    def __init__(self, device, edit=lambda text: text):
+    def __init__(self, device, edit=lambda text: text, *options):
+        self.options = [*options, "-cl-std=CL1.2"]
         self.context = cl.Context([device])
         self.queue = cl.CommandQueue(self.context)
         self.kernels = {}
@@ -36,9 +37,8 @@ class Runner:
         if key not in self.kernels:
             text = self.edit(kernels.prelude("opencl") + kernels.source(launch.source))
             options = [f"-D{name}={value}" for name, value in launch.defines]
-            program = cl.Program(self.context, text).build(
-                [*options, "-cl-std=CL1.2"], cache_dir=False
-            )
+            program = cl.Program(self.context, text)
+            program.build([*options, *self.options], cache_dir=False)
             self.kernels[key] = cl.Kernel(program, launch.kernel)
         return self.kernels[key]
 

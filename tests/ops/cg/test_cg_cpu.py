@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import pickle
 
-import in_bounds
 import numba
 import numpy as np
 import pytest
@@ -36,16 +35,6 @@ def kinds(grid):
 @pytest.fixture
 def rng():
     return np.random.default_rng(7)
-
-
-def test_no_loop_leaves_its_arrays():
-    in_bounds.check("""
-for shape in ((40, 40), (1, 50), (50, 2), (6, 9, 11), (9, 1, 8)):
-    A, b = hetero.Poisson(shape), np.ones(np.prod(shape))
-    for matrix in (A, A.tocsr()):
-        for M in (None, "jacobi"):
-            hetero.solve_cg(matrix, b, M=M, method="numba", device="cpu", maxiter=5)
-""")
 
 
 @pytest.mark.parametrize("kind", ["stencil", "csr", "csr64", "dense", "operator"])

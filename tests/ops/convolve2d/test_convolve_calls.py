@@ -6,8 +6,6 @@ Each call is made cold, then remembered, then with one option changed, in one pr
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 import warnings
 from itertools import product
 
@@ -127,19 +125,6 @@ def test_forced_calls_differ_in_fill_value_and_finiteness():
     right(hetero.convolve2d(a, b, method="fft"), a, b)
 
 
-@pytest.mark.parametrize("size", ["small", "direct"])
-def test_complex_fill_values_reach_every_part(size):
-    """Real images too have an imaginary part beyond their edges."""
-    a, b = operands(size)
-    c, d = operands(size, "complex128")
-    for x, y in ((a, d), (c, b), (c, d)):
-        for fillvalue in (0, 2 + 3j, 1j, 2, 0.0):
-            for mode in ("full", "same", "valid"):
-                options = (mode, "fill", fillvalue)
-                right(hetero.convolve2d(x, y, *options, device="cpu"), x, y, *options)
-                right(hetero.convolve2d(x, y, *options), x, y, *options)
-
-
 @pytest.mark.parametrize("size", [(6, 7), (130, 140)])
 def test_infinity_beside_complex_numbers(size):
     """A real operand counts as complex, whatever the sizes: zero times infinity is NaN."""
@@ -216,27 +201,3 @@ def test_floating_point_flags_raise_nothing(size):
             for method in ("fft", "separable"):
                 with contextlib.suppress(MethodNotAvailable):
                     hetero.convolve2d(image, filter, method=method)
-
-
-# -- At the end of a process ---------------------------------------------------------------------
-
-LATE = """
-import sys, threading, time
-import concurrent.futures.thread  # which SciPy 1.18 imports, and which cannot be imported later
-import numpy as np, hetero
-def work():
-    threading.main_thread().join()
-    time.sleep(0.2)
-    for shape, taps, method in [(9, 3, None), (500, 3, None), (700, 41, "fft")]:
-        a, b = np.ones((shape, shape)), np.ones((taps, taps))
-        found = hetero.convolve2d(a, b, "valid", method=method)
-        assert abs(found - b.sum()).max() < 1e-9 * b.sum(), found
-    print("right", flush=True)
-threading.Thread(target=work).start()
-"""
-
-
-def test_first_calls_after_the_main_thread():
-    command = [sys.executable, "-c", LATE]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.stdout.split() == ["right"], done.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -65,25 +63,6 @@ def test_a_long_line_is_planned_at_once():
     start = time.perf_counter()
     assert fft.on_cpu(window_of((1, 10**8), (1, 9), "same")) is not None
     assert time.perf_counter() - start < 1.0
-
-
-AT_EXIT = """
-import atexit, numpy as np, hetero
-from hetero.ops.convolve2d import fft
-fft.threads_for = lambda points, cores=None: 3
-image, kernel = np.ones((300, 300)), np.ones((3, 3))
-def last():
-    for extent in (30, 300):
-        found = hetero.convolve2d(image[:extent, :extent], kernel, device="cpu", method="fft")
-        print(found[9, 9].round(6))
-last()
-atexit.register(last)
-"""
-
-
-def test_an_exiting_interpreter():
-    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True)
-    assert done.stdout.split() == ["9.0"] * 4, done.stderr
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")

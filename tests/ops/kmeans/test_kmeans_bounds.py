@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import in_bounds
 import numpy as np
 import pytest
 
@@ -104,19 +103,6 @@ def test_emptied_clusters():
     start = X[:6].copy()
     start[2:4] += 1e3
     check(X, start, 30)
-
-
-def test_no_loop_leaves_its_arrays():
-    in_bounds.check("""
-from hetero.ops.kmeans import compiled_cpu
-compiled_cpu.compile_clusters(np.dtype("float64"))
-compiled_cpu.compile_bounds(np.dtype("float64"))
-X = np.random.default_rng(0).random((777, 5))
-for k in (1, 7, 65):
-    for least in (0.1, -1.0):
-        compiled_cpu._LEAST = least
-        hetero.kmeans(X, k, n_init=1, max_iter=4, method="lloyd", device="cpu", random_state=0)
-""")
 
 
 def test_rows_are_skipped():

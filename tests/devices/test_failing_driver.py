@@ -3,7 +3,7 @@ warning."""
 
 from __future__ import annotations
 
-import functools
+import contextlib
 
 import fake_cuda
 import pytest
@@ -29,22 +29,26 @@ def library(tmp_path_factory):
     return fake_cuda.build(str(tmp_path_factory.mktemp("driver")))
 
 
+@contextlib.contextmanager
 def by(package, library):
     """Runs a script on the driver, which a package calls."""
     if (why := fake_cuda.obstacle(package)) is not None:
         pytest.skip(why)
-    return functools.partial(fake_cuda.run, library=library, HETERO_DRIVER=package)
+    with contextlib.closing(fake_cuda.Scripts(library, package)) as scripts:
+        yield scripts.run
 
 
 @pytest.fixture(scope="module", params=["pycuda", "bindings"])
 def run(request, library):
-    return by(request.param, library)
+    with by(request.param, library) as run:
+        yield run
 
 
 @pytest.fixture(scope="module")
 def run_once(library):
     """By one package, what the others' calls do not change."""
-    return by("bindings", library)
+    with by("bindings", library) as run:
+        yield run
 
 
 def succeeded(done) -> list[str]:

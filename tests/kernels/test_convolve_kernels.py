@@ -7,10 +7,7 @@ there is one. As a script this file is what Oclgrind simulates.
 from __future__ import annotations
 
 import itertools
-from functools import cache
 
-import compiled
-import fakes
 import kernel_runs
 import numpy as np
 import pytest
@@ -18,19 +15,14 @@ import runtimes
 from kernel_runs import LAYOUTS, WRITABLE, elements, operand
 
 from hetero import devices
-from hetero.arrays import describe
 from hetero.kernels.common.boundaries import BOUNDARIES
 from hetero.kernels.convolution import plan as plan_convolve
 from hetero.kernels.convolution import plan_tiled
-from hetero.ops.convolve2d import device as direct_device
-from hetero.ops.convolve2d.filters import Filter
-from hetero.ops.convolve2d.problem import described, window_of
 
 DTYPES = ("float32", "float64")
 MODES = ("full", "same", "valid")
 PLAN = {"multiprocessors": 4, "alignment": 16, "warps": False}
 FILL = -1.25
-FILTER = np.arange(99.0).reshape(9, 11)
 
 
 # -- Running a plan ------------------------------------------------------------------------------
@@ -314,19 +306,6 @@ def plan_for(shape, taps_shape, rank=None, **options):
     return planned(shape, taps_shape, shape, before, rank, **large | options)
 
 
-@pytest.mark.parametrize("cut", [np.s_[:, :], np.s_[1::2, ::-3], np.s_[::-1, 2:]])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_filter_on_a_device_is_read_from_its_last_value_on(cut, dtype):
-    for filter in (x[cut] for x in (FILTER.astype(dtype), FILTER.T.astype(dtype))):
-        found = describe(filter)._replace(location="cuda:0", pointer=filter.ctypes.data)
-        window = window_of((30, 40), filter.shape, "same")
-        problem = described(describe(np.zeros((30, 40), dtype)), found, filter.dtype, window)
-        address, _, strides = direct_device.taps_on(None, Filter(None, filter, found), problem)
-        strides = tuple(filter.itemsize * s for s in strides)
-        taps = fakes.view(address, filter.shape, dtype, strides)
-        np.testing.assert_array_equal(taps, filter[::-1, ::-1])
-
-
 # -- convolve_small.cu ---------------------------------------------------------------------------
 
 
@@ -381,25 +360,6 @@ def test_separable_of_every_shape(runner):
 # -- Plans alone ---------------------------------------------------------------------------------
 
 
-@cache
-def every_launch():
-    """One launch for each of many binaries that plans on a large GPU can ask for."""
-    launches = {}
-    shapes = [(side, side) for side in (1, 3, 5, 7, 9, 15)] + [(9, 1), (64, 31)]
-    sizes = ((4096, 4096), (1, 5000))
-    for dtype, taps, size in itertools.product(DTYPES, shapes, sizes):
-        plans = [plan_for(size, taps, dtype=dtype)]
-        if size == (4096, 4096):
-            plans.append(plan_for(size, taps, 1, dtype=dtype))
-            plans.append(plan_for(size, taps, dtype=dtype, warps=False))
-            if taps[1] % 4 == 1:
-                plans.append(plan_for(size, taps, dtype=dtype, alignment=8))
-        for launch_plan in plans:
-            for launch in launch_plan.launches:
-                launches[launch.source, launch.defines] = launch
-    return tuple(launches.values())
-
-
 def test_large_offsets():
     """More than 2^31 elements, and outputs far beyond the image."""
     launch_plan = plan_for((70_000, 70_000), (3, 3))
@@ -408,15 +368,6 @@ def test_large_offsets():
     assert launch_plan.launches[0].kernel == "convolve"
     with pytest.raises(ValueError, match="a launch must have at most 2147483647 blocks"):
         plan_for((1, 1 << 50), (1, 9))
-
-
-# -- NVIDIA's compiler ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_compiles_without_spills(arch):
-    launches = every_launch()[arch == "sm_90" :: 3]  # in turn, since there are many
-    assert compiled.spilling(launches, arch) == []
 
 
 # -- Oclgrind ------------------------------------------------------------------------------------

@@ -10,12 +10,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-from functools import cache
 
 import numpy as np
 import pytest
 import runtimes
-from compiled import compile_cuda, spilling
 from kernel_runs import (
     DTYPES,
     LAYOUTS,
@@ -231,13 +229,6 @@ def plans(**options):
             )
 
 
-@cache
-def every_launch():
-    """Return one launch for each binary that plans on a large GPU can ask for."""
-    launches = (launch for launch_plan in plans() for launch in launch_plan.launches)
-    return tuple({(launch.source, launch.defines): launch for launch in launches}.values())
-
-
 @pytest.mark.parametrize("block_limit", [64, 100, 256])
 def test_no_block_is_larger_than_allowed(block_limit):
     """No plan asks for more threads than the device takes."""
@@ -246,44 +237,6 @@ def test_no_block_is_larger_than_allowed(block_limit):
         for launch in launch_plan.launches:
             assert launch.block <= block_limit, launch_plan
             assert 0 < launch.grid < 2**31
-
-
-# -- NVIDIA's compiler ---------------------------------------------------------------------------
-
-
-def older_too(defines):
-    """No clusters; of vector products one order, since those that copy one by one need the most."""
-    whole = defines.get("ALIGNED") and (defines["A_K"], defines["B_K"]) != (1, 0)
-    return defines.get("CLUSTER", 1) == 1 and not whole
-
-
-LAYOUT = {"A_K", "B_K", "ALIGNED", "LANES", "GROUPS"}  # which change few registers
-
-
-def of_every_tile(launches, number):
-    """So many binaries of each tile, of a vector product those of each width and depth; from tile
-    to tile the layouts, or shapes of a block, take turns."""
-    tiles = {}
-    for launch in launches:
-        tile = frozenset(pair for pair in launch.defines if pair[0] not in LAYOUT)
-        tiles.setdefault((launch.source, tile), []).append(launch)
-    for turn, same in enumerate(tiles.values()):
-        yield from (same[(turn + i) % len(same)] for i in range(min(number, len(same))))
-
-
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_compiles_without_spills(arch):
-    launches = every_launch()
-    if arch < "sm_90":
-        launches = [launch for launch in launches if older_too(dict(launch.defines))]
-    launches = [*of_every_tile(launches, 1 if arch < "sm_90" else 2)]
-    assert spilling(launches, arch) == []
-
-
-def test_spills_are_seen():
-    launch = next(launch for launch in every_launch() if launch.source == "matmul.cu")
-    crowded = tuple((name, 16 if name == "RESIDENT" else value) for name, value in launch.defines)
-    assert compile_cuda(launch._replace(defines=crowded), "sm_90") > 0
 
 
 # -- Oclgrind ------------------------------------------------------------------------------------

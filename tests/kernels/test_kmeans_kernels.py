@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 from types import SimpleNamespace
 
 import cuda_on_cpu
-import kernel_runs
 import numpy as np
 import pytest
 import runtimes
-from compiled import spilling
 
 from hetero.kernels import Target
 from hetero.kernels.kmeans import plan as plans
@@ -245,47 +242,11 @@ def test_what_copies(dtype, tile, aligned):
         check_labels(emulated_labels(launch, tile, X, start), plain_distances(X, start))
 
 
-# -- NVIDIA's compiler ---------------------------------------------------------------------------
-
-
 def launches_of(planned):
     return (
         planned.pack, *planned.assign, *planned.update, *planned.finish,
         planned.inertia, planned.distances,
     )  # fmt: skip
-
-
-def tile_launches():
-    """Every tile, both ways to copy, with and without its points held."""
-    for dtype, aligned in itertools.product(DTYPES, (False, True)):
-        where = shapes.Points(10**6, 64, 1024, dtype, False, aligned, GPU)
-        for tile in (*shapes.tiles(dtype), *shapes.tiles(dtype, (9, 0))):
-            yield shapes.tiled(where, tile, False).launches[0]
-            if dtype == "float32":
-                yield shapes.tiled(where, tile, True).launches[0]
-
-
-def other_launches():
-    """Of every other kernel the binaries that need the most registers, and a plain one."""
-    for dtype, (n, d, k) in itertools.product(
-        DTYPES, ((10**5, 2, 8), (10**5, 32, 20), (10**6, 131, 500), (10**6, 128, 1024))
-    ):
-        planned = kernel_runs.planned(
-            plans.plan_lloyd, n=n, d=d, k=k, dtype=dtype, weighted=True, alignment=16, **HOPPER
-        )
-        yield from (one for one in launches_of(planned) if "weights" in one.arguments)
-    yield from planned.finish
-    yield plans.columns(1000, 20, "float64", GPU)[0]
-    for first, gathered in itertools.product((True, False), repeat=2):
-        planned = plans.SeedsPlan(10**5, 40, 16, "float64", True, 1024, 128)
-        yield planned.try_seeds(16, first, gathered)
-
-
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_compiles_without_spills(arch):
-    launches = [*tile_launches(), *other_launches()] if arch == "sm_90" else [*tile_launches()][::2]
-    launches = {(one.source, one.defines): one for one in launches}.values()
-    assert spilling(launches, arch) == []
 
 
 # -- Oclgrind -------------------------------------------------------------------------------------

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import runtimes
 import tensor_core
-from compiled import compile_cuda
-from test_kmeans_kernels import GPU, launches_of, on_device, points
+from test_kmeans_kernels import GPU, on_device, points
 
 from hetero import devices
 from hetero.kernels.kmeans import plan as plans
@@ -37,13 +36,6 @@ def planned(n=N, d=128, k=1024, dtype="float32", alignment=16, target=GPU):
 def test_where_they_are_taken(other):
     assert planned().variant == "pieces128x128"
     assert not planned(**other).variant.startswith("pieces")
-
-
-@pytest.mark.parametrize(("d", "alignment"), [(128, 16), (784, 16), (129, 4)])
-def test_compiles_without_spills(d, alignment):
-    plan = planned(d=d, alignment=alignment)
-    assert [one.kernel for one in plan.prepare] == ["cut_rows"]
-    assert all(compile_cuda(one, "sm_90a") == 0 for one in launches_of(plan))
 
 
 # -- Cutting, on the CPU ---------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import cuda_on_cpu
 import numpy as np
 import pytest
 import tensor_core
-from compiled import compile_cuda
 
 import hetero
 from hetero import registry
@@ -76,11 +75,6 @@ def test_where_pieces_do_not_serve_the_plan_is_that_of_the_other_kernels():
     for plan in (older, planned(300, 500, 127)):
         assert all(launch.source.startswith(("matmul", "partial")) for launch in plan.launches)
     assert planned(300, 500, 128).launches[0].source == "tensor_split.cu"
-
-
-def test_compiles_without_spills():
-    for launch in planned(256, 256, 512).launches[:3]:
-        assert compile_cuda(launch, "sm_90a") == 0, launch
 
 
 # -- Cutting, on the CPU ---------------------------------------------------------------------------

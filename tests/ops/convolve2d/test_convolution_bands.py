@@ -12,7 +12,6 @@ from scipy import signal
 import hetero
 from hetero import devices, registry
 from hetero.moving import pipeline, ranges, streaming
-from hetero.ops.convolve2d import methods
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.pricing import places, shares
 from hetero.profile import inventory
@@ -137,30 +136,6 @@ def test_images_larger_than_the_device(opencl, monkeypatch):
         assert 0 < sum(slots) < 200_000
     monkeypatch.undo()
     inventory.changed()
-
-
-def test_values_are_looked_at_before_anything_moves(opencl, monkeypatch, cut_into):
-    """Beside copies that takes longer."""
-    said, device = [], devices.get(opencl)
-    start = type(device).begin_upload
-
-    def looked(views, *given):
-        said.append("look")
-        return True if len(said) % 2 else None  # by the sum then, either way
-
-    def loaded(*given, **options):
-        said.append("load")
-        return start(*given, **options)
-
-    monkeypatch.setattr(methods, "FFT", "direct")  # which looks at no values
-    monkeypatch.setattr(methods, "is_wide", looked)
-    cut_into(1, 20)
-    monkeypatch.setattr(type(device), "begin_upload", loaded)
-    a, b = rng.random((150, 61)), rng.random((6, 5))
-    result = hetero.convolve2d(a, b, "same", "wrap", device=opencl, method="streamed")
-    np.testing.assert_allclose(result, signal.convolve2d(a, b, "same", "wrap"), rtol=1e-13)
-    assert said[:8] == ["look"] * 8
-    assert said.count("look") == 8
 
 
 def test_a_limit_of_memory(opencl):

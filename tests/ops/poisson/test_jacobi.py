@@ -6,12 +6,10 @@ import itertools
 
 import numpy as np
 import pytest
-from compiled import spilling
 
 import hetero
 from hetero import devices
 from hetero.devices.opencl import OpenCLDevice
-from hetero.kernels.common.launch import Target
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.linear_systems.solve import Solve
 from hetero.ops.linear_systems.systems import LIMIT, Stencil
@@ -122,16 +120,3 @@ def test_buffers(opencl, shape, dtype):
 @pytest.mark.parametrize("shape", [(26, 64), (26, 67)], ids=str)
 def test_buffers_on_a_gpu(shape, dtype, offset):
     check_buffers(devices.get("cuda:0"), shape, dtype, offset)
-
-
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_compiles_without_spills(arch):
-    found = {}
-    for dtype, warps in itertools.product(DTYPES, (True, False)):
-        grid, target = plan_jacobi.GridSlab.of((500, 999), (1.0, 1.0), dtype), Target(132)
-        launches = [plan_jacobi.residual(grid, (0, 500), target)]
-        launches.append(plan_jacobi.change_pitch(grid, 999, 1000, target))
-        target = target._replace(warps=warps)
-        launches += [plan_jacobi.blocked(grid, (0, 500), d, target) for d in plan_jacobi.DEPTHS]
-        found |= {(x.source, x.defines): x for x in launches}  # one for each binary
-    assert spilling(list(found.values())[arch == "sm_90" :: 2], arch) == []  # in turn

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-import compiled
 import numpy as np
 import pytest
 import runtimes
@@ -18,9 +17,6 @@ import runtimes
 from hetero import devices
 from hetero.devices import meetings, opencl
 from hetero.errors import DeviceError
-from hetero.kernels import Launch
-from hetero.kernels.common.launch import Target
-from hetero.kernels.multigrid import plan as plan_multigrid
 from hetero.ops.linear_systems.exchange import Exchange
 from hetero.ops.linear_systems.operators import Poisson
 from hetero.ops.linear_systems.solve import Solve
@@ -258,20 +254,6 @@ def test_a_device_that_is_waited_for_in_vain(monkeypatch):
 
 
 # -- Compilers and the simulator -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_compiles_without_spills(dtype, arch):
-    files = [("multigrid.cu", (("REAL", {"float32": "float", "float64": "double"}[dtype]),))]
-    files += [(file, files[0][1]) for file in ("multigrid_coarse.cu", "multigrid_squares.cu")]
-    for shape, coarse in (((64, 1, 64), (32, 1, 32)), ((64, 64, 64), (32, 32, 32))):
-        plan = plan_multigrid.plan_sweep(shape, coarse, dtype, Target(132))
-        variants = ((0, False), (0, True), (1, True), (3, False), (3, True))
-        for mode, aligned in variants[arch == "sm_90" :: 2]:  # in turn
-            files.append(("multigrid.cu", plan.defines(aligned, 0, mode)))
-    for file, defines in files:
-        assert compiled.compile_cuda(Launch(file, "", defines, 1, 1, ()), arch) == 0
 
 
 def simulate(case):

@@ -193,32 +193,6 @@ def test_small_first_calls_with_a_measured_profile_look_for_no_device():
     assert not {"pycuda", "pyopencl", "numba", "nvmath", "scipy.signal"} & modules
 
 
-LATER = {
-    # So that what is the best for a program comes to be known.
-    "devices are looked for": """
-from hetero.profile import inventory
-X = np.random.default_rng(0).random((100, 3))
-for k in range(300):
-    hetero.kmeans(X, 3, random_state=k, n_init=1)
-    found.append(inventory.looked())
-print(found[0], found[-1])
-""",
-    "SciPy's package is imported": """
-image, filter = np.ones((3, 3)), np.ones((25, 25))
-for _ in range(500):
-    assert hetero.convolve2d(image, filter, "same")[1, 1] == 9
-    found.append("scipy.signal" in sys.modules)
-print(found[100], found[-1])
-""",
-}
-
-
-@pytest.mark.parametrize("what", LATER)
-def test_after_many_small_calls(what):
-    code = "import sys, numpy as np, hetero\nfound = []\n"
-    assert fresh(code + LATER[what]).split() == ["False", "True"]
-
-
 def test_small_convolutions_without_scipys_package_are_scipys():
     """Bit for bit where sums are exact, and with its zeros, NaN and infinity."""
     code = """

@@ -14,7 +14,6 @@ import pytest
 import runtimes
 from kernel_runs import LAYOUTS, WRITABLE, elements, operand
 
-from hetero import devices
 from hetero.kernels.common.boundaries import BOUNDARIES
 from hetero.kernels.convolution import plan as plan_convolve
 from hetero.kernels.convolution import plan_tiled
@@ -73,20 +72,11 @@ def run(runner, launch_plan, **named):
     runner.run(launch_plan, {"only_if": runner.device.null} | buffers, views)
 
 
-@pytest.fixture(scope="module")
-def portable():
-    return kernel_runs.Runner(runtimes.opencl_device()._device)
-
-
-@pytest.fixture(scope="module", params=["portable", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(scope="module", params=runtimes.EACH_KIND)
 def runner(request):
     """An OpenCL device, or an NVIDIA GPU."""
-    if request.param == "portable":
-        return request.getfixturevalue("portable")
-    found = [device for name, device in devices.available().items() if name.startswith("cuda")]
-    if not found:
-        pytest.skip("no CUDA device")
-    return OnGpu(found[0])
+    (device, *_) = runtimes.of_kind(request.param)
+    return OnGpu(device) if request.param == "cuda" else kernel_runs.Runner(device._device)
 
 
 @pytest.fixture

@@ -31,7 +31,6 @@ from kernel_runs import (
 
 from hetero import kernels
 from hetero.kernels.matmul import plan as matmul_tiles
-from hetero.kernels.matvec import shapes as matvec_shapes
 
 try:
     import pyopencl as cl
@@ -117,22 +116,6 @@ def test_matvec_short_rows(portable, dtype):
     for m, k, batch in ((4, 4, 100), (1, 64, 100), (528, 64, 1)):
         launch_plan = run_matvec(portable, m, k, batch, dtype, multiprocessors=132)
         assert rows_of(launch_plan) == 1
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_cluster_shapes(portable, monkeypatch, dtype):
-    """The shapes that clusters have, with the parts summed by a second launch instead."""
-    found = []
-
-    def as_columns(product, misaligned):
-        found.append(matvec_shapes.clusters(product))
-        return found[-1]._replace(cluster=1)
-
-    monkeypatch.setattr(matvec_shapes, "columns", as_columns)
-    for m, k, batch in ((251, 815, 1), (501, 777, 2), (1003, 769, 1), (499, 1303, 1)):
-        layouts = ("column, odd padding", "row", "row")
-        run_matvec(portable, m, k, batch, dtype, layouts, 1, multiprocessors=132)
-    assert [shape.cluster > 1 for shape in found] == [True] * 4
 
 
 def single_tile(monkeypatch, dtype, index):

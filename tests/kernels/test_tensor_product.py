@@ -52,17 +52,6 @@ def finding(rows):
 # -- Launches --------------------------------------------------------------------------------------
 
 
-def test_pieces_fill_their_blocks(pieces):
-    for count in (2, 3):
-        places = [
-            pieces.place_of(row, eighth, piece)
-            for piece in range(count)
-            for row in range(128)
-            for eighth in range(4)
-        ]
-        assert sorted(places) == list(range(0, count * 8192, 16))
-
-
 def test_a_result_by_columns_is_the_product_transposed():
     plan = planned(300, 500, 700, c=(0, 1, 300))
     assert plan.launches[0].arguments[:3] == ("B", "A", "partial")
@@ -204,17 +193,6 @@ def test_errors_are_below_those_of_float32(pieces, kind, chosen):
     assert pieces.method_for(finding(A), finding(B), ctypes.c_longlong(1024)) == chosen
     ours = errors(tensor_core.dots(A, B, chosen == BY_FLOAT16), A, B)
     assert ours <= errors(tensor_core.chained(A, B), A, B)
-
-
-def test_two_pieces_would_not_do_for_a_wide_range(pieces):
-    """What the choice is for: a column that has numbers only where the row's are tiny."""
-    A, B = np.ones((100, 512), np.float32), np.zeros((100, 512), np.float32)
-    random = np.random.default_rng(0)
-    A[:, 7], B[:, 7] = 1e-11 * random.random(100), random.random(100)
-    assert pieces.method_for(finding(A), finding(B), ctypes.c_longlong(512)) == BY_BFLOAT16
-    chain = errors(tensor_core.chained(A, B), A, B)
-    assert errors(tensor_core.dots(A, B, True), A, B) > 4 * chain
-    assert errors(tensor_core.dots(A, B, False), A, B) <= chain
 
 
 # -- The method ------------------------------------------------------------------------------------

@@ -37,10 +37,10 @@ class Identity:
         return lambda: self._device.copy(*z, *r, self._nbytes)
 
 
-@pytest.fixture(params=["opencl", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(params=runtimes.EACH_KIND)
 def device(request):
     """A device of each kind that is here."""
-    return runtimes.opencl_device() if request.param == "opencl" else gpus(1)[0]
+    return runtimes.of_kind(request.param)[0]
 
 
 # -- Agreement -----------------------------------------------------------------------------------

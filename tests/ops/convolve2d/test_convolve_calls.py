@@ -60,15 +60,6 @@ def with_nan(a):
     return a
 
 
-OPTIONS = {
-    "fill value": ("full", "fill", 2),
-    "broken fill value": ("full", "fill", 2.5),
-    "same": ("same",),
-    "valid": ("valid",),
-    "wrap": ("full", "wrap"),
-    "symm": ("same", "symm"),
-    "fill value that wrap ignores": ("full", "wrap", 7),
-}
 OPERANDS = {
     "other values": lambda a, b: (2 * a, b + 1),
     "full rank": lambda a, b: (a, rng.random(b.shape)),
@@ -88,14 +79,6 @@ OPERANDS = {
 }
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_each_option_after_a_remembered_call(size):
-    a, b = operands(size)
-    for options in OPTIONS.values():
-        for given in ((), options, (), options):
-            right(hetero.convolve2d(a, b, *given), a, b, *given)
-
-
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("size", SIZES)
 def test_other_operands_after_a_remembered_call(size):
@@ -108,21 +91,6 @@ def test_other_operands_after_a_remembered_call(size):
         for _ in range(2):
             right(hetero.convolve2d(x, y, "same"), np.asarray(x), np.asarray(y), "same")
     right(hetero.convolve2d(a, b, "same"), a, b, "same")
-
-
-def test_forced_calls_differ_in_fill_value_and_finiteness():
-    a, b = operands("transform")
-    for method in ("fft", "direct"):
-        for fillvalue in (0, 2, 0, -3.5):
-            found = hetero.convolve2d(a, b, "full", "fill", fillvalue, method=method)
-            right(found, a, b, "full", "fill", fillvalue)
-    hetero.convolve2d(a, b, method="fft")
-    for bad in ((with_nan(a), b), (a, np.where(b == b[1, 1], np.inf, b))):
-        with pytest.raises(MethodNotAvailable, match="finite"):
-            hetero.convolve2d(*bad, method="fft")
-    with pytest.raises(MethodNotAvailable, match="finite"):
-        hetero.convolve2d(a, b, fillvalue=np.nan, method="fft")
-    right(hetero.convolve2d(a, b, method="fft"), a, b)
 
 
 @pytest.mark.parametrize("size", [(6, 7), (130, 140)])

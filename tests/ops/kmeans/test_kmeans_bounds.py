@@ -1,4 +1,4 @@
-"""Hamerly's bounds on the CPU: they hold, they skip rows, and they change no bit of a result."""
+"""Hamerly's bounds on the CPU: they hold, and they change no bit of a result."""
 
 from __future__ import annotations
 
@@ -6,34 +6,21 @@ import numpy as np
 import pytest
 
 from hetero.kernels.cpu.kmeans import BLOCK
-from hetero.ops.kmeans import compiled_cpu
 from hetero.ops.kmeans.compiled_cpu import CompiledRows
 from hetero.ops.kmeans.fit import Fit, fit
 
 
-class Noted(CompiledRows):
-    """With bounds by its own choice (``few`` None), from the first iteration on, or never."""
+class Always(CompiledRows):
+    """With bounds from the first iteration on."""
 
-    few = None
+    few = np.inf
 
     def restart(self, centroids):
         super().restart(centroids)
-        self.looked = self.n  # by the last iteration
-        if self.few is not None:
-            self._below, self._few = 1.0, self.few
-
-    def assign(self, centroids):
-        changed = super().assign(centroids)
-        if self._bounds:
-            self.looked = int(self._bounds.looked.sum())
-        return changed
+        self._below, self._few = 1.0, self.few
 
 
-class Always(Noted):
-    few = np.inf
-
-
-class Never(Noted):
+class Never(Always):
     few = 0.0
 
 
@@ -56,15 +43,14 @@ def far_from_zero(n, d, k, dtype):
 
 
 def fitted(kind, X, start, iterations, weights=None, tol=1e-4):
-    rows = kind(X, weights)
-    return rows, *fit(rows, Fit(iterations, tol, start.copy()), len(start))
+    return fit(kind(X, weights), Fit(iterations, tol, start.copy()), len(start))
 
 
 def check(X, start, iterations, weights=None):
     """Labels, centroids, inertia and iterations are those of the plain loop."""
-    _, expected, centroids = fitted(Never, X, start, iterations, weights)
-    for kind in (Always, Noted):
-        _, found, means = fitted(kind, X, start, iterations, weights)
+    expected, centroids = fitted(Never, X, start, iterations, weights)
+    for kind in (Always, CompiledRows):
+        found, means = fitted(kind, X, start, iterations, weights)
         np.testing.assert_array_equal(found.labels, expected.labels)
         np.testing.assert_array_equal(means, centroids)
         assert found.run == expected.run
@@ -98,9 +84,3 @@ def test_emptied_clusters():
     start = X[:6].copy()
     start[2:4] += 1e3
     check(X, start, 30)
-
-
-def test_rows_are_skipped():
-    X = blobs(20_000, 4, 40, np.float64)
-    rows = fitted(Always, X, X[:60], 40)[0]
-    assert rows.looked <= 0.02 * len(X) + 8 * compiled_cpu._PARTS

@@ -135,19 +135,6 @@ def test_fits_of_several_threads_and_of_a_forked_child():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_rows_read_only_by_columns_and_strided():
-    X = grid_like(130, 4, "float64")
-    expected = hetero.kmeans(X, 5, random_state=1, method="lloyd")
-    frozen = X.copy()
-    frozen.flags.writeable = False
-    wide = np.zeros((130, 8))
-    wide[:, ::2] = X
-    for rows in (frozen, np.asfortranarray(X), wide[:, ::2], X.tolist(), X[::-1][::-1]):
-        found = hetero.kmeans(rows, 5, random_state=1, method="lloyd")
-        np.testing.assert_array_equal(found[0], expected[0])
-        np.testing.assert_array_equal(found[1], expected[1])
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_many_float32_rows_far_from_zero(method):
     """Their mean and inertia need more digits than float32 has."""

@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+import runtimes
 
 import hetero
 from hetero import devices
@@ -68,18 +69,15 @@ def test_sweeps_on_the_cpu(shape, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", FLAT, ids=str)
-def test_sweeps_on_devices(opencl, shape, dtype, monkeypatch):
-    check_devices(monkeypatch, [devices.get(opencl)], shape, dtype)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [*FLAT, (700, 1001)], ids=str)
-def test_sweeps_on_gpus(shape, dtype, monkeypatch):
-    found = [d for d in devices.available().values() if d.kind == "cuda"]
+@pytest.mark.parametrize("shape", [*FLAT, "large"], ids=str)
+@pytest.mark.parametrize("kind", runtimes.EACH_KIND)
+def test_sweeps_on_devices(kind, shape, dtype, monkeypatch):
+    if shape == "large":
+        shape = (700, 1001) if kind == "cuda" else (65, 129)
+    found = runtimes.of_kind(kind)
     check_devices(monkeypatch, found, shape, dtype)
-    check_devices(monkeypatch, found[:1], shape, dtype, (4,))
+    if kind == "cuda":
+        check_devices(monkeypatch, found[:1], shape, dtype, (4,))
 
 
 def test_two_contexts(opencl, monkeypatch):
@@ -110,13 +108,7 @@ def check_buffers(device, shape, dtype, offset=0):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(26, 64), (26, 67)], ids=str)
-def test_buffers(opencl, shape, dtype):
-    check_buffers(devices.get(opencl), shape, dtype)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("offset", [0, 8])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(26, 64), (26, 67)], ids=str)
-def test_buffers_on_a_gpu(shape, dtype, offset):
-    check_buffers(devices.get("cuda:0"), shape, dtype, offset)
+@pytest.mark.parametrize("kind", runtimes.EACH_KIND)
+def test_buffers(kind, shape, dtype):
+    for offset in (0, 8) if kind == "cuda" else (0,):
+        check_buffers(runtimes.of_kind(kind)[0], shape, dtype, offset)

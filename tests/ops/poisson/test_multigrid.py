@@ -26,10 +26,7 @@ from hetero.ops.multigrid import grids, multigrid_cpu, multigrid_device
 PLANES = [(128, 128), (97, 113), (127, 127), (101, 3), (40, 530)]
 BOXES = [(32, 30, 29), (5, 40, 71), (33, 33, 33)]
 UNEVEN = [((100, 90), (0.01, 1.0)), ((40, 41, 42), (1.0, 0.3, 3.0)), ((100, 100), (1.0, 0.1))]
-PLACES = [
-    pytest.param(n, marks=[pytest.mark.gpu] if n.startswith("cuda") else [], id=n)
-    for n in ("cpu", *devices.available())
-]
+PLACES = runtimes.places()
 
 
 def on_device(device, call, *arrays):
@@ -149,14 +146,12 @@ SHARED = [
 ]
 
 
-@pytest.fixture(params=["opencl", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(params=runtimes.EACH_KIND)
 def found(request, monkeypatch):
     """Devices of a kind: one that comes several times, or all there are. They divide three grids
     or so."""
     monkeypatch.setattr(grids, "LEAST_SHARED", 2000)
-    if request.param == "opencl":
-        return [runtimes.opencl_device()]
-    return [d for d in devices.available().values() if d.kind == "cuda"]
+    return runtimes.of_kind(request.param)
 
 
 def together(found, parts, stencil, f, rtol=1e-8, start=None):

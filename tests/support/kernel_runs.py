@@ -184,7 +184,10 @@ def run_matmul(runner, m, n, k, batch, dtype, layouts=("row", "row", "row"), *wh
 
 
 def run_product(runner, given, batch, dtype, layouts, offset=0, shared=False, **plan):
-    """Run a product, check it and that nothing else was written; return the plan."""
+    """Run a product, check it and that nothing else was written; return the plan.
+
+    Operands whose names are small letters are vectors.
+    """
     plan_product, sizes, shapes, names = given
     made = [
         operand(runner, batch, *shape, dtype, layout, offset, shared and name == "A")

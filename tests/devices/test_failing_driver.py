@@ -3,7 +3,7 @@ warning."""
 
 from __future__ import annotations
 
-import functools
+import contextlib
 
 import fake_cuda
 import pytest
@@ -29,22 +29,26 @@ def library(tmp_path_factory):
     return fake_cuda.build(str(tmp_path_factory.mktemp("driver")))
 
 
+@contextlib.contextmanager
 def by(package, library):
     """Runs a script on the driver, which a package calls."""
     if (why := fake_cuda.obstacle(package)) is not None:
         pytest.skip(why)
-    return functools.partial(fake_cuda.run, library=library, HETERO_DRIVER=package)
+    with contextlib.closing(fake_cuda.Scripts(library, package)) as scripts:
+        yield scripts.run
 
 
 @pytest.fixture(scope="module", params=["pycuda", "bindings"])
 def run(request, library):
-    return by(request.param, library)
+    with by(request.param, library) as run:
+        yield run
 
 
 @pytest.fixture(scope="module")
 def run_once(library):
     """By one package, what the others' calls do not change."""
-    return by("bindings", library)
+    with by("bindings", library) as run:
+        yield run
 
 
 def succeeded(done) -> list[str]:
@@ -64,19 +68,20 @@ def test_whichever_call_fails_the_cpu_answers_with_one_warning(run, names):
 
 
 def test_a_whole_process_on_a_device_that_dies(run):
-    sequence = succeeded(run("dying_device.py", "count"))
-    total = int(sequence[-1])
+    total = int(succeeded(run("dying_device.py"))[-1])
     assert total > 20
-    for k in range(1, total + 1, 8):
-        wish = f"{k},good"
-        done = run("dying_device.py", HETERO_FAKE_CUDA_FAIL=wish)
-        assert done.returncode == 0, (k, done.stderr[-2000:])
-        assert done.stdout.splitlines()[-1] == "right", (k, done.stderr[-2000:])
-        assert done.stderr.count("\n") <= 2, (k, done.stderr)
-        assert "PyCUDA" not in done.stderr, (k, done.stderr)
+    ks = range(1, total + 1, 8)
+    done = run("dying_device.py", *map(str, ks))
+    assert done.stdout.split() == ["right"] * len(ks)
+    assert "PyCUDA" not in done.stderr
+    told = done.stderr
+    for k in ks:
+        of_k, mark, told = told.partition(f"-- {k} ended with 0\n")
+        assert mark, (k, of_k)
+        assert of_k.count("\n") <= 2, (k, of_k)
 
 
-@pytest.mark.parametrize("script", ["driver_names", "set_aside", "waiting_streams"])
+@pytest.mark.parametrize("script", ["driver_names", "same_launches", "waiting_streams"])
 def test_both_packages_do_what_is_asked_alike(run, script):
     assert succeeded(run(f"{script}.py"))[-1] == "right"
 

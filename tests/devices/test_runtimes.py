@@ -93,20 +93,6 @@ def test_no_plan_sees_a_broken_device(no_build, warnings_of, monkeypatch, tmp_pa
     assert not warnings_of()
 
 
-def test_demo_goes_on(no_build, capsys, monkeypatch, hasty):
-    # Of matrix products alone, whose kernels are soon compiled.
-    monkeypatch.setattr(registry, "operations", lambda: (registry.operation("matmul"),))
-    assert cli.main(["demo", "--largest", "64"]) == 0
-    captured = capsys.readouterr()
-    told = [line for line in (captured.out + captured.err).splitlines() if "broken" in line]
-    assert len(told) == len(devices.broken())
-    assert "probe.cu" in told[0]
-    assert "error" not in captured.err
-    assert "\r" not in captured.err, "no bar in a pipe"
-    for words in ("calibrated in", "predicted", "NumPy matmul", "times the fastest", "in all"):
-        assert words in captured.out
-
-
 @pytest.mark.parametrize("none", ["no package", "no runtime"], indirect=True)
 def test_none_says_what_to_install(none):
     found = hetero.machine()

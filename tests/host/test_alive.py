@@ -251,8 +251,9 @@ def call(where):
     assert hetero.plan("matmul", A, A).chosen.device == "cpu", where
     x, info = hetero.solve_cg(np.eye(8) * 2, A[0])
     assert info == 0 and np.allclose(x, A[0] / 2), where
-    filtered = hetero.convolve2d(A, np.ones((1, 1)), "same", method="direct")
-    assert np.allclose(filtered, A), where
+    for n, taps, method in ((8, 1, "direct"), (9, 3, None), (500, 3, None), (700, 41, "fft")):
+        filtered = hetero.convolve2d(np.ones((n, n)), np.ones((taps, taps)), "valid", method=method)
+        assert np.allclose(filtered, taps**2), (where, n)
     assert hetero.KMeans(8, init=A, n_init=1).fit(A).inertia_ == 0, where
     many = {"init": rows[:40], "device": "cpu", "method": "products"}  # of several threads
     assert hetero.kmeans(rows, 40, **many)[2]["inertia"] > 0, where

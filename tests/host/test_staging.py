@@ -268,22 +268,3 @@ def test_without_a_gpu_pinned_arrays_are_ordinary_ones_and_one_warning_says_so(
     for shape, dtype, error in wrong:
         with pytest.raises(error):
             hetero.empty_pinned(shape, dtype)
-
-
-# -- What is copied so -----------------------------------------------------------------------------
-
-
-def test_devices_stage_what_the_profile_says(device, monkeypatch):
-    asked = []
-    monkeypatch.setattr(device, "ring", lambda: asked.append(1))
-    array = np.ones(1 << 20, np.uint8)
-    buffer, _owner = device.allocate(array.nbytes)
-    device.upload(array, buffer)
-    assert not asked  # a CPU's own memory is never staged
-    least = {device.name: {"upload": 1 << 20, "download": np.inf}}
-    monkeypatch.setattr(copy_jobs, "least_staged", least)
-    device.upload(array, buffer)
-    assert len(asked) == 1
-    device.upload(array[1:], buffer)
-    device.download(buffer, array)
-    assert len(asked) == 1

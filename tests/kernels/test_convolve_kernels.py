@@ -7,35 +7,21 @@ there is one. As a script this file is what Oclgrind simulates.
 from __future__ import annotations
 
 import itertools
-from functools import cache
 
-import compiled
-import fakes
 import kernel_runs
 import numpy as np
 import pytest
 import runtimes
 from kernel_runs import LAYOUTS, WRITABLE, elements, operand
 
-from hetero import devices
-from hetero.arrays import describe
 from hetero.kernels.common.boundaries import BOUNDARIES
 from hetero.kernels.convolution import plan as plan_convolve
 from hetero.kernels.convolution import plan_tiled
-from hetero.ops.convolve2d import device as direct_device
-from hetero.ops.convolve2d.filters import Filter
-from hetero.ops.convolve2d.problem import described, window_of
-
-try:
-    import pyopencl as cl
-except ImportError:  # what needs it is skipped
-    cl = None
 
 DTYPES = ("float32", "float64")
 MODES = ("full", "same", "valid")
 PLAN = {"multiprocessors": 4, "alignment": 16, "warps": False}
 FILL = -1.25
-FILTER = np.arange(99.0).reshape(9, 11)
 
 
 # -- Running a plan ------------------------------------------------------------------------------
@@ -77,38 +63,20 @@ def whole(view):
 
 def run(runner, launch_plan, **named):
     """Run a plan on views of arrays made by the runner, and a float; without a flag by default."""
+    if not isinstance(runner, OnGpu):
+        floats = {name: np.float64(x) for name, x in named.items() if isinstance(x, float)}
+        runner.run(launch_plan, **{"only_if": None} | named | floats)
+        return
     views = {name: view for name, view in named.items() if isinstance(view, np.ndarray)}
     buffers = {name: value for name, value in named.items() if name not in views}
-    if isinstance(runner, OnGpu):
-        runner.run(launch_plan, {"only_if": runner.device.null} | buffers, views)
-        return
-    buffers = {name: np.float64(value) for name, value in buffers.items()} | {"only_if": None}
-    buffers |= {name: runner.buffer(view) for name, view in views.items()}
-    for launch in launch_plan.launches:
-        kernel = runner.kernel(launch)
-        kernel.set_args(*(buffers[a] if type(a) is str else np.int64(a) for a in launch.arguments))
-        size = (launch.grid * launch.block,)
-        cl.enqueue_nd_range_kernel(runner.queue, kernel, size, (launch.block,))
-    if isinstance(runner, kernel_runs.BufferRunner):
-        for name, view in views.items():
-            cl.enqueue_copy(runner.queue, kernel_runs.memory_of(view), buffers[name])
-    runner.queue.finish()
+    runner.run(launch_plan, {"only_if": runner.device.null} | buffers, views)
 
 
-@pytest.fixture(scope="module")
-def portable():
-    return kernel_runs.Runner(runtimes.opencl_device()._device)
-
-
-@pytest.fixture(scope="module", params=["portable", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(scope="module", params=runtimes.EACH_KIND)
 def runner(request):
     """An OpenCL device, or an NVIDIA GPU."""
-    if request.param == "portable":
-        return request.getfixturevalue("portable")
-    found = [device for name, device in devices.available().items() if name.startswith("cuda")]
-    if not found:
-        pytest.skip("no CUDA device")
-    return OnGpu(found[0])
+    (device, *_) = runtimes.of_kind(request.param)
+    return OnGpu(device) if request.param == "cuda" else kernel_runs.Runner(device._device)
 
 
 @pytest.fixture
@@ -328,19 +296,6 @@ def plan_for(shape, taps_shape, rank=None, **options):
     return planned(shape, taps_shape, shape, before, rank, **large | options)
 
 
-@pytest.mark.parametrize("cut", [np.s_[:, :], np.s_[1::2, ::-3], np.s_[::-1, 2:]])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_filter_on_a_device_is_read_from_its_last_value_on(cut, dtype):
-    for filter in (x[cut] for x in (FILTER.astype(dtype), FILTER.T.astype(dtype))):
-        found = describe(filter)._replace(location="cuda:0", pointer=filter.ctypes.data)
-        window = window_of((30, 40), filter.shape, "same")
-        problem = described(describe(np.zeros((30, 40), dtype)), found, filter.dtype, window)
-        address, _, strides = direct_device.taps_on(None, Filter(None, filter, found), problem)
-        strides = tuple(filter.itemsize * s for s in strides)
-        taps = fakes.view(address, filter.shape, dtype, strides)
-        np.testing.assert_array_equal(taps, filter[::-1, ::-1])
-
-
 # -- convolve_small.cu ---------------------------------------------------------------------------
 
 
@@ -394,25 +349,6 @@ def test_separable_of_every_shape(runner):
 # -- Plans alone ---------------------------------------------------------------------------------
 
 
-@cache
-def every_launch():
-    """One launch for each of many binaries that plans on a large GPU can ask for."""
-    launches = {}
-    shapes = [(side, side) for side in (1, 3, 5, 7, 9, 15)] + [(9, 1), (64, 31)]
-    sizes = ((4096, 4096), (1, 5000))
-    for dtype, taps, size in itertools.product(DTYPES, shapes, sizes):
-        plans = [plan_for(size, taps, dtype=dtype)]
-        if size == (4096, 4096):
-            plans.append(plan_for(size, taps, 1, dtype=dtype))
-            plans.append(plan_for(size, taps, dtype=dtype, warps=False))
-            if taps[1] % 4 == 1:
-                plans.append(plan_for(size, taps, dtype=dtype, alignment=8))
-        for launch_plan in plans:
-            for launch in launch_plan.launches:
-                launches[launch.source, launch.defines] = launch
-    return tuple(launches.values())
-
-
 def test_large_offsets():
     """More than 2^31 elements, and outputs far beyond the image."""
     launch_plan = plan_for((70_000, 70_000), (3, 3))
@@ -421,15 +357,6 @@ def test_large_offsets():
     assert launch_plan.launches[0].kernel == "convolve"
     with pytest.raises(ValueError, match="a launch must have at most 2147483647 blocks"):
         plan_for((1, 1 << 50), (1, 9))
-
-
-# -- NVIDIA's compiler ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_compiles_without_spills(arch):
-    launches = every_launch()[arch == "sm_90" :: 3]  # in turn, since there are many
-    assert compiled.spilling(launches, arch) == []
 
 
 # -- Oclgrind ------------------------------------------------------------------------------------

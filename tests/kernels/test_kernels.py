@@ -10,12 +10,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-from functools import cache
 
 import numpy as np
 import pytest
 import runtimes
-from compiled import compile_cuda, spilling
 from kernel_runs import (
     DTYPES,
     LAYOUTS,
@@ -33,7 +31,6 @@ from kernel_runs import (
 
 from hetero import kernels
 from hetero.kernels.matmul import plan as matmul_tiles
-from hetero.kernels.matvec import shapes as matvec_shapes
 
 try:
     import pyopencl as cl
@@ -48,15 +45,6 @@ def portable():
 
 
 # -- On OpenCL -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    ("m", "k"), [(1, 1), (1, 5000), (7, 33), (64, 64), (130, 516), (1000, 3), (3, 1000)]
-)
-def test_matvec(portable, m, k, dtype):
-    for layout in LAYOUTS:
-        run_matvec(portable, m, k, 2, dtype, (layout, "row", "row"))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -130,57 +118,6 @@ def test_matvec_short_rows(portable, dtype):
         assert rows_of(launch_plan) == 1
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_cluster_shapes(portable, monkeypatch, dtype):
-    """The shapes that clusters have, with the parts summed by a second launch instead."""
-    found = []
-
-    def as_columns(product, misaligned):
-        found.append(matvec_shapes.clusters(product))
-        return found[-1]._replace(cluster=1)
-
-    monkeypatch.setattr(matvec_shapes, "columns", as_columns)
-    for m, k, batch in ((251, 815, 1), (501, 777, 2), (1003, 769, 1), (499, 1303, 1)):
-        layouts = ("column, odd padding", "row", "row")
-        run_matvec(portable, m, k, batch, dtype, layouts, 1, multiprocessors=132)
-    assert [shape.cluster > 1 for shape in found] == [True] * 4
-
-
-@pytest.mark.parametrize("block_limit", [64, 100, 128, 256])
-def test_no_block_is_larger_than_allowed(block_limit):
-    """No plan asks for more threads than the device takes."""
-    options = {"batch": 1, "multiprocessors": 8, "alignment": 16, "block_limit": block_limit}
-    for dtype, m, k in itertools.product(DTYPES, (17, 100, 1001), (17, 100, 3000)):
-        for a in ((m * k, k, 1), (m * k, 1, m), (m * (k + 1), 1, m + 1)):
-            strides = {"a_strides": a, "x_strides": (k, 1), "y_strides": (m, 1)}
-            for capability in (None, (9, 0)):
-                launch_plan = planned(
-                    kernels.plan_matvec,
-                    m=m,
-                    k=k,
-                    dtype=dtype,
-                    capability=capability,
-                    **strides,
-                    **options,
-                )
-                assert all(launch.block <= block_limit for launch in launch_plan.launches), (
-                    launch_plan
-                )
-        strides = {"a_strides": (0, k, 1), "b_strides": (0, m, 1), "c_strides": (0, m, 1)}
-        for capability in (None, (7, 0), (9, 0), (12, 0)):
-            launch_plan = planned(
-                kernels.plan_matmul,
-                m=m,
-                n=m,
-                k=k,
-                dtype=dtype,
-                capability=capability,
-                **strides,
-                **options,
-            )
-            assert all(launch.block <= block_limit for launch in launch_plan.launches), launch_plan
-
-
 def single_tile(monkeypatch, dtype, index):
     tile = matmul_tiles.tiles(dtype, None)[index]
     monkeypatch.setattr(matmul_tiles, "tiles", lambda *which: (tile,))
@@ -249,101 +186,40 @@ def test_infinities_stay_where_they_belong(portable, layout, dtype):
 
 
 def plans(**options):
-    """Yield plans of many shapes and layouts on a large GPU."""
-    sizes = (1, 3, 8, 20, 64, 130, 260, 520, 1028, 2048, 4096, 16384, 1 << 20)
-    options = {"batch": 1, "multiprocessors": 132} | options
-    for dtype, m, k, alignment in itertools.product(DTYPES, sizes, sizes, (4, 16)):
-        for a, capability in (
-            ((m * k, k, 1), None),
-            ((m * k, 1, m), None),
-            ((m * k, 1, m), (9, 0)),
-        ):
-            yield planned(
-                kernels.plan_matvec,
-                m=m,
-                k=k,
-                dtype=dtype,
-                a_strides=a,
-                x_strides=(k, 1),
-                y_strides=(m, 1),
-                alignment=alignment,
-                capability=capability,
-                **options,
-            )
-    sizes = (8, 64, 256, 520, 1024, 4096)
+    """Yield plans of many shapes and layouts, on a large GPU without options."""
+    options = {"batch": 1, "multiprocessors": 132, "shared_limit": 227 << 10} | options
+
+    def strides(rows, columns, by_rows):
+        return (rows * columns, *((columns, 1) if by_rows else (1, rows)))
+
+    common = [*itertools.product(DTYPES, (4, 16), (None, (9, 0)))]
+    sizes = (1, 3, 17, 64, 130, 520, 1028, 4096, 1 << 20)
+    for m, k, (dtype, alignment, capability) in itertools.product(sizes, sizes, common):
+        given = {"dtype": dtype, "alignment": alignment, "capability": capability} | options
+        vectors = {"x_strides": (k, 1), "y_strides": (m, 1)} | given
+        for by_rows in (True, False):
+            a = strides(m, k, by_rows)
+            yield planned(kernels.plan_matvec, m=m, k=k, a_strides=a, **vectors)
+    sizes = (8, 17, 64, 256, 520, 1024, 4096)
     for m, n, k in itertools.product(sizes, repeat=3):
-        for capability, alignment, dtype in itertools.product((None, (9, 0)), (4, 16), DTYPES):
-            for a, b in itertools.product(
-                ((m * k, k, 1), (m * k, 1, m)), ((k * n, n, 1), (k * n, 1, k))
-            ):
-                yield planned(
-                    kernels.plan_matmul,
-                    m=m,
-                    n=n,
-                    k=k,
-                    dtype=dtype,
-                    a_strides=a,
-                    b_strides=b,
-                    c_strides=(m * n, n, 1),
-                    alignment=alignment,
-                    shared_limit=227 << 10,
-                    capability=capability,
-                    **options,
-                )
+        for (dtype, alignment, capability), a, b in itertools.product(
+            common, (True, False), (True, False)
+        ):
+            given = {"dtype": dtype, "alignment": alignment, "capability": capability} | options
+            given |= {"a_strides": strides(m, k, a), "b_strides": strides(k, n, b)}
+            yield planned(
+                kernels.plan_matmul, m=m, n=n, k=k, c_strides=strides(m, n, True), **given
+            )
 
 
-@cache
-def every_launch():
-    """Return one launch for each binary that plans on a large GPU can ask for."""
-    launches = (launch for launch_plan in plans() for launch in launch_plan.launches)
-    return tuple({(launch.source, launch.defines): launch for launch in launches}.values())
-
-
-def test_plans_are_whole():
-    for launch_plan in plans():
+@pytest.mark.parametrize("block_limit", [64, 100, 256])
+def test_no_block_is_larger_than_allowed(block_limit):
+    """No plan asks for more threads than the device takes."""
+    for launch_plan in plans(block_limit=block_limit, multiprocessors=8, shared_limit=32 << 10):
         assert (launch_plan.workspace > 0) == (len(launch_plan.launches) == 2)
         for launch in launch_plan.launches:
+            assert launch.block <= block_limit, launch_plan
             assert 0 < launch.grid < 2**31
-            assert launch.block in (64, 128, 256, 512)
-            assert {type(a) for a in launch.arguments} == {int, str}
-
-
-# -- NVIDIA's compiler ---------------------------------------------------------------------------
-
-
-def older_too(defines):
-    """No clusters; of vector products one order, since those that copy one by one need the most."""
-    whole = defines.get("ALIGNED") and (defines["A_K"], defines["B_K"]) != (1, 0)
-    return defines.get("CLUSTER", 1) == 1 and not whole
-
-
-LAYOUT = {"A_K", "B_K", "ALIGNED", "LANES", "GROUPS"}  # which change few registers
-
-
-def of_every_tile(launches, number):
-    """So many binaries of each tile, of a vector product those of each width and depth; from tile
-    to tile the layouts, or shapes of a block, take turns."""
-    tiles = {}
-    for launch in launches:
-        tile = frozenset(pair for pair in launch.defines if pair[0] not in LAYOUT)
-        tiles.setdefault((launch.source, tile), []).append(launch)
-    for turn, same in enumerate(tiles.values()):
-        yield from (same[(turn + i) % len(same)] for i in range(min(number, len(same))))
-
-
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_compiles_without_spills(arch):
-    launches = every_launch()
-    if arch < "sm_90":
-        launches = [launch for launch in launches if older_too(dict(launch.defines))]
-    launches = [*of_every_tile(launches, 1 if arch < "sm_90" else 2)]
-    assert spilling(launches, arch) == []
-
-
-def test_spills_are_seen():
-    launch = next(launch for launch in every_launch() if launch.source == "matmul.cu")
-    crowded = tuple((name, 16 if name == "RESIDENT" else value) for name, value in launch.defines)
-    assert compile_cuda(launch._replace(defines=crowded), "sm_90") > 0
 
 
 # -- Oclgrind ------------------------------------------------------------------------------------
@@ -356,6 +232,8 @@ def simulate(case):
         return text.replace("barrier(CLK_LOCAL_MEM_FENCE)", "") if case == "race" else text
 
     runner = BufferRunner(runtimes.simulator(), edit)
+    # To optimise these kernels takes longer than to interpret what is not.
+    plain = BufferRunner(runtimes.simulator(), edit, "-cl-opt-disable")
     if case == "bounds":
         _, A = operand(runner, 1, 4, 8, "float32")
         _, x = operand(runner, 1, 1, 8, "float32")
@@ -366,7 +244,7 @@ def simulate(case):
         return
     if case == "race":
         with contextlib.suppress(AssertionError):  # without barriers, results may be wrong too
-            run_matmul(runner, 2, 2, 2, 1, "float32")
+            run_matmul(plain, 2, 2, 2, 1, "float32")
         return
     for layout, (m, k) in itertools.product(("row", "column"), ((5, 7), (8, 40), (4, 300))):
         run_matvec(runner, m, k, 1, "float64", (layout, "row", "row"), block_limit=64)
@@ -379,10 +257,10 @@ def simulate(case):
     kinds = [plan.variant.split("v")[0].rstrip("0123456789") for plan in launch_plan]
     assert kinds == ["shifted_rows", "rows", "shifted"]
     layouts = itertools.product(("row", "column"), repeat=2)
-    one, other = (5, 7, 9), (36, 4, 40)
+    one, other = (5, 7, 9), (36, 4, 20)
     for (la, lb), sizes in zip(layouts, (one, other, other, one), strict=True):
-        run_matmul(runner, *sizes, 1, "float32", (la, lb, "row"), block_limit=64)
-    assert len(run_matmul(runner, 4, 4, 1000, 1, "float32").launches) == 2
+        run_matmul(plain, *sizes, 1, "float32", (la, lb, "row"), block_limit=64)
+    assert len(run_matmul(plain, 4, 4, 256, 1, "float32").launches) == 2
 
 
 def test_no_races_nor_bounds():

@@ -7,17 +7,13 @@ fibers on the CPU. As a script this file is what Oclgrind simulates.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
-import itertools
 from types import SimpleNamespace
 
-import kernel_runs
+import cuda_on_cpu
 import numpy as np
 import pytest
 import runtimes
-from compiled import spilling
-from test_pipelined import emulated
 
 from hetero.kernels import Target
 from hetero.kernels.kmeans import plan as plans
@@ -201,22 +197,6 @@ def test_seeding(portable, weighted):
 
 # -- What copies asynchronously, as fibers on the CPU ----------------------------------------------
 
-CALL = """
-static long long *given;
-static void kernel()
-{
-    ASSIGN((const REAL *)given[0], (const REAL *)given[1], (const REAL *)given[2],
-                    (int *)given[3], (int *)given[4], given[5], given[6], given[7]);
-}
-extern "C" const char *launch(int grid, long long *arguments)
-{
-    given = arguments;
-    failure = nullptr;
-    run(kernel, grid, THREADS);
-    return failure;
-}
-"""
-
 
 def aligned_copy(array):
     """The elements at an address that 64 divides, with NaN behind them."""
@@ -238,9 +218,7 @@ def emulated_labels(launch, tile, X, centroids):
     norms[:k] = (centroids**2).sum(axis=1)
     labels, state = np.full(n + 8, -1, np.int32), np.zeros(4, np.int32)
     pointers = (*map(aligned_copy, (X, packed, norms)), labels, state)
-    arguments = [array.ctypes.data for array in pointers] + [n, d, columns]
-    grid = -(-n // tile.m)
-    assert launch(grid, (ctypes.c_longlong * len(arguments))(*arguments)) is None
+    assert launch(-(-n // tile.m), *pointers, n, d, columns) is None
     assert np.all(labels[n:] == -1)
     return labels[:n]
 
@@ -251,12 +229,11 @@ COPYING += [("float64", tile) for tile in shapes.tiles("float64", (9, 0))]
 
 @pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize(("dtype", "tile"), COPYING, ids=lambda v: getattr(v, "m", v))
-def test_what_copies(dtype, tile, aligned, tmp_path):
+def test_what_copies(dtype, tile, aligned):
     """The kernels that copy tiles asynchronously, emulated."""
     where = shapes.Points(1, 1, 1, dtype, False, aligned, GPU)
     planned = shapes.tiled(where, tile, not tile.tensor).launches[0]
-    defines = dict(planned.defines) | {"ASSIGN": planned.kernel}
-    launch = emulated(planned.source, defines, tmp_path, family="kmeans", call=CALL)
+    launch = cuda_on_cpu.kernel(planned.source, planned.kernel, dict(planned.defines))
     for n, d, k in ((tile.m + 1, 36, 2 * tile.n + 1), (5, 4, 3), (tile.m, 17, tile.n), (2, 1, 1)):
         if aligned and d % 4:
             continue
@@ -265,79 +242,11 @@ def test_what_copies(dtype, tile, aligned, tmp_path):
         check_labels(emulated_labels(launch, tile, X, start), plain_distances(X, start))
 
 
-# -- Plans alone ----------------------------------------------------------------------------------
-
-
-def all_plans(**options):
-    """Plans of many shapes, by all methods, on a large GPU and on a small device."""
-    sizes = ((1, 1, 1), (10**5, 2, 8), (10**6, 8, 16), (10**6, 32, 64), (10**6, 128, 1024))
-    sizes += ((10**5, 33, 100), (10**6, 129, 31), (10**4, 4000, 500), (10**6, 16, 10**5))
-    sizes += ((10**5, 32, 20), (10**5, 17, 3), (10**5, 5, 300))
-    for (n, d, k), dtype, weighted in itertools.product(sizes, DTYPES, (False, True)):
-        for where in (HOPPER, {"multiprocessors": 2, "shared_limit": 32 << 10, "block_limit": 128}):
-            yield kernel_runs.planned(
-                plans.plan_lloyd,
-                n=n, d=d, k=k, dtype=dtype, weighted=weighted,
-                alignment=16, counted=weighted, **{**where, **options},
-            )  # fmt: skip
-
-
 def launches_of(planned):
     return (
         planned.pack, *planned.assign, *planned.update, *planned.finish,
         planned.inertia, planned.distances,
     )  # fmt: skip
-
-
-def test_plans_are_whole_and_within_limits():
-    given = {"X", "weights", "labels", "centroids", "distances", "tolerance", "most"}
-    few = {"block_limit": 64, "shared_limit": 32 << 10}
-    for limits in ({}, few):
-        for planned in all_plans(**limits):
-            for launch in launches_of(planned):
-                names = {a for a in launch.arguments if type(a) is str}
-                assert 0 < launch.grid < 2**31
-                assert launch.block & (launch.block - 1) == 0 or launch.kernel == "assign_pieces"
-                assert names <= given | planned.scratch.keys()
-                assert not limits or launch.block <= 64
-                assert not limits or launch.shared_bytes <= 32 << 10
-            assert all(nbytes > 0 for nbytes in planned.scratch.values())
-    # PoCL takes a loop with barriers that is never entered for one that is.
-    points = shapes.Points(5000, 40, 1, "float32", False, True, GPU)
-    assert dict(plans.sum_by_label(points)[1].defines)["SPAN"] == 2
-
-
-def tile_launches():
-    """Every tile, both ways to copy, with and without its points held."""
-    for dtype, aligned in itertools.product(DTYPES, (False, True)):
-        where = shapes.Points(10**6, 64, 1024, dtype, False, aligned, GPU)
-        for tile in (*shapes.tiles(dtype), *shapes.tiles(dtype, (9, 0))):
-            yield shapes.tiled(where, tile, False).launches[0]
-            if dtype == "float32":
-                yield shapes.tiled(where, tile, True).launches[0]
-
-
-def other_launches():
-    """Of every other kernel the binaries that need the most registers, and a plain one."""
-    for dtype, (n, d, k) in itertools.product(
-        DTYPES, ((10**5, 2, 8), (10**5, 32, 20), (10**6, 131, 500), (10**6, 128, 1024))
-    ):
-        planned = kernel_runs.planned(
-            plans.plan_lloyd, n=n, d=d, k=k, dtype=dtype, weighted=True, alignment=16, **HOPPER
-        )
-        yield from (one for one in launches_of(planned) if "weights" in one.arguments)
-    yield from planned.finish
-    yield plans.columns(1000, 20, "float64", GPU)[0]
-    for first, gathered in itertools.product((True, False), repeat=2):
-        planned = plans.SeedsPlan(10**5, 40, 16, "float64", True, 1024, 128)
-        yield planned.try_seeds(16, first, gathered)
-
-
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_compiles_without_spills(arch):
-    launches = [*tile_launches(), *other_launches()] if arch == "sm_90" else [*tile_launches()][::2]
-    launches = {(one.source, one.defines): one for one in launches}.values()
-    assert spilling(launches, arch) == []
 
 
 # -- Oclgrind -------------------------------------------------------------------------------------

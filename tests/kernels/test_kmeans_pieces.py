@@ -1,18 +1,15 @@
 """k-means' labels by 16-bit pieces on tensor cores: what is cut, and which labels are sure."""
 
 import ctypes
-import shutil
-import subprocess
 
-import cuda_on_host
+import cuda_on_cpu
 import numpy as np
 import pytest
 import runtimes
 import tensor_core
-from compiled import compile_cuda
-from test_kmeans_kernels import GPU, launches_of, on_device, points
+from test_kmeans_kernels import GPU, on_device, points
 
-from hetero import devices, kernels
+from hetero import devices
 from hetero.kernels.kmeans import plan as plans
 from hetero.kernels.kmeans import shapes
 from hetero.profile import inventory
@@ -41,24 +38,13 @@ def test_where_they_are_taken(other):
     assert not planned(**other).variant.startswith("pieces")
 
 
-@pytest.mark.parametrize(("d", "alignment"), [(128, 16), (784, 16), (129, 4)])
-def test_compiles_without_spills(d, alignment):
-    plan = planned(d=d, alignment=alignment)
-    assert [one.kernel for one in plan.prepare] == ["cut_rows"]
-    assert all(compile_cuda(one, "sm_90a") == 0 for one in launches_of(plan))
-
-
-# -- Cutting, on the host --------------------------------------------------------------------------
-
-PARAMETERS = ("const float *", "const float *", "unsigned char *", "float2 *", "int *", "int *")
+# -- Cutting, on the CPU ---------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def cut(tmp_path_factory):
+def cut():
     """``cut(X, norms)``: the values of the pieces in float64, the facts and the list's length."""
-    folder, kinds = tmp_path_factory.mktemp("cut"), (*PARAMETERS, *["index_t"] * 5)
-    macros = {"GLOBAL": "", "RESTRICT": "__restrict__"}
-    run = cuda_on_host.compiled(folder, "kmeans_cut.cu", "cut_rows", kinds, 256, **macros)
+    run = cuda_on_cpu.kernel("kmeans_cut.cu", "cut_rows", {})
 
     def cut(X, norms=None):
         (n, d), steps, panels = X.shape, -(-X.shape[1] // 64) * 2, -(-len(X) // 128)
@@ -67,7 +53,7 @@ def cut(tmp_path_factory):
         state, given = np.zeros(4, np.int32), X if norms is None else norms
         arrays = (X, given, pieces, facts, unsure, state)
         sizes = n, d, steps, int(d % 4 == 0), int(norms is not None)
-        run(panels * 16, *(a.ctypes.data for a in arrays), *sizes)
+        assert run(panels * 16, *arrays, *sizes) is None
         eighths = (np.arange(4) ^ (np.arange(128)[:, None] >> 1 & 3)).reshape(1, 1, 1, 128, 4, 1)
         values = np.take_along_axis(pieces, eighths, axis=4).view(np.float16).astype(float)
         values = values[:, :, 0] + values[:, :, 1] / tensor_core.LIFT
@@ -107,16 +93,9 @@ def test_facts_of_centroids(cut):
 
 
 @pytest.fixture(scope="module")
-def is_sure(tmp_path_factory):
-    """`is_sure` of kmeans_sure.cu, compiled for the host."""
-    if shutil.which("gcc") is None:
-        pytest.skip("this needs gcc")
-    folder = tmp_path_factory.mktemp("sure")
-    text = "#include <math.h>\n#define DEVICE\n" + kernels.source("kmeans_sure.cu")
-    (folder / "sure.c").write_text(text)
-    command = ["gcc", "-O1", "-shared", "-fPIC", "-o", "sure.so", "sure.c", "-lm"]
-    subprocess.run(command, cwd=folder, check=True)
-    found = ctypes.CDLL(str(folder / "sure.so")).is_sure
+def is_sure():
+    """`is_sure` of kmeans_sure.cu, compiled for the CPU."""
+    found = cuda_on_cpu.functions("kmeans_sure.cu").is_sure
     found.argtypes = [ctypes.c_float] * 4
     return lambda least, second, x: bool(found(least, second, np.linalg.norm(x), len(x)))
 

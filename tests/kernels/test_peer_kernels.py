@@ -354,20 +354,6 @@ def cg_is_right(edit=None):
     return True
 
 
-STAMPS = "(unsigned int)(first >> 32) == stamp && (unsigned int)(second >> 32) == stamp"
-CG_MISTAKES = {
-    "no stamp": (f"return {STAMPS}", "return 1"),
-    "sums go to some devices": ("if (device == rank) continue;", "if (device <= rank) continue;"),
-    "stamps stand still": ("        ++now;\n", ""),
-    "no barrier before edges are used": ("        BARRIER();\n        LOCAL", "        LOCAL"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("mistake", CG_MISTAKES)
-def test_mistakes_in_cg_show(mistake):
-    assert not cg_is_right(partial(replaced, *CG_MISTAKES[mistake]))
-
-
 def meetings_are_right(edit=None):
     for seed in range(4):
         meetings = Meetings(2, 301, edit=edit)
@@ -380,25 +366,20 @@ def meetings_are_right(edit=None):
     return True
 
 
+STAMPS = "(unsigned int)(first >> 32) == stamp && (unsigned int)(second >> 32) == stamp"
 AWAIT = "        await(own, thread, meeting, patience);\n"
-EARLY = """
-    if (blockIdx.x == 0 && thread < devices)
-        tell((unsigned int *)words[thread], rank, own[MEETINGS] + 1);
-"""
 FENCE = "        __threadfence_system();\n        is_last"
-MEETING_MISTAKES = {
-    "waits for nobody": (AWAIT, ""),
-    "tells before it copies": ("    for (const", EARLY + "    for (const"),
-    "no fence after copies": (FENCE, "        is_last"),
-    "tickets are not taken back": ("        own[TICKETS] = 0;\n", ""),
-}  # fmt: skip
 
 
-@pytest.mark.parametrize("mistake", MEETING_MISTAKES)
-def test_mistakes_in_meetings_show(mistake):
-    assert not meetings_are_right(partial(replaced, *MEETING_MISTAKES[mistake]))
-
-
-def test_without_a_mistake_none_shows():
-    assert cg_is_right()
-    assert meetings_are_right()
+@pytest.mark.parametrize(
+    ("is_right", "right", "wrong"),
+    [
+        (cg_is_right, f"return {STAMPS}", "return 1"),
+        (meetings_are_right, AWAIT, ""),
+        (meetings_are_right, FENCE, "        is_last"),
+    ],
+    ids=["no stamp", "waits for nobody", "no fence after copies"],
+)
+def test_mistakes_show(is_right, right, wrong):
+    assert is_right()
+    assert not is_right(partial(replaced, right, wrong))

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
-import shutil
-import subprocess
-from pathlib import Path
 
-import compiled
+import cuda_on_cpu
 import numpy as np
 import pytest
-
-from hetero import kernels
 
 FLOAT32, FLOAT64 = "matmul_pipelined.cu", "matmul_tensor.cu"
 TILES = {
@@ -41,67 +35,11 @@ LAID = [
     if sum(layout.values()) % 2 == turn % 2
 ]
 
-LAUNCH = """
-static long long *given;
-static void kernel()
-{
-    matmul((const REAL *)given[0], (const REAL *)given[1], (REAL *)given[2], given[3], given[4],
-           given[5], given[6], given[7], given[8], given[9], given[10], given[11], given[12],
-           given[13], given[14], given[15], given[16], given[17], given[18]);
-}
-extern "C" const char *launch(int grid, long long *arguments)
-{
-    given = arguments;
-    failure = nullptr;
-    run(kernel, grid, THREADS);
-    return failure;
-}
-"""
-
 
 def tile_of(source, tile):
     across = (8 * tile["THREAD_M"], 4 * tile["THREAD_N"]) if source == FLOAT32 else None
     m, n = across or (tile["WARP_M"], tile["WARP_N"])
     return m * tile["WARPS_M"], n * tile["WARPS_N"]
-
-
-def emulated(source, defines, directory, edit=lambda text: text, family="matmul", call=LAUNCH):
-    """The kernel as a function of a grid and its arguments."""
-    if not shutil.which("g++"):
-        pytest.skip("no g++ to compile the kernel for the CPU")
-    text = (Path(kernels.__file__).parent / family / source).read_text()
-    text = edit(text.replace('#include "ptx.cu"\n', ""))
-    text = re.sub(r'#include "(\w+\.cu)"', lambda found: kernels.source(found[1]), text)
-    text, found = re.subn(
-        r"extern __shared__ \S+ (\w+) shared\[\];", r"\1 *const shared = (\1 *)shared_memory;", text
-    )
-    assert found == 1
-    header = (Path(__file__).parents[1] / "support" / "cuda_on_cpu.h").read_text()
-    options = [f"-D{name}={value}" for name, value in defines.items()]
-    command = [
-        "g++",
-        "-O1",
-        "-w",
-        "-std=c++17",
-        "-shared",
-        "-fPIC",
-        *options,
-        "-o",
-        "kernel.so",
-        "kernel.cpp",
-    ]
-    text = f"{header}\n{text}\n{call}"
-
-    def make():
-        (directory / "kernel.cpp").write_text(text)
-        subprocess.run(command, cwd=directory, check=True)
-        return (directory / "kernel.so").read_bytes()
-
-    machine_code = compiled.remembered(make, text, command, compiled.gpp_version())
-    (directory / "kernel.so").write_bytes(machine_code)
-    launch = ctypes.CDLL(str(directory / "kernel.so")).launch
-    launch.restype = ctypes.c_char_p
-    return launch
 
 
 def operand(rng, batch, rows, columns, by_rows, aligned, dtype):
@@ -144,38 +82,24 @@ def errors(launch, source, tile, layout):
         parts = -(-k // chunk)
         C = np.full((parts, batch, m, n), np.nan, dtype)
         grid = -(-m // tile_m) * -(-n // tile_n) * parts * batch
-        arguments = [A.ctypes.data, B.ctypes.data, C.ctypes.data, m, n, k, parts, chunk]
-        arguments += [*steps(A), *steps(B), *steps(C), int(n % width == 0)]
-        assert launch(grid, (ctypes.c_longlong * len(arguments))(*arguments)) is None
+        sizes = m, n, k, parts, chunk, *steps(A), *steps(B), *steps(C), int(n % width == 0)
+        assert launch(grid, A, B, C, *sizes) is None
         error = np.abs(C.sum(0) - A.astype(float) @ B.astype(float)).max()
         found.append(error / (k * np.finfo(dtype).eps))
     return np.nan_to_num(found, nan=np.inf)
 
 
 @pytest.mark.parametrize(("source", "tile", "layout"), LAID, ids=str)
-def test_products(source, tile, layout, tmp_path):
-    launch = emulated(source, {**tile, **layout}, tmp_path)
+def test_products(source, tile, layout):
+    launch = cuda_on_cpu.kernel(source, "matmul", {**tile, **layout})
     assert max(errors(launch, source, tile, layout)) < 1.0
 
 
 @pytest.mark.parametrize(("source", "tile"), CASES[::5], ids=str)
-@pytest.mark.parametrize(
-    ("right", "wrong"),
-    [
-        ("        wait_for_copies();\n", ""),
-        ("step + STAGES - 1 < steps", "step + STAGES < steps"),
-        ("writing = reading;", "writing = reading + 1 == STAGES ? 0 : reading + 1;"),
-    ],
-    ids=["waits for nothing", "last tile not copied", "copies over what is read"],
-)
-def test_planted_mistakes_show(source, tile, right, wrong, tmp_path):
-    """A kernel with any of these must fail the test above."""
-    layout = LAYOUTS[1]
-
+def test_a_kernel_that_waits_for_no_copy_shows(source, tile):
     def edit(text):
-        text = re.sub(r"^ +(?=wait_for_copies)", " " * 8, text, flags=re.MULTILINE)
-        assert right in text
-        return text.replace(right, wrong)
+        return re.sub(r"^ +wait_for_copies\(\);\n", "", text, flags=re.MULTILINE)
 
-    launch = emulated(source, {**tile, **layout}, tmp_path, edit)
+    layout = LAYOUTS[1]
+    launch = cuda_on_cpu.kernel(source, "matmul", {**tile, **layout}, edit)
     assert max(errors(launch, source, tile, layout)) > 1.0

@@ -1,14 +1,12 @@
-"""Kernels of solvers and fits: compiled for real GPUs without spills, and together at first."""
+"""Kernels of solvers and fits are compiled together at first."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from compiled import compile_cuda
 
 import hetero
 from hetero import devices
-from hetero.kernels import Launch
 
 B = np.random.default_rng(0).standard_normal(90 * 80)
 GRID = hetero.Poisson((90, 80))
@@ -21,12 +19,6 @@ FIRST = {
         100 + B.reshape(-1, 6), 5, sample_weight=abs(B[:1200]), random_state=0
     ),
 }
-
-
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("real", ["float", "double"])
-def test_sine_transforms_compile_without_spills(real, arch):
-    assert compile_cuda(Launch("dst.cu", "", (("REAL", real),), 1, 1, ()), arch) == 0
 
 
 @pytest.mark.filterwarnings("ignore:solve_:RuntimeWarning")

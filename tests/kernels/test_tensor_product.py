@@ -1,17 +1,14 @@
 """float32 products by 16-bit pieces: launch plans, the choice of pieces, and what they promise."""
 
 import ctypes
-import shutil
-import subprocess
 
-import cuda_on_host
+import cuda_on_cpu
 import numpy as np
 import pytest
 import tensor_core
-from compiled import compile_cuda
 
 import hetero
-from hetero import kernels, registry
+from hetero import registry
 from hetero.kernels import Target, plan_tensor
 from hetero.profile import inventory
 
@@ -35,17 +32,9 @@ def planned(m, n, k, batch=1, a=None, b=None, c=None, alignment=16, target=HOPPE
 
 
 @pytest.fixture(scope="module")
-def pieces(tmp_path_factory):
-    """The functions of tensor_pieces.cu, compiled for the host."""
-    if shutil.which("gcc") is None:
-        pytest.skip("this needs gcc")
-    folder = tmp_path_factory.mktemp("pieces")
-    text = kernels.source("tensor_pieces.cu")
-    prelude = "#define DEVICE\ntypedef long long index_t;\n"
-    (folder / "pieces.c").write_text(prelude + text)
-    command = ["gcc", "-O1", "-shared", "-fPIC", "-o", "pieces.so", "pieces.c"]
-    subprocess.run(command, cwd=folder, check=True)
-    return ctypes.CDLL(str(folder / "pieces.so"))
+def pieces():
+    """The functions of tensor_pieces.cu, compiled for the CPU."""
+    return cuda_on_cpu.functions("tensor_pieces.cu")
 
 
 class Finding(ctypes.Structure):
@@ -63,17 +52,6 @@ def finding(rows):
 # -- Launches --------------------------------------------------------------------------------------
 
 
-def test_pieces_fill_their_blocks(pieces):
-    for count in (2, 3):
-        places = [
-            pieces.place_of(row, eighth, piece)
-            for piece in range(count)
-            for row in range(128)
-            for eighth in range(4)
-        ]
-        assert sorted(places) == list(range(0, count * 8192, 16))
-
-
 def test_a_result_by_columns_is_the_product_transposed():
     plan = planned(300, 500, 700, c=(0, 1, 300))
     assert plan.launches[0].arguments[:3] == ("B", "A", "partial")
@@ -88,24 +66,13 @@ def test_where_pieces_do_not_serve_the_plan_is_that_of_the_other_kernels():
     assert planned(300, 500, 128).launches[0].source == "tensor_split.cu"
 
 
-def test_compiles_without_spills():
-    for launch in planned(256, 256, 512).launches[:3]:
-        assert compile_cuda(launch, "sm_90a") == 0, launch
-
-
-# -- Cutting, on the host --------------------------------------------------------------------------
-
-PARAMETERS = "const float *", "const float *", "unsigned char *", *["index_t"] * 21
+# -- Cutting, on the CPU ---------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def splits(tmp_path_factory):
+def splits():
     """tensor_split.cu for two and three pieces."""
-    folder = tmp_path_factory.mktemp("splits")
-    return [
-        cuda_on_host.compiled(folder, "tensor_split.cu", "split", PARAMETERS, 512, PIECES=pieces)
-        for pieces in (2, 3)
-    ]
+    return [cuda_on_cpu.kernel("tensor_split.cu", "split", {"PIECES": n}) for n in (2, 3)]
 
 
 class Cut:
@@ -118,8 +85,8 @@ class Cut:
         plan = planned(m, n, k, max(batch, len(B)), a, b, alignment=4 if k % 4 else 16)
         self.workspace = np.full(4 * plan.workspace, 0xAA, np.uint8)
         for launch, run in zip(plan.launches[:2], splits, strict=True):
-            places = A.ctypes.data, B.ctypes.data, self.workspace.ctypes.data
-            run(min(launch.grid, 5), *places, *launch.arguments[3:])
+            blocks = min(launch.grid, 5)
+            assert run(blocks, A, B, self.workspace, *launch.arguments[3:]) is None
         *_, of_a, of_b, at_a, at_b = plan.launches[0].arguments
         self.who = int(self.workspace[:4].view(np.int32)[0])
         if self.who != BY_TILED:
@@ -226,17 +193,6 @@ def test_errors_are_below_those_of_float32(pieces, kind, chosen):
     assert pieces.method_for(finding(A), finding(B), ctypes.c_longlong(1024)) == chosen
     ours = errors(tensor_core.dots(A, B, chosen == BY_FLOAT16), A, B)
     assert ours <= errors(tensor_core.chained(A, B), A, B)
-
-
-def test_two_pieces_would_not_do_for_a_wide_range(pieces):
-    """What the choice is for: a column that has numbers only where the row's are tiny."""
-    A, B = np.ones((100, 512), np.float32), np.zeros((100, 512), np.float32)
-    random = np.random.default_rng(0)
-    A[:, 7], B[:, 7] = 1e-11 * random.random(100), random.random(100)
-    assert pieces.method_for(finding(A), finding(B), ctypes.c_longlong(512)) == BY_BFLOAT16
-    chain = errors(tensor_core.chained(A, B), A, B)
-    assert errors(tensor_core.dots(A, B, True), A, B) > 4 * chain
-    assert errors(tensor_core.dots(A, B, False), A, B) <= chain
 
 
 # -- The method ------------------------------------------------------------------------------------

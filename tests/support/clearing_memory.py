@@ -52,25 +52,6 @@ del copied
 hetero.clear_memory()
 assert not driver.live()["memory"]
 
-# A context of the caller's own keeps its own.
-solve, method = failing_driver.calls()["solve_poisson multigrid"]
-with hetero.use(device="cpu"):
-    failing_driver.answer = np.asarray(solve())
-with hetero.use(device="cuda", method=method):
-    solve()
-    held = hetero.memory()["cuda:0"]["multigrid"]
-    context = device.driver.Device(0).make_context()
-    solve()
-    assert hetero.memory()["cuda:0"]["multigrid"] == 2 * held
-    solve()
-    assert hetero.memory()["cuda:0"]["multigrid"] == 2 * held
-    hetero.clear_memory()
-    assert hetero.memory() == {"cuda:0": {}}, hetero.memory()
-    context.detach()
-    solve()
-hetero.clear_memory()
-assert not driver.live()["memory"]
-
 # A device that runs short drops what is kept before a call is told.
 image, filter = np.ones((300, 300)), np.ones((40, 40))
 with hetero.use(device="cuda", method="fft"):

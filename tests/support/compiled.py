@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import os
 import re
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +41,23 @@ def remembered(make: Callable[[], bytes], *made_of: object) -> bytes:
 @cache
 def gpp_version():
     return subprocess.run(["g++", "-v"], capture_output=True, check=True).stderr
+
+
+def library(text: str, *options: str) -> ctypes.CDLL:
+    """C++ compiled for the CPU; a skip where there is no compiler."""
+    if not shutil.which("g++"):
+        pytest.skip("no g++ to compile kernels for the CPU")
+    command = ["g++", "-w", "-std=c++17", "-shared", "-fPIC", *options, "-o", "made.so", "text.cpp"]
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "made.so"
+
+        def make() -> bytes:
+            (Path(folder) / "text.cpp").write_text(text)
+            subprocess.run(command, cwd=folder, check=True)
+            return made.read_bytes()
+
+        made.write_bytes(remembered(make, text, command, gpp_version()))
+        return ctypes.CDLL(str(made))
 
 
 @cache

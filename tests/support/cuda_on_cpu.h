@@ -2,18 +2,26 @@
 // places at barriers. Copies to shared memory that PTX calls asynchronous arrive when they are waited
 // for and not before, and shared memory begins as NaN: what is read too early shows.
 #include <ucontext.h>
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #define KERNEL(threads, blocks) static void
 #define DEVICE static inline
 #define GLOBAL
 #define LOCAL
+#define RESTRICT
 #define UNROLL
 #define NO_UNROLL
 #define __restrict__
+#define __shared__ static
 #define __syncthreads() block_barrier.arrive((int)fibers.size())
 #define threadIdx (fibers[current].thread)
 typedef long long index_t;
@@ -21,7 +29,22 @@ typedef long long index_t;
 struct Index { unsigned x, y, z; };
 struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(16) double2 { double x, y; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct float2 { float x, y; };
 static double2 make_double2(double x, double y) { return {x, y}; }
+static float2 make_float2(float x, float y) { return {x, y}; }
+static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+static unsigned max(unsigned a, unsigned b) { return std::max(a, b); }
+static unsigned min(unsigned a, unsigned b) { return std::min(a, b); }
+
+template <class To, class From> static To same_bits(From value)
+{
+    To bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+#define __float_as_uint same_bits<unsigned, float>
+#define __uint_as_float same_bits<float, unsigned>
 
 struct Copy { unsigned to; const void *from; int bytes; bool there; };
 struct Fiber {
@@ -34,7 +57,7 @@ struct Fiber {
 static std::vector<Fiber> fibers;
 static int current;
 static ucontext_t scheduler;
-static Index blockIdx;
+static Index blockIdx, gridDim;
 static const unsigned SHARED_BYTES = 227 << 10;
 alignas(128) static char shared_memory[SHARED_BYTES];
 
@@ -75,6 +98,7 @@ static void copy_piece(unsigned to, const Real *from, int elements, bool there)
 
 static void end_of_copies() { fibers[current].copies.emplace_back(); }
 
+#ifdef STAGES
 static void wait_for_copies()
 {
     auto &groups = fibers[current].copies;
@@ -86,6 +110,7 @@ static void wait_for_copies()
                 std::memset(shared_memory + copy.to, 0, copy.bytes);
         }
 }
+#endif
 
 static double warp_a[32][32][4], warp_b[32][32][2];
 static void multiply_float64(double *c, const double *a, const double *b)
@@ -102,10 +127,53 @@ static void multiply_float64(double *c, const double *a, const double *b)
     warp_barriers[warp].arrive(32);
 }
 
-static void run(void (*kernel)(), int grid, int block)
+// What threads of a warp tell each other, by their numbers.
+static float told[32][32];
+template <class Read> static float of_warp(float value, Read read)
 {
-    static void (*entry)();
+    const int warp = current / 32;
+    told[warp][current % 32] = value;
+    warp_barriers[warp].arrive(32);
+    const float found = read(told[warp]);
+    warp_barriers[warp].arrive(32);
+    return found;
+}
+template <class Fold> static unsigned folded(unsigned value, Fold fold)
+{
+    return __float_as_uint(of_warp(__uint_as_float(value), [=](const float *lanes) {
+        unsigned found = __float_as_uint(lanes[0]);
+        for (int lane = 1; lane < 32; ++lane) found = fold(found, __float_as_uint(lanes[lane]));
+        return __uint_as_float(found);
+    }));
+}
+static unsigned __reduce_max_sync(unsigned, unsigned x) { return folded(x, max); }
+static unsigned __reduce_min_sync(unsigned, unsigned x) { return folded(x, min); }
+static unsigned __reduce_add_sync(unsigned, unsigned x) { return folded(x, std::plus<unsigned>()); }
+static float __shfl_xor_sync(unsigned, float x, int other)
+{
+    return of_warp(x, [=](const float *lanes) { return lanes[current % 32 ^ other]; });
+}
+static void atomicMax(unsigned *at, unsigned x) { *at = max(*at, x); }
+static void atomicMin(unsigned *at, unsigned x) { *at = min(*at, x); }
+static void atomicAdd(unsigned *at, unsigned x) { *at += x; }
+
+// Rounding to 16 bits, which kernels say in PTX: by F16C, or by hand.
+#ifdef __F16C__
+static unsigned nearest_float16(float x, float y) { return _cvtss_sh(x, 0) | (unsigned)_cvtss_sh(y, 0) << 16; }
+static float2 values_of_float16(unsigned both) { return {_cvtsh_ss(both & 0xffff), _cvtsh_ss(both >> 16)}; }
+static unsigned rounded(float x)
+{
+    const unsigned bits = __float_as_uint(x);
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+static unsigned nearest_bfloat16(float x, float y) { return rounded(x) | rounded(y) << 16; }
+#endif
+
+static void run(const std::function<void()> &kernel, int grid, int block)
+{
+    static std::function<void()> entry;
     entry = kernel;
+    gridDim = {(unsigned)grid, 1, 1};
     for (int b = 0; b < grid; ++b) {
         blockIdx = {(unsigned)b, 0, 0};
         fibers = std::vector<Fiber>(block);
@@ -133,4 +201,18 @@ static void run(void (*kernel)(), int grid, int block)
                 }
         }
     }
+}
+
+// A kernel's arguments come as words of 64 bits; gives what went wrong, or NULL.
+template <class... T, size_t... I>
+static void call(void (*kernel)(T...), const index_t *words, std::index_sequence<I...>)
+{
+    kernel((T)words[I]...);
+}
+template <class... T>
+static const char *launched(void (*kernel)(T...), int grid, int block, const index_t *words)
+{
+    failure = nullptr;
+    run([=] { call(kernel, words, std::index_sequence_for<T...>()); }, grid, block);
+    return failure;
 }

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-import shutil
 import struct
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -15,7 +12,6 @@ from typing import NamedTuple
 
 import compiled
 import numpy as np
-import pytest
 
 from hetero import kernels
 from hetero.kernels import Launch
@@ -81,20 +77,8 @@ def _scheduler() -> ctypes.CDLL:
 
 
 def _compile(text: str, *options: str) -> ctypes.CDLL:
-    if not shutil.which("g++"):
-        pytest.skip("no g++ to compile kernels for the CPU")
     text = (_HERE / "devices_on_cpu.h").read_text() + text
-    command = ["g++", "-O0", "-w", "-std=c++17", "-ffp-contract=off", "-shared", "-fPIC", *options]
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "made.so"
-
-        def make() -> bytes:
-            (Path(folder) / "text.cpp").write_text(text)
-            subprocess.run([*command, "-o", "made.so", "text.cpp"], cwd=folder, check=True)
-            return made.read_bytes()
-
-        made.write_bytes(compiled.remembered(make, text, command, compiled.gpp_version()))
-        return ctypes.CDLL(str(made))
+    return compiled.library(text, "-O0", "-ffp-contract=off", *options)
 
 
 def run(queues: Sequence[Sequence[Bound]], seed: int = 0, limit: int = 100_000) -> int:

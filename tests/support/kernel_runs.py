@@ -22,7 +22,8 @@ class Runner:
     Only there can an operand begin in the middle of an array, as it does on CUDA.
     """
 
-    def __init__(self, device, edit=lambda text: text):
+    def __init__(self, device, edit=lambda text: text, *options):
+        self.options = [*options, "-cl-std=CL1.2"]
         self.context = cl.Context([device])
         self.queue = cl.CommandQueue(self.context)
         self.kernels = {}
@@ -36,20 +37,22 @@ class Runner:
         if key not in self.kernels:
             text = self.edit(kernels.prelude("opencl") + kernels.source(launch.source))
             options = [f"-D{name}={value}" for name, value in launch.defines]
-            program = cl.Program(self.context, text).build(
-                [*options, "-cl-std=CL1.2"], cache_dir=False
-            )
+            program = cl.Program(self.context, text)
+            program.build([*options, *self.options], cache_dir=False)
             self.kernels[key] = cl.Kernel(program, launch.kernel)
         return self.kernels[key]
 
     def buffer(self, view):
         return cl.SVM(memory_of(view)[:1])
 
-    def run(self, launch_plan, **views):
-        """Run a plan on views of arrays made by `empty`."""
-        buffers = {name: self.buffer(view) for name, view in views.items()}
+    def run(self, launch_plan, **given):
+        """Run a plan on views of arrays made by `empty`, and on what kernels take beside them."""
+        buffers = {
+            name: self.buffer(value) if isinstance(value, np.ndarray) else value
+            for name, value in given.items()
+        }
         if launch_plan.workspace:
-            partial = self.empty(launch_plan.workspace, next(iter(views.values())).dtype)
+            partial = self.empty(launch_plan.workspace, next(iter(given.values())).dtype)
             partial.fill(np.nan)
             buffers["partial"] = self.buffer(partial)
         for launch in launch_plan.launches:
@@ -74,10 +77,11 @@ class BufferRunner(Runner):
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
         return cl.Buffer(self.context, flags, hostbuf=memory_of(view))
 
-    def run(self, launch_plan, **views):
-        buffers = super().run(launch_plan, **views)
-        for name, view in views.items():
-            cl.enqueue_copy(self.queue, memory_of(view), buffers[name])
+    def run(self, launch_plan, **given):
+        buffers = super().run(launch_plan, **given)
+        for name, value in given.items():
+            if isinstance(value, np.ndarray):
+                cl.enqueue_copy(self.queue, memory_of(value), buffers[name])
 
 
 def memory_of(view):
@@ -159,77 +163,52 @@ def alignment(*views):
     return pointers & -pointers
 
 
-def check(result, expected, magnitude, k):
-    """Compare with a float64 reference, allowing for the order of the additions."""
-    eps = np.finfo(result.dtype).eps
-    bound = (np.sqrt(k) + 4) * 2 * eps * magnitude
-    assert np.all(np.abs(result - expected) <= bound), np.max(np.abs(result - expected) - bound)
-
-
 def planned(plan, **options):
     """What ``plan`` gives for a target, whose fields are among the options."""
     limits = {name: options.pop(name) for name in Target._fields if name in options}
     return plan(target=Target(**limits), **options)
 
 
-def run_matvec(
-    runner, m, k, batch, dtype, layouts=("row", "row", "row"), offset=0, shared=False, **plan
-):
-    """Run a product, check it and that nothing else was written; return the plan."""
-    _, A = operand(runner, batch, m, k, dtype, layouts[0], offset, shared)
-    _, x = operand(runner, batch, 1, k, dtype, layouts[1], offset)
-    kept, y = operand(runner, batch, 1, m, dtype, layouts[2], offset)
-    fill(A, 1)
-    fill(x, 2)
-    kept.fill(-7)
-    y[...] = np.nan
-    plan = {"multiprocessors": MULTIPROCESSORS, "alignment": alignment(A, x, y)} | plan
-    launch_plan = planned(
-        kernels.plan_matvec,
-        m=m,
-        k=k,
-        batch=batch,
-        dtype=dtype,
-        a_strides=elements(A),
-        x_strides=elements(x)[::2],
-        y_strides=elements(y)[::2],
-        **plan,
-    )
-    runner.run(launch_plan, A=A, x=x, y=y)
-    A, x = A.astype(float), x[:, 0, :, None].astype(float)
-    check(y[:, 0], (A @ x)[..., 0], (abs(A) @ abs(x))[..., 0], k)
-    y[...] = -7
-    assert np.all(kept == -7), "wrote outside y"
-    return launch_plan
+def run_matvec(runner, m, k, batch, dtype, layouts=("row", "row", "row"), *where, **plan):
+    """`run_product` of vectors, which lie in a row each."""
+    shapes, names = ((m, k), (1, k), (1, m)), "Axy"
+    given = kernels.plan_matvec, {"m": m, "k": k}, shapes, names
+    return run_product(runner, given, batch, dtype, layouts, *where, **plan)
 
 
-def run_matmul(
-    runner, m, n, k, batch, dtype, layouts=("row", "row", "row"), offset=0, shared=False, **plan
-):
-    """Run a product, check it and that nothing else was written; return the plan."""
-    _, A = operand(runner, batch, m, k, dtype, layouts[0], offset, shared)
-    _, B = operand(runner, batch, k, n, dtype, layouts[1], offset)
-    kept, C = operand(runner, batch, m, n, dtype, layouts[2], offset)
-    fill(A, 1)
-    fill(B, 2)
+def run_matmul(runner, m, n, k, batch, dtype, layouts=("row", "row", "row"), *where, **plan):
+    """`run_product` of matrices."""
+    shapes, names = ((m, k), (k, n), (m, n)), "ABC"
+    given = kernels.plan_matmul, {"m": m, "n": n, "k": k}, shapes, names
+    return run_product(runner, given, batch, dtype, layouts, *where, **plan)
+
+
+def run_product(runner, given, batch, dtype, layouts, offset=0, shared=False, **plan):
+    """Run a product, check it and that nothing else was written; return the plan.
+
+    Operands whose names are small letters are vectors.
+    """
+    plan_product, sizes, shapes, names = given
+    made = [
+        operand(runner, batch, *shape, dtype, layout, offset, shared and name == "A")
+        for name, shape, layout in zip(names, shapes, layouts, strict=True)
+    ]
+    (kept, _), views = made[-1], [view for _, view in made]
+    for seed, view in enumerate(views[:2], 1):
+        fill(view, seed)
     kept.fill(-7)
-    C[...] = np.nan
-    plan = {"multiprocessors": MULTIPROCESSORS, "alignment": alignment(A, B, C)} | plan
-    launch_plan = planned(
-        kernels.plan_matmul,
-        m=m,
-        n=n,
-        k=k,
-        batch=batch,
-        dtype=dtype,
-        a_strides=elements(A),
-        b_strides=elements(B),
-        c_strides=elements(C),
-        **plan,
-    )
-    runner.run(launch_plan, A=A, B=B, C=C)
+    views[2][...] = np.nan
+    strides = {
+        f"{name.lower()}_strides": elements(view)[:: 1 if name.isupper() else 2]
+        for name, view in zip(names, views, strict=True)
+    }
+    plan = {"multiprocessors": MULTIPROCESSORS, "alignment": alignment(*views)} | plan
+    launch_plan = planned(plan_product, batch=batch, dtype=dtype, **sizes, **strides, **plan)
+    runner.run(launch_plan, **dict(zip(names, views, strict=True)))
+    A, B, C = (v if n.isupper() else v.swapaxes(1, 2) for n, v in zip(names, views, strict=True))
     A, B = A.astype(float), B.astype(float)
-    check(C, A @ B, abs(A) @ abs(B), k)
+    bound = (np.sqrt(A.shape[2]) + 4) * 2 * np.finfo(dtype).eps * (abs(A) @ abs(B))
+    assert np.all(abs(C - A @ B) <= bound), np.max(abs(C - A @ B) - bound)
     C[...] = -7
-    assert np.all(kept == -7), "wrote outside C"
+    assert np.all(kept == -7), f"wrote outside {names[2]}"
     return launch_plan

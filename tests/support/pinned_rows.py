@@ -5,11 +5,6 @@ Run by test_failing_driver.py.
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-import os
-import platform
-
 import failing_driver
 import numpy as np
 from failing_driver import install
@@ -101,24 +96,7 @@ def in_parts(most: int) -> None:
     failing_driver.driver.fail(0)
 
 
-def pages_are_there() -> None:
-    """Several threads touch all of a large array, where there are cores for them."""
-    if tuple(map(int, platform.release().split(".")[:2])) < (5, 14):
-        return
-    cores, os.sched_getaffinity = os.sched_getaffinity, lambda _: range(8)
-    for nbytes in (8 << 20, (9 << 20) + 4097):
-        array = device.pinned(nbytes)
-        begin = array.__array_interface__["data"][0]
-        count = -(-nbytes // mmap.PAGESIZE)
-        found = (ctypes.c_ubyte * count)()
-        start = ctypes.c_void_p(begin // mmap.PAGESIZE * mmap.PAGESIZE)
-        assert not ctypes.CDLL(None).mincore(start, ctypes.c_size_t(nbytes), found)
-        assert sum(page & 1 for page in found) >= count - 1  # the last one may be a part
-    os.sched_getaffinity = cores
-
-
 with device.active():
-    pages_are_there()
     for cuda_copies._PART in (1000, 1024, 4096):
         in_parts(cuda_copies._PART)
 print("right")

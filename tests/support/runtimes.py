@@ -25,6 +25,24 @@ def opencl_device():
     pytest.skip("; ".join(why) or f"no OpenCL device: {INSTALL['opencl']}")
 
 
+EACH_KIND = ["opencl", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def of_kind(kind):
+    """The devices of a kind that tests run on."""
+    if kind == "opencl":
+        return [opencl_device()]
+    return [device for device in devices.available().values() if device.kind == kind]
+
+
+def places():
+    """The CPU and every device, by name."""
+    return [
+        pytest.param(name, marks=[pytest.mark.gpu] if name.startswith("cuda") else [], id=name)
+        for name in ("cpu", *devices.available())
+    ]
+
+
 @cache
 def _simulator():
     """PyOpenCL's device of the simulator, and why it cannot be used."""

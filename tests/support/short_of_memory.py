@@ -67,7 +67,7 @@ each = rng.random((8, 150, 150))
 A, wide = rng.random((700, 150)), rng.random((150, 700))
 v = rng.random(150)
 image, filter = rng.random((500, 300)), np.outer(rng.random(5), rng.random(4))
-tall = image[:490]
+low = image[:60]
 
 
 def in_place():
@@ -91,8 +91,8 @@ called(3 * MB // 2, lambda: hetero.matvec(large, v), False, large @ v)
 for mode in ("full", "same", "valid"):
     right = signal.convolve2d(image, filter, mode)
     called(2 * MB, lambda mode=mode: hetero.convolve2d(image, filter, mode), True, right)
-called(1000, lambda: hetero.matmul(stack, B), False, stack @ B)
-called(1000, lambda: hetero.convolve2d(tall, filter), False, signal.convolve2d(tall, filter))
+called(1000, lambda: hetero.matmul(stack[:2], B), False, stack[:2] @ B)
+called(1000, lambda: hetero.convolve2d(low, filter), False, signal.convolve2d(low, filter))
 
 # Memory that is kept for later calls makes room for others.
 fresh()

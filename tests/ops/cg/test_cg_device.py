@@ -5,11 +5,9 @@ As a script this file is what Oclgrind simulates.
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 
-import compiled
 import numpy as np
 import pytest
 import runtimes
@@ -20,7 +18,6 @@ from hetero import devices
 from hetero.devices import meetings
 from hetero.devices.cuda.cooperative import CooperativeKernel
 from hetero.errors import DeviceError
-from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.common.launch import Target
 from hetero.ops.krylov import cg_device, cg_grids
@@ -40,10 +37,10 @@ class Identity:
         return lambda: self._device.copy(*z, *r, self._nbytes)
 
 
-@pytest.fixture(params=["opencl", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(params=runtimes.EACH_KIND)
 def device(request):
     """A device of each kind that is here."""
-    return runtimes.opencl_device() if request.param == "opencl" else gpus(1)[0]
+    return runtimes.of_kind(request.param)[0]
 
 
 # -- Agreement -----------------------------------------------------------------------------------
@@ -228,41 +225,6 @@ def test_a_device_that_is_waited_for_in_vain(monkeypatch, side):
     assert time.monotonic() - began < 5.0
     monkeypatch.undo()
     assert solve(pair, system, b, x0, rtol=1e-2)[0].status == types.CONVERGED
-
-
-# -- Plans and NVIDIA's compiler -----------------------------------------------------------------
-
-
-def every_launch():
-    """One launch for each binary that plans on a large GPU ask for, but for a sparse matrix's
-    numbers of entries in a row, of which there are four."""
-    launches = []
-    large = Target(132)
-    for dtype, diagonal, aligned in itertools.product(DTYPES, (False, True), (False, True)):
-        options = {"dtype": dtype, "diagonal": diagonal}
-        for rows, lines, columns in ((4096, 1, 4096), (512, 1, 300), (256, 256, 256), (8, 8, 8)):
-            grid = plan_cg_stencil.GridShare(rows, lines, columns, (1.0, float(lines > 1), 1.0))
-            size = {"aligned": aligned}
-            launches += plan_cg_stencil.sweeps(grid, large, **size, **options)[:1]
-        launches += plan_cg.vectors(4096, large, aligned=aligned, **options)[:1]
-        launches += plan_cg.dots(4096, large, dtype=dtype, aligned=aligned)[:1]
-        if aligned:
-            for mean, index in ((5, "int32"), (16, "int64"), (40, "int32"), (300, "int64")):
-                launches += plan_cg.csr(plan_cg.Rows(1000, 1000 * mean, index), large, **options)[
-                    1:
-                ]
-    launches += [plan_cg.ranks(4096, large, dtype=dtype)["ranks_reduce"] for dtype in DTYPES]
-    for dtype, n in itertools.product(DTYPES, (64, 256, 300, 512)):
-        grid = plan_cg_stencil.GridShare(n, 1, n, (1.0, 0.0, 1.0))
-        launches.append(plan_cg_stencil.cooperative(grid, large, dtype=dtype, shared_limit=1 << 17))
-    return {(launch.source, launch.defines): launch for launch in launches}.values()
-
-
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_compiles_without_spills(arch):
-    # In turn: for Hopper half of them, for Ampere a quarter.
-    launches = list(every_launch())[::2] if arch == "sm_90" else list(every_launch())[1::4]
-    assert compiled.spilling(launches, arch) == []
 
 
 # -- Oclgrind ------------------------------------------------------------------------------------

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import runtimes
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
 import hetero
-from hetero import devices
 
 KINDS = ("dense", "csr", "poisson", "operator")
 SIZES = {
@@ -21,13 +21,8 @@ SPACINGS = {"float32": (1e-10, 1e10), "float64": (1e-50, 1e50)}
 
 def places(kind):
     """Where a kind of system can be solved."""
-    names = ["cpu"]
-    if kind != "operator":
-        names += devices.available()
-    return [
-        pytest.param(kind, n, marks=[pytest.mark.gpu] if n.startswith("cuda") else [])
-        for n in names
-    ]
+    found = runtimes.places()[: 1 if kind == "operator" else None]
+    return [pytest.param(kind, *place.values, marks=place.marks) for place in found]
 
 
 PLACES = [place for kind in KINDS for place in places(kind)]

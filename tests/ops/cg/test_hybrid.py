@@ -134,12 +134,3 @@ def test_the_price_of_what_was_measured(on):
     vectors = {way: constants.link("cuda:0", way)(4 * 1024) for way in ("upload", "download")}
     moved = {"upload": matrix} if on == "host" else vectors
     assert found.terms == pytest.approx({**moved, "overhead": 3e-3, "compute": 20 * 1e-4})
-
-
-@pytest.mark.parametrize("device", ["cuda:0", "cuda:1"])
-def test_a_dense_matrix_on_a_device_stays_there(device):
-    shipped, vector = profile.shipped("h200x2"), hetero.spec((16384,), "float32")
-    problem = operands.problem(hetero.spec((16384,) * 2, "float32", on=device), vector)
-    for asked in (None, "cuda:*"):
-        chosen = pricing.price(problem, shipped, shipped.machine(), asked).chosen
-        assert (chosen.device, chosen.method) == (device, "fused")

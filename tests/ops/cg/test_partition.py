@@ -74,22 +74,6 @@ def test_no_stream_stays_recorded(opencl, monkeypatch, fails):
     assert len(began) == (1 if fails == "begin" else 3)
 
 
-def test_what_comes_again_and_again_is_recorded(opencl, monkeypatch):
-    """Where devices meet: the third of equal batches, and what is queued goes part by part."""
-    exchange, started, recorded = Exchange([Part(devices.get(opencl), False) for _ in "ab"]), [], []
-    exchange.meeting = object()
-    for name, part in zip("ab", exchange.parts, strict=True):
-        monkeypatch.setattr(part, "start", lambda *bound, name=name: started.append((name, *bound)))
-    monkeypatch.setattr(exchange, "recorded", lambda work: recorded.append(len(started)) or work)
-    batch = [([["a1"], ["b1"]], ["to b", "to a"]), ([["a2"], ["b2"]], ())]
-    for _ in range(4):
-        with exchange.queued():
-            for launches, moves in batch:
-                exchange.run(launches, moves)
-    assert started == 4 * [("a", "a1", "to b"), ("a", "a2"), ("b", "b1", "to a"), ("b", "b2")]
-    assert recorded == [8]
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("meet", [True, False])
 @pytest.mark.parametrize("parts", [1, 2, 4])

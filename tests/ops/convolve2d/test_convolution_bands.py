@@ -12,9 +12,8 @@ from scipy import signal
 import hetero
 from hetero import devices, registry
 from hetero.moving import pipeline, ranges, streaming
-from hetero.ops.convolve2d import methods
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
-from hetero.pricing import places, shares
+from hetero.pricing import places
 from hetero.profile import inventory
 
 rng = np.random.default_rng(31)
@@ -139,30 +138,6 @@ def test_images_larger_than_the_device(opencl, monkeypatch):
     inventory.changed()
 
 
-def test_values_are_looked_at_before_anything_moves(opencl, monkeypatch, cut_into):
-    """Beside copies that takes longer."""
-    said, device = [], devices.get(opencl)
-    start = type(device).begin_upload
-
-    def looked(views, *given):
-        said.append("look")
-        return True if len(said) % 2 else None  # by the sum then, either way
-
-    def loaded(*given, **options):
-        said.append("load")
-        return start(*given, **options)
-
-    monkeypatch.setattr(methods, "FFT", "direct")  # which looks at no values
-    monkeypatch.setattr(methods, "is_wide", looked)
-    cut_into(1, 20)
-    monkeypatch.setattr(type(device), "begin_upload", loaded)
-    a, b = rng.random((150, 61)), rng.random((6, 5))
-    result = hetero.convolve2d(a, b, "same", "wrap", device=opencl, method="streamed")
-    np.testing.assert_allclose(result, signal.convolve2d(a, b, "same", "wrap"), rtol=1e-13)
-    assert said[:8] == ["look"] * 8
-    assert said.count("look") == 8
-
-
 def test_a_limit_of_memory(opencl):
     """Parts keep to it; where not even rows do, the CPU is planned, and says nothing."""
     a, b = rng.random((300, 70)), rng.random((7, 7))
@@ -175,33 +150,3 @@ def test_a_limit_of_memory(opencl):
             (opencl, method) if method else ("cpu",)
         )
         np.testing.assert_allclose(result, expected, rtol=1e-12)
-
-
-# -- What several devices share --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("shape", "filter_rows", "parts", "along"),
-    [
-        ((100, 40), 3, 2, "rows"),
-        ((100, 40), 50, 2, "rows"),  # 50 rows of the result are made of 99
-        ((100, 40), 101, 2, None),  # of all 100: each would read the whole image
-        ((100, 40), 51, 4, "rows"),
-        ((1, 40), 1, 2, None),
-        ((2, 100, 40), 90, 2, "images"),
-        ((1, 100, 40), 3, 2, "rows"),
-    ],
-)
-def test_what_is_cut_reads_less_than_the_whole(shape, filter_rows, parts, along):
-    image, filter = np.ones(shape), np.ones((filter_rows, 3))
-    problem = hetero.plan("convolve2d", image, filter, mode="same", device="cpu").problem
-    found = shares.cut(problem, parts)
-    assert (found and found[0].axes[found[1]][0]) == along
-    if found is not None:
-        cut, axis = found
-        extent = cut.axes[axis][1]
-        assert extent == (shape[-2] if along == "rows" else shape[0])
-        for begin in range(0, extent, -(-extent // parts)):
-            box = cut.box(axis, begin, min(begin + -(-extent // parts), extent))
-            ((part,),) = cut.arrays(box, (image,))
-            assert part.size < image.size

@@ -55,8 +55,7 @@ def by_cufft(monkeypatch, opencl):
     inventory.changed()
 
 
-@pytest.mark.parametrize("dtype", REAL)
-@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize(("several", "dtype"), [(False, "float32"), (True, "float64")])
 def test_the_kernels_around_cufft(by_cufft, several, dtype, monkeypatch):
     if several:
         monkeypatch.setattr(fft, "weight_on_device", as_many_tiles)

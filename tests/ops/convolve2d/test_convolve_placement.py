@@ -22,11 +22,9 @@ from convolutions import (
 from gpu_libraries import LIBRARIES
 
 import hetero.ops
-from hetero import registry, tables
-from hetero.arrays import describe, spec
-from hetero.errors import MethodNotAvailable
+from hetero import tables
+from hetero.arrays import describe
 from hetero.host import loops
-from hetero.ops.convolve2d.problem import described, window_of
 
 pytestmark = pytest.mark.usefixtures("no_failure")
 
@@ -44,21 +42,6 @@ def test_threads_with_the_choice_left_open():
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))  # the first exception is raised here
-
-
-def test_use():
-    a, b = images((64, 60), "float32"), images((9, 8), "float32")
-    direct = hetero.convolve2d(a, b, device="cpu", method="direct")
-    by_fft = hetero.convolve2d(a, b, device="cpu", method="fft")
-    assert (direct != by_fft).any(), "the methods cannot be told apart"
-    with hetero.use(device="cpu", method="fft"):
-        np.testing.assert_array_equal(hetero.convolve2d(a, b), by_fft)
-        assert hetero.plan("convolve2d", a, b).chosen.method == "fft"
-        with hetero.use(method="direct"):
-            np.testing.assert_array_equal(hetero.convolve2d(a, b), direct)
-        np.testing.assert_array_equal(hetero.convolve2d(a, b, method="direct"), direct)
-    with hetero.use(method="separable"), pytest.raises(MethodNotAvailable):
-        hetero.convolve2d(a, b)
 
 
 def test_device_arrays_come_back_to_their_device(cuda):
@@ -160,24 +143,6 @@ def test_gpu_arrays_that_are_not_finite(library, case):
                 for forced in ({}, {"device": "cuda:0"}):
                     result = on_gpu(hetero.convolve2d(A, B, *options, **forced), library)
                     spreads(result, a, b, *options)
-
-
-def test_a_new_filter_costs_its_spectrum():
-    """On a GPU a small host filter's spectrum is remembered; any other is transformed again."""
-    info = {"kind": "cuda", "memory_bytes": 1 << 36}
-    methods = registry.lookup("convolve2d")
-    method = next(i for i in methods if (i.kind, i.method) == ("cuda", "fft"))
-    image = spec((100, 100), "float32", on="cuda:0").operand()  # one tile
-
-    def work(on, size):
-        filter = spec((size, size), "float32", on=on).operand()
-        window = window_of(image.shape, filter.shape, "same")
-        return method.work(described(image, filter, np.dtype("float32"), window), info)
-
-    remembered, there, large = work("host", 64), work("cuda:0", 64), work("host", 65)
-    assert remembered.calls == 1.0 < there.calls == large.calls
-    assert there.dims[0] == pytest.approx(1.4 * remembered.dims[0], abs=1.0)
-    assert large.dims[0] > 1.3 * remembered.dims[0]
 
 
 @pytest.mark.parametrize("dtypes", [(">f4", ">f4"), ("float32", "float64"), ("int32", ">f8")])

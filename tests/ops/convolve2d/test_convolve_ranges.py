@@ -138,40 +138,9 @@ def test_peaks_of_a_filter_beside_zeros(peaks, boundary):
         assert eps_lost(found, image, filter, *options) < 1e3
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("f", [41, 63])
-def test_ordinary_images_and_filters_are_even(f, dtype):
-    y, x = np.mgrid[:f, :f] - (f - 1) / 2.0
-    gauss = np.exp(-(x * x + y * y + 0.5 * x * y) / (2.0 * (0.15 * f + 0.35) ** 2))
-    filters = rng.random((f, f)), rng.standard_normal((f, f)), gauss, gauss * np.cos(0.4 * x + y)
-    y, x = np.mgrid[:300, :400]
-    photo = 90 + 60 * np.sin(y / 37) * np.cos(x / 23) + 12 * rng.standard_normal(y.shape)
-    images = rng.random(y.shape), rng.standard_normal(y.shape), photo.clip(0, 255).round()
-    for image in (*images, *(np.pad(image, ((67, 50), (61, 90))) for image in images)):
-        for filter in filters:
-            for mode in ("same", "valid", "full"):
-                given = image.astype(dtype), filter.astype(dtype)
-                assert hetero.plan("convolve2d", *given, mode=mode).chosen.method == "fft"
-
-
 # -- Filters of low rank -------------------------------------------------------------------------
 
 GAUSS = np.exp(-(np.arange(-7, 8) ** 2) / 9.0)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("noise", [0.0, 5.0, 30.0, 300.0])
-def test_factors_are_as_close_as_they_promise(noise, dtype):
-    eps, even = np.finfo(dtype).eps, 1.0 + 0.5 * np.cos(np.arange(15))
-    for terms in (1, 2):
-        filter = np.outer(even, even) + (terms - 1) * np.outer(np.arange(15), np.ones(15))
-        filter = filter + noise * eps * filter.mean() * rng.standard_normal(filter.shape)
-        filter = filter.astype(dtype)
-        found = low_rank(filter)
-        assert found is not None or noise
-        if found is not None:
-            made = found[0].T.astype("f8") @ found[1].astype("f8")
-            assert abs(filter - made).sum() <= 2 * eps * abs(filter.astype("f8")).sum() * (1 + 1e-9)
 
 
 def test_no_tap_is_lost_beside_larger_ones():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -49,41 +47,10 @@ def test_threads_compute_what_scipy_does(many_threads, cut, boundary, mode):
         np.testing.assert_allclose(result, expected, rtol=0, atol=1e-12)
 
 
-def test_the_number_of_threads_changes_no_more_than_the_last_bits(cut, monkeypatch):
-    rng = np.random.default_rng(2)
-    image, kernel = rng.random((300, 200)), rng.random((9, 9))
-    fft.on_cpu(window_of(image.shape, kernel.shape, "same"))  # which stays
-    results = []
-    for threads in (1, 2, 5):
-        monkeypatch.setattr(fft, "threads_for", lambda points, cores=None, n=threads: n)
-        results.append(hetero.convolve2d(image, kernel, "same", device="cpu", method="fft"))
-    for other in results[1:]:  # a transform's last bits depend on those done beside it
-        np.testing.assert_allclose(other, results[0], rtol=0, atol=1e-13 * kernel.sum())
-
-
 def test_a_long_line_is_planned_at_once():
     start = time.perf_counter()
     assert fft.on_cpu(window_of((1, 10**8), (1, 9), "same")) is not None
     assert time.perf_counter() - start < 1.0
-
-
-AT_EXIT = """
-import atexit, numpy as np, hetero
-from hetero.ops.convolve2d import fft
-fft.threads_for = lambda points, cores=None: 3
-image, kernel = np.ones((300, 300)), np.ones((3, 3))
-def last():
-    for extent in (30, 300):
-        found = hetero.convolve2d(image[:extent, :extent], kernel, device="cpu", method="fft")
-        print(found[9, 9].round(6))
-last()
-atexit.register(last)
-"""
-
-
-def test_an_exiting_interpreter():
-    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True)
-    assert done.stdout.split() == ["9.0"] * 4, done.stderr
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")

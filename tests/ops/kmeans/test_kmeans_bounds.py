@@ -1,45 +1,26 @@
-"""Hamerly's bounds on the CPU: they hold, they skip rows, and they change no bit of a result."""
+"""Hamerly's bounds on the CPU: they hold, and they change no bit of a result."""
 
 from __future__ import annotations
 
-from itertools import pairwise
-
-import in_bounds
 import numpy as np
 import pytest
 
 from hetero.kernels.cpu.kmeans import BLOCK
-from hetero.ops.kmeans import compiled_cpu
 from hetero.ops.kmeans.compiled_cpu import CompiledRows
 from hetero.ops.kmeans.fit import Fit, fit
 
 
-class Noted(CompiledRows):
-    """With bounds by its own choice (``few`` None), from the first iteration on, or never."""
+class Always(CompiledRows):
+    """With bounds from the first iteration on."""
 
-    few = None
+    few = np.inf
 
     def restart(self, centroids):
         super().restart(centroids)
-        self.looked, self.changed = [], []  # of each iteration; None without bounds
-        if self.few is not None:
-            self._below, self._few = 1.0, self.few
-
-    def assign(self, centroids):
-        fresh, changed = self._bounds is None, super().assign(centroids)
-        used = not fresh or self._bounds is not None
-        self.looked.append(
-            int(self._bounds.looked.sum()) if self._bounds else self.n if used else None
-        )
-        self.changed.append(changed)
-        return changed
+        self._below, self._few = 1.0, self.few
 
 
-class Always(Noted):
-    few = np.inf
-
-
-class Never(Noted):
+class Never(Always):
     few = 0.0
 
 
@@ -62,15 +43,14 @@ def far_from_zero(n, d, k, dtype):
 
 
 def fitted(kind, X, start, iterations, weights=None, tol=1e-4):
-    rows = kind(X, weights)
-    return rows, *fit(rows, Fit(iterations, tol, start.copy()), len(start))
+    return fit(kind(X, weights), Fit(iterations, tol, start.copy()), len(start))
 
 
 def check(X, start, iterations, weights=None):
     """Labels, centroids, inertia and iterations are those of the plain loop."""
-    _, expected, centroids = fitted(Never, X, start, iterations, weights)
-    for kind in (Always, Noted):
-        _, found, means = fitted(kind, X, start, iterations, weights)
+    expected, centroids = fitted(Never, X, start, iterations, weights)
+    for kind in (Always, CompiledRows):
+        found, means = fitted(kind, X, start, iterations, weights)
         np.testing.assert_array_equal(found.labels, expected.labels)
         np.testing.assert_array_equal(means, centroids)
         assert found.run == expected.run
@@ -104,38 +84,3 @@ def test_emptied_clusters():
     start = X[:6].copy()
     start[2:4] += 1e3
     check(X, start, 30)
-
-
-def test_no_loop_leaves_its_arrays():
-    in_bounds.check("""
-from hetero.ops.kmeans import compiled_cpu
-compiled_cpu.compile_clusters(np.dtype("float64"))
-X = np.random.default_rng(0).random((777, 5))
-for k in (1, 7, 65):
-    for least in (0.1, -1.0):
-        compiled_cpu._LEAST = least
-        hetero.kmeans(X, k, n_init=1, max_iter=4, method="lloyd", device="cpu", random_state=0)
-""")
-
-
-def test_rows_are_skipped():
-    X = blobs(20_000, 4, 40, np.float64)
-    rows = fitted(Always, X, X[:60], 40)[0]
-    assert rows.looked[-1] <= 0.02 * len(X) + 8 * compiled_cpu._PARTS
-
-
-def test_bounds_are_used_once_few_rows_change_and_given_up_where_they_skip_nothing():
-    X = blobs(20_000, 4, 256, np.float32)
-    rows = fitted(Noted, X, X[:256], 15, tol=-1.0)[0]
-    first = next(i for i, looked in enumerate(rows.looked) if looked is not None)
-    few = [i for i, changed in enumerate(rows.changed) if changed <= compiled_cpu._MOVED * rows.n]
-    assert first == few[0] + 1 < 8
-    assert None not in rows.looked[first:]
-    X = np.random.default_rng(0).standard_normal((6000, 64)).astype(np.float32)
-    rows = fitted(Noted, X, X[:256], 12, tol=-1.0)[0]
-    used = [looked is not None for looked in rows.looked]
-    tries = [i for i, now in enumerate(used) if now and not used[i - 1]]
-    assert len(tries) > 1
-    for before, again in pairwise(tries):
-        assert used[before : before + 3] == [True, True, False], "two iterations of a try"
-        assert rows.changed[again - 1] <= rows.changed[before] / 2

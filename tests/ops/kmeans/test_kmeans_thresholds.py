@@ -117,23 +117,6 @@ def test_empty_clusters_take_the_farthest_rows(method, count):
     np.testing.assert_allclose(found[0], X[:-count].mean(axis=0))
 
 
-def test_the_same_bits_whatever_the_number_of_threads():
-    import numba
-
-    X = grid_like(30_000, 8, "float32")
-    before, found = numba.get_num_threads(), []
-    try:
-        for threads in (1, before):
-            numba.set_num_threads(threads)
-            found.append(hetero.kmeans(X, 16, random_state=0, max_iter=20, method="lloyd"))
-    finally:
-        numba.set_num_threads(before)
-    (first, labels, info), (second, others, other) = found
-    np.testing.assert_array_equal(first.view(np.int32), second.view(np.int32))
-    np.testing.assert_array_equal(labels, others)
-    assert info["inertia"] == other["inertia"]
-
-
 def test_fits_of_several_threads_and_of_a_forked_child():
     X = grid_like(20_000, 4, "float64")
     expected = hetero.kmeans(X, 8, random_state=0, method="lloyd")[1]
@@ -150,19 +133,6 @@ def test_fits_of_several_threads_and_of_a_forked_child():
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_rows_read_only_by_columns_and_strided():
-    X = grid_like(130, 4, "float64")
-    expected = hetero.kmeans(X, 5, random_state=1, method="lloyd")
-    frozen = X.copy()
-    frozen.flags.writeable = False
-    wide = np.zeros((130, 8))
-    wide[:, ::2] = X
-    for rows in (frozen, np.asfortranarray(X), wide[:, ::2], X.tolist(), X[::-1][::-1]):
-        found = hetero.kmeans(rows, 5, random_state=1, method="lloyd")
-        np.testing.assert_array_equal(found[0], expected[0])
-        np.testing.assert_array_equal(found[1], expected[1])
 
 
 @pytest.mark.parametrize("method", METHODS)

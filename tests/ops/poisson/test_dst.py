@@ -10,7 +10,6 @@ import pytest
 import runtimes
 
 import hetero
-from hetero import devices
 from hetero.devices.cuda import cufft
 from hetero.ops.linear_systems.operators import Poisson
 from hetero.ops.linear_systems.systems import CONVERGED, ROUNDING, Solve, Stencil
@@ -134,14 +133,13 @@ class NumpyTransform:
         self.device.upload(values.view(self.dtype), buffer)
 
 
-@pytest.fixture(params=["opencl", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(params=runtimes.EACH_KIND)
 def place(request):
     """(device, transform)."""
-    if request.param == "opencl":
-        return runtimes.opencl_device(), NumpyTransform
-    if reason := cufft.obstacle():
+    if request.param == "cuda" and (reason := cufft.obstacle()):
         pytest.skip(reason)
-    return devices.get("cuda:0"), cufft.RealTransform
+    transform = NumpyTransform if request.param == "opencl" else cufft.RealTransform
+    return runtimes.of_kind(request.param)[0], transform
 
 
 def solved(place, f, spacing, *tolerances, spoil=None):

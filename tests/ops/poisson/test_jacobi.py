@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 
-import in_bounds
 import numpy as np
 import pytest
-from compiled import spilling
+import runtimes
 
 import hetero
 from hetero import devices
 from hetero.devices.opencl import OpenCLDevice
-from hetero.kernels.common.launch import Target
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.linear_systems.systems import LIMIT, Solve, Stencil
 from hetero.ops.poisson import jacobi
@@ -69,26 +67,16 @@ def test_sweeps_on_the_cpu(shape, dtype):
     check((), shape, dtype)
 
 
-def test_no_sweep_leaves_its_arrays():
-    in_bounds.check("""
-for shape in ((40, 40), (33, 30), (1, 50), (50, 2), (6, 9, 11), (9, 1, 8)):
-    hetero.solve_poisson(np.ones(shape), method="jacobi", device="cpu", maxiter=9)
-""")
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", FLAT, ids=str)
-def test_sweeps_on_devices(opencl, shape, dtype, monkeypatch):
-    check_devices(monkeypatch, [devices.get(opencl)], shape, dtype)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [*FLAT, (700, 1001)], ids=str)
-def test_sweeps_on_gpus(shape, dtype, monkeypatch):
-    found = [d for d in devices.available().values() if d.kind == "cuda"]
+@pytest.mark.parametrize("shape", [*FLAT, "large"], ids=str)
+@pytest.mark.parametrize("kind", runtimes.EACH_KIND)
+def test_sweeps_on_devices(kind, shape, dtype, monkeypatch):
+    if shape == "large":
+        shape = (700, 1001) if kind == "cuda" else (65, 129)
+    found = runtimes.of_kind(kind)
     check_devices(monkeypatch, found, shape, dtype)
-    check_devices(monkeypatch, found[:1], shape, dtype, (4,))
+    if kind == "cuda":
+        check_devices(monkeypatch, found[:1], shape, dtype, (4,))
 
 
 def test_two_contexts(opencl, monkeypatch):
@@ -119,26 +107,7 @@ def check_buffers(device, shape, dtype, offset=0):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(26, 64), (26, 67)], ids=str)
-def test_buffers(opencl, shape, dtype):
-    check_buffers(devices.get(opencl), shape, dtype)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("offset", [0, 8])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(26, 64), (26, 67)], ids=str)
-def test_buffers_on_a_gpu(shape, dtype, offset):
-    check_buffers(devices.get("cuda:0"), shape, dtype, offset)
-
-
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_compiles_without_spills(arch):
-    found = {}
-    for dtype, warps in itertools.product(DTYPES, (True, False)):
-        grid, target = plan_jacobi.GridSlab.of((500, 999), (1.0, 1.0), dtype), Target(132)
-        launches = [plan_jacobi.residual(grid, (0, 500), target)]
-        launches.append(plan_jacobi.change_pitch(grid, 999, 1000, target))
-        target = target._replace(warps=warps)
-        launches += [plan_jacobi.blocked(grid, (0, 500), d, target) for d in plan_jacobi.DEPTHS]
-        found |= {(x.source, x.defines): x for x in launches}  # one for each binary
-    assert spilling(list(found.values())[arch == "sm_90" :: 2], arch) == []  # in turn
+@pytest.mark.parametrize("kind", runtimes.EACH_KIND)
+def test_buffers(kind, shape, dtype):
+    for offset in (0, 8) if kind == "cuda" else (0,):
+        check_buffers(runtimes.of_kind(kind)[0], shape, dtype, offset)

@@ -10,8 +10,6 @@ from __future__ import annotations
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-import compiled
-import in_bounds
 import numpy as np
 import pytest
 import runtimes
@@ -19,9 +17,6 @@ import runtimes
 from hetero import devices
 from hetero.devices import meetings, opencl
 from hetero.errors import DeviceError
-from hetero.kernels import Launch
-from hetero.kernels.common.launch import Target
-from hetero.kernels.multigrid import plan as plan_multigrid
 from hetero.ops.linear_systems.exchange import Exchange
 from hetero.ops.linear_systems.operators import Poisson
 from hetero.ops.linear_systems.systems import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Solve, Stencil
@@ -30,10 +25,7 @@ from hetero.ops.multigrid import grids, multigrid_cpu, multigrid_device
 PLANES = [(128, 128), (97, 113), (127, 127), (101, 3), (40, 530)]
 BOXES = [(32, 30, 29), (5, 40, 71), (33, 33, 33)]
 UNEVEN = [((100, 90), (0.01, 1.0)), ((40, 41, 42), (1.0, 0.3, 3.0)), ((100, 100), (1.0, 0.1))]
-PLACES = [
-    pytest.param(n, marks=[pytest.mark.gpu] if n.startswith("cuda") else [], id=n)
-    for n in ("cpu", *devices.available())
-]
+PLACES = runtimes.places()
 
 
 def on_device(device, call, *arrays):
@@ -75,13 +67,6 @@ def test_convergence_factors(place):
             norms.append(np.linalg.norm(f.ravel() - Poisson(*stencil) @ u.ravel()))
             assert outcome.residual == pytest.approx(norms[-1], rel=1e-6)
         assert (norms[-1] / norms[0]) ** (1 / 4) < most, stencil
-
-
-def test_no_loop_leaves_its_arrays():
-    in_bounds.check("""
-for shape in ((40, 40), (33, 30), (1, 50), (50, 2), (6, 9, 11), (9, 1, 8), (20, 21, 18)):
-    hetero.solve_poisson(np.ones(shape), method="multigrid", device="cpu")
-""")
 
 
 def test_several_tiles_along_y():
@@ -160,14 +145,12 @@ SHARED = [
 ]
 
 
-@pytest.fixture(params=["opencl", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(params=runtimes.EACH_KIND)
 def found(request, monkeypatch):
     """Devices of a kind: one that comes several times, or all there are. They divide three grids
     or so."""
     monkeypatch.setattr(grids, "LEAST_SHARED", 2000)
-    if request.param == "opencl":
-        return [runtimes.opencl_device()]
-    return [d for d in devices.available().values() if d.kind == "cuda"]
+    return runtimes.of_kind(request.param)
 
 
 def together(found, parts, stencil, f, rtol=1e-8, start=None):
@@ -265,20 +248,6 @@ def test_a_device_that_is_waited_for_in_vain(monkeypatch):
 
 
 # -- Compilers and the simulator -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_compiles_without_spills(dtype, arch):
-    files = [("multigrid.cu", (("REAL", {"float32": "float", "float64": "double"}[dtype]),))]
-    files += [(file, files[0][1]) for file in ("multigrid_coarse.cu", "multigrid_squares.cu")]
-    for shape, coarse in (((64, 1, 64), (32, 1, 32)), ((64, 64, 64), (32, 32, 32))):
-        plan = plan_multigrid.plan_sweep(shape, coarse, dtype, Target(132))
-        variants = ((0, False), (0, True), (1, True), (3, False), (3, True))
-        for mode, aligned in variants[arch == "sm_90" :: 2]:  # in turn
-            files.append(("multigrid.cu", plan.defines(aligned, 0, mode)))
-    for file, defines in files:
-        assert compiled.compile_cuda(Launch(file, "", defines, 1, 1, ()), arch) == 0
 
 
 def simulate(case):

@@ -160,9 +160,8 @@ def together(found, parts, stencil, f, rtol=1e-8, start=None):
     return multigrid_device.solve(used, asked, f, u, f.dtype), u
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("parts", "dtype"), [(2, np.float32), (3, np.float64)])
 @pytest.mark.parametrize(("shape", "spacing"), SHARED)
-@pytest.mark.parametrize("parts", [2, 3])
 def test_the_bits_of_one_device(found, parts, shape, spacing, dtype):
     """Three solves: the second one begins with a recorded cycle, the third from another start."""
     stencil, f, u = Stencil(shape, spacing), source(shape, dtype), np.zeros(shape, dtype)
@@ -176,7 +175,7 @@ def test_the_bits_of_one_device(found, parts, shape, spacing, dtype):
         np.testing.assert_array_equal(v, u)
 
 
-@pytest.mark.parametrize("shape", [(33, 70), (40, 32, 32), (32, 6, 20)])
+@pytest.mark.parametrize("shape", [(33, 70), (20, 16, 16), (32, 6, 20)])
 def test_each_of_many_devices_has_planes(found, shape):
     """More devices than a pass has tiles along the first axis, and than a grid has planes for."""
     stencil, f, u = Stencil(shape, (1.0,) * len(shape)), source(shape), np.zeros(shape)

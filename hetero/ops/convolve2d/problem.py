@@ -202,6 +202,7 @@ def checked(
             + hint
         )
     refuse_colour(a.shape)
+    boundary = ALIASES.get(boundary, boundary) if isinstance(boundary, str) else boundary
     is_usual = type(mode) is type(boundary) is str and mode in MODES and boundary in BOUNDARIES
     if not (is_usual and type(fillvalue) in (int, float)):
         if isinstance(mode, str) and mode == "valid":
@@ -260,7 +261,6 @@ def _as_scipy(
     reference = load("scipy.signal").convolve2d
     nothing, one = np.zeros((0, 1), dtypes[0]), np.ones((1, 1), dtypes[1])
     reference(nothing, one, mode, boundary, fillvalue)
-    boundary = ALIASES.get(boundary, boundary)
     if boundary != "fill":
         return boundary, 0
     zero, taps = np.zeros((1, 1), dtypes[0]), np.zeros((1, 2), dtypes[1])

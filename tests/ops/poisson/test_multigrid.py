@@ -194,7 +194,7 @@ def test_zero_and_what_is_not_finite(found):
 
 
 def test_a_hierarchy_is_kept_until_a_device_lets_go_or_fails(found, monkeypatch):
-    made, build, repeat = [], multigrid_device.DeviceHierarchy.__init__, Exchange.repeat
+    made, build, total = [], multigrid_device.DeviceHierarchy.__init__, Exchange.total
 
     def built(self, *given):
         made.append(self)
@@ -208,10 +208,10 @@ def test_a_hierarchy_is_kept_until_a_device_lets_go_or_fails(found, monkeypatch)
             with found[-1].active():
                 found[-1].storage().drop()
         if number == 3:
-            monkeypatch.setattr(Exchange, "repeat", lambda *_: 1 / 0)
+            monkeypatch.setattr(Exchange, "total", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 together(found, 2, stencil, f, 1e-9)
-            monkeypatch.setattr(Exchange, "repeat", repeat)
+            monkeypatch.setattr(Exchange, "total", total)
         np.testing.assert_array_equal(together(found, 2, stencil, f)[1], u)
         assert len(made) >= number
 

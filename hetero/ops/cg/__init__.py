@@ -11,6 +11,7 @@ import numpy as np
 from hetero import registry
 from hetero.arrays import Array, describe, is_device_array
 from hetero.calling import planner
+from hetero.host import pages
 from hetero.imports import load
 from hetero.ops.cg import methods, operands  # the former registers them
 from hetero.ops.cg.operands import from_dims, problem
@@ -24,8 +25,9 @@ from hetero.ops.linear_systems.systems import (
     on_host,
     warn,
 )
-from hetero.pricing.plan import Plan
+from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
+from hetero.registry import Arguments
 from hetero.tables import bind
 
 __all__ = ["OPERATION", "from_dims", "problem", "solve_cg"]
@@ -168,7 +170,13 @@ def _solve(
         x0 = x0.reshape(n)
     on_device = plan.problem.layout == "dense" and is_device_array(A)
     read = (describe(A),) if on_device else ()
-    x, outcome, *_ = execute(plan, Solve(system, rtol, atol, *limits), b, x0, read)
+    asked = Solve(system, rtol, atol, *limits, from_zero=x0 is None)
+    if x0 is None and type(b) is np.ndarray and b.dtype is dtype and _is_plain(plan):
+        b, x = np.ascontiguousarray(b), pages.empty(b.shape, dtype)
+        x[...] = 0.0
+        outcome = plan.chosen.implementation.run((), plan.problem, Arguments((b,), x, asked))
+    else:
+        x, outcome, *_ = execute(plan, asked, b, x0, read)
     norm_b = outcome.right_side
     by_device = norm_b is not None and outcome.status == CONVERGED
     if by_device and type(b) is type(x) is np.ndarray and not on_device:
@@ -180,6 +188,13 @@ def _solve(
         if residual != outcome.residual and not residual <= bound:
             outcome = outcome._replace(status=LIMIT, residual=residual)
     return x, outcome
+
+
+def _is_plain(plan: Plan) -> bool:
+    """Whether a solve on the CPU compiles nothing, and its result is an array of the host."""
+    chosen = plan.chosen
+    is_here = chosen.device == CPU and not plan.kept and plan.problem.next_device is None
+    return is_here and chosen.method == "operator"
 
 
 OPERATION = registry.register_operation(

@@ -162,7 +162,8 @@ def execute(plan: Plan, asked: Solve, b: Any, x0: Any, read: tuple[Operand, ...]
     ``read`` describes device arrays that the system holds.
     """
     execution = load("hetero.calling.execution")
-    asked = asked._replace(from_zero=x0 is None)
+    if asked.from_zero != (x0 is None):
+        asked = asked._replace(from_zero=x0 is None)
     problem, dtype = plan.problem, np.dtype(plan.problem.dtype)
     rhs, operand = b, describe(b)
     if operand.location == HOST or operand.dtype != dtype or not operand.is_c_contiguous():

@@ -97,6 +97,35 @@ def test_every_method_of_every_place_gets_a_model(quick, two, hasty, monkeypatch
     assert shown[-1] == (1.0, "done")
 
 
+def test_kernels_are_compiled_before_any_is_measured(cuda, monkeypatch):
+    """Those of tables by their plans; of solves by one step, where operands are small, whatever
+    fails."""
+    place, ahead, solved = Place(cuda.name, cuda.describe(), (cuda,)), [], []
+    found = [
+        replace(case, checks=0, knots={k: d for k, d in case.knots.items() if max(d) <= 256})
+        for case in cases("convolve2d", "poisson", place=place)
+    ]
+
+    def prepared(case, dims, bench):
+        solved.append((case, dims))
+        raise DeviceError("planted")
+
+    monkeypatch.setattr(type(cuda), "compile_ahead", lambda device, wanted: ahead.extend(wanted))
+    monkeypatch.setattr(calibrate, "prepared", prepared)
+    calibrate.compile_first(found, lambda *_: None)
+    assert "convolve.cu" in {file for file, _ in ahead}
+    assert len(ahead) > 10
+    solves = [case for case in found if case.steps]
+    assert {case for case, _ in solved} == set(solves)
+    nbytes = {
+        (case, dims): case.problem(*dims).inputs[0].nbytes
+        for case in solves
+        for dims in sizes.grid(case.axes)
+    }
+    assert set(solved) == {one for one, size in nbytes.items() if size <= 1 << 22}
+    assert len(solved) < len(nbytes)
+
+
 def test_host_shares_are_of_calls_that_ran_on_the_device(cuda, monkeypatch):
     monkeypatch.setattr(overheads.Bench, "seconds", lambda *_: 1e-9)
     place = Place(cuda.name, cuda.describe(), (cuda,))

@@ -130,7 +130,7 @@ def iterate(
     at_zero: bool | None = None,
     moves: Callable[..., object] | None = None,
 ) -> Outcome:
-    """Solve for a right-hand side whose square is safe to work with.
+    """Solve for a right-hand side; its square neither overflows nor vanishes.
 
     ``of_vectors`` has the functions of `hetero.kernels.cpu.vectors`. b and x may be what else these
     take, if it has ``copy()`` and ``-``. ``true_residual(b, x, residual, bound, norm_b)``: see the

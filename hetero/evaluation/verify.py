@@ -206,7 +206,7 @@ def text(found: Mapping[str, Any]) -> str:
     over = found["chosen_over_best"]
     lines = [
         f"{found['problems']} random problems",
-        f"chosen / best: geometric mean {over['geometric_mean']:.3f}, 95th percentile "
+        f"call / best: geometric mean {over['geometric_mean']:.3f}, 95th percentile "
         f"{over['p95']:.3f}, 99th {over['p99']:.3f}, worst {over['worst']:.3f}",
         *(f"  fastest {count} times: {name}" for name, count in sorted(found["fastest"].items())),
         *errors_text("prediction error", found["prediction_error"], 44),

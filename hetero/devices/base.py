@@ -21,7 +21,7 @@ from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, Copy, begin
 from hetero.host.copying.staging import Ring
 from hetero.kernels.common.launch import Target
-from hetero.kernels.procedure.card import Card, of_limits
+from hetero.kernels.procedure import Card, of_limits
 
 __all__ = ["Copy", "Device", "short_host"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ..procedure.card import Card
+from ..procedure import Card
 from .launch import REAL, Launch, ceil_div, check_dtype
 
 HELD_BYTES = 1 << 16  # of constant memory

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from .. import procedure
 from ..common.ladder import Block, Ladder, Rung, Step, Steps
 from ..common.launch import ELEMENT_BYTES, ceil_div
-from ..procedure import white
-from ..procedure.card import Card
+from ..procedure import Card
 
 __all__ = ["LADDER"]
 
@@ -65,7 +65,7 @@ _RUNGS = (
            "White, listing 5.5", kernel="convolve_unrolled"),
     _tiles(6, "tuned", "the block by White's five steps",
            "a row of taps takes few pieces, and all multiprocessors are full",
-           "White, section 5.1.5", kernel="convolve_unrolled", derive=white.convolution_block),
+           "White, section 5.1.5", kernel="convolve_unrolled", derive=procedure.convolution_block),
 )
 # fmt: on
 LADDER = Ladder("convolution", {rung.name: rung for rung in _RUNGS}, _steps)

@@ -6,7 +6,7 @@ from functools import partial
 
 from ..common.ladder import SHARED_BYTES, Block, Ladder, Rung, Step, Steps
 from ..common.launch import ceil_div
-from ..procedure.card import Card
+from ..procedure import Card
 
 __all__ = ["LADDER"]
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from ..common.ladder import Block, Ladder, Rung, Step, Steps
 from ..common.launch import ELEMENT_BYTES, ceil_div
-from ..procedure.card import Card
+from ..procedure import Card
 
 __all__ = ["LADDER"]
 

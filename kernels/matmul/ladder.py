@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from .. import procedure
 from ..common.ladder import Block, Ladder, Rung, Step, Steps
-from ..procedure import white
-from ..procedure.card import Card
+from ..procedure import Card
 
 __all__ = ["LADDER"]
 
@@ -94,7 +94,7 @@ _RUNGS = (
             "White, listing 4.17", kernel="matmul_unrolled"),
     _column(9, "tuned", "the block and the elements of a thread by White's five steps",
             "multiprocessors are full, and the last wave of blocks is not nearly empty",
-            "White, section 4.5", kernel="matmul_unrolled", derive=white.matmul_block),
+            "White, section 4.5", kernel="matmul_unrolled", derive=procedure.matmul_block),
 )
 # fmt: on
 LADDER = Ladder("matmul", {rung.name: rung for rung in _RUNGS}, _steps)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from .. import procedure
 from ..common.ladder import Block, Ladder, Rung, Step, Steps
-from ..procedure import white
-from ..procedure.card import Card
+from ..procedure import Card
 
 __all__ = ["LADDER"]
 
@@ -58,7 +58,7 @@ _RUNGS = (
             kernel="matvec_unrolled"),
     _square(7, "tuned", "the block by White's five steps",
             "enough loads in flight for each multiprocessor", "White, section 4.5",
-            kernel="matvec_unrolled", derive=white.matvec_block),
+            kernel="matvec_unrolled", derive=procedure.matvec_block),
 )
 # fmt: on
 LADDER = Ladder("matvec", {rung.name: rung for rung in _RUNGS}, _steps)

@@ -16,7 +16,7 @@ from compiled import spilling
 from hetero.errors import MethodNotAvailable
 from hetero.kernels.common.ladder import HELD_BYTES, SHARED_BYTES
 from hetero.kernels.cpu.ladder import LADDERS
-from hetero.kernels.procedure.card import T10, of_attributes
+from hetero.kernels.procedure import CARDS, of_attributes
 from hetero.ladder import running
 from hetero.ladder.families import FAMILIES
 
@@ -81,7 +81,8 @@ def test_compiles_without_spills(arch):
 def test_blocks_are_legal_on_any_card():
     """Whole warps that a block holds, whose tiles fit; and the rung's own is one of them."""
     small = HOPPER._replace(block_threads=256, block_shared=16384)
-    for card, (function, name), dtype in itertools.product((HOPPER, T10, small), RUNGS, DTYPES):
+    cards = HOPPER, CARDS["Tesla T10"], small
+    for card, (function, name), dtype in itertools.product(cards, RUNGS, DTYPES):
         ladder, item = FAMILIES[function].ladder, np.dtype(dtype).itemsize
         rung, blocks = ladder.rungs[name], ladder.blocks(name, dtype, card)
         assert ladder.chosen(name, dtype, card, SIZES[function][0]) in blocks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from fractions import Fraction
 from types import SimpleNamespace
@@ -12,35 +13,29 @@ from test_ladder_kernels import HOPPER
 from hetero.kernels.convolution.ladder import LADDER as CONVOLUTION
 from hetero.kernels.matmul.ladder import LADDER as MATMUL
 from hetero.kernels.matvec.ladder import LADDER as MATVEC
-from hetero.kernels.procedure import metrics
-from hetero.kernels.procedure.card import T10, of_limits
-from hetero.kernels.procedure.metrics import Launch, Resources
+from hetero.kernels.procedure import CARDS, Metrics, of_limits
 
+T10 = CARDS["Tesla T10"]
 SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 WIDTHS = (8, 16, 32, 64, 128, 256, 512)
 BLOCKS = [(x, y) for x in WIDTHS for y in (1, 2, 4, 8, 16, 32, 64) if 16 <= x * y <= 512]
-LAUNCHES = [Launch(gx, gy, x, y) for gx in (1, 7, 64, 500) for gy in (1, 16) for x, y in BLOCKS]
-NEEDS = [Resources(10, 0), Resources(15, 4224), Resources(32, 512), Resources(60, 16384)]
+GRIDS = [(x, y) for x in (1, 7, 64, 500) for y in (1, 16)]
 
 
-@pytest.mark.parametrize("needs", NEEDS)
-def test_3_7_to_3_13(needs):
-    for launch in LAUNCHES:
-        gx, gy, x, y = launch
-        per_sm = min(
-            16384 // (needs.registers * x * y),
-            16384 // needs.shared if needs.shared else 99,
-            8,
-            1024 // (x * y),
-        )
+@pytest.mark.parametrize(("registers", "shared"), [(10, 0), (15, 4224), (32, 512), (60, 16384)])
+def test_3_7_to_3_13(registers, shared):
+    for (gx, gy), (x, y) in itertools.product(GRIDS, BLOCKS):
+        of_shared = 16384 // shared if shared else 99
+        per_sm = min(16384 // (registers * x * y), of_shared, 8, 1024 // (x * y))
         active = min(30 * per_sm, gx * gy)
-        assert metrics.resident_blocks(T10, needs, launch) == per_sm
-        assert metrics.active_blocks(T10, needs, launch) == active
-        assert metrics.active_threads(T10, needs, launch) == active * x * y
-        assert metrics.occupancy(T10, needs, launch) == per_sm * x * y / 1024
-        assert metrics.partitions(T10, needs, launch) == min(min(active, gx) * x / 64, 8)
+        found = Metrics(T10, registers, shared, (gx, gy), (x, y))
+        assert found.resident_blocks == per_sm
+        assert found.active_blocks == active
+        assert found.active_threads == active * x * y
+        assert found.occupancy == per_sm * x * y / 1024
+        assert found.partitions() == min(min(active, gx) * x / 64, 8)
         if active:
-            assert metrics.fragmented_blocks(T10, needs, launch) == gx * gy % active
+            assert found.fragmented_blocks == gx * gy % active
 
 
 def test_4_24():
@@ -56,14 +51,14 @@ def test_4_41():
         y = max(p for p in (1, 2, 4, 8, 16) if p <= upper)  # rounded down (footnote 4)
         assert MATMUL.chosen("tuned", "float32", T10, (n, n, n)) == (8, y, 16)
     for y in (8, 16, 32):  # 4.32
-        assert metrics.active_blocks(T10, Resources(32, 512), Launch(4096, 1024, 8, y)) == 1920 // y
+        assert Metrics(T10, 32, 512, (4096, 1024), (8, y)).active_blocks == 1920 // y
     for n in SIZES:  # 4.34, 4.39
         for y in (8, 16):
-            launch = Launch(n // (8 * y), n // 16, 8, y)
-            if launch.grid_x <= 1920 // y:
-                assert metrics.partitions(T10, Resources(32, 512), launch) == min(n / (64 * y), 8)
+            found = Metrics(T10, 32, 512, (n // (8 * y), n // 16), (8, y))
+            if found.grid[0] <= 1920 // y:
+                assert found.partitions() == min(n / (64 * y), 8)
             left = Fraction(n**2, 128 * y) - n**2 // 245760 * Fraction(1920, y)
-            assert metrics.fragmented_blocks(T10, Resources(32, 512), launch) == left
+            assert found.fragmented_blocks == left
 
 
 def test_5_19():

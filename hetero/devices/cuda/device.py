@@ -16,7 +16,7 @@ from hetero.devices.storage import Storage, allocated, rounded
 from hetero.host.copying import slices
 from hetero.host.copying.copy_jobs import UPLOAD
 from hetero.host.copying.staging import PURPOSE, Ring
-from hetero.kernels.procedure.card import Card, of_attributes
+from hetero.kernels.procedure import Card, of_attributes
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
 _COPY_BYTES = 1 << 30  # PyCUDA counts the bytes of a copy within a device in 32 bits

@@ -1,1 +1,0 @@
-"""White's procedure: execution metrics of a launch, and launch parameters that follow from them."""

@@ -26,11 +26,11 @@ class Family(NamedTuple):
     """A family of kernels.
 
     ``of_size(size)``, of a convolution ``of_size(size, filter)``, gives the dimensions ``dims``;
-    ``operands(random, *dims)`` the buffers by name, of which ``out`` has the result;
-    ``expected(arrays, repeats)`` results by NumPy; ``work(*dims)`` flops, and elements that are
-    moved at least; ``loops(arrays)`` the arguments of the CPU's loops. ``call(arrays, **where)`` is
-    hetero's own function, which makes ``made`` results; ``methods`` are its ways on a device and
-    what is new in them. ``what`` is timed, in ``dtype`` by default.
+    ``operands(random, *dims)`` the buffers by name, as the CPU's loops take them in turn, of which
+    ``out`` has the result; ``expected(arrays, repeats)`` results by NumPy; ``work(*dims)`` flops,
+    and elements that are moved at least. ``call(arrays, **where)`` is hetero's own function, which
+    makes ``made`` results; ``methods`` are its ways on a device and what is new in them. ``what``
+    is timed, in ``dtype`` by default.
     """
 
     ladder: Ladder
@@ -42,7 +42,6 @@ class Family(NamedTuple):
     work: Callable[..., tuple[float, float]]
     call: Callable[..., Any]
     methods: Mapping[str, str]
-    loops: Callable[[Arrays], tuple[Any, ...]] = lambda a: ()
     what: str = "call"
     dtype: str = "float32"
     made: int = 1
@@ -59,23 +58,13 @@ def _filtered(a: Arrays, repeats: int) -> Arrays:
     return {"out": load("scipy.signal").convolve(a["image"], a["taps"][::-1, ::-1], "same")}
 
 
-def _extended(a: Arrays) -> tuple[Any, ...]:
-    """The image with zeros around it, for the CPU's loop."""
-    sides = [(size // 2, (size - 1) // 2) for size in a["taps"].shape]
-    return np.pad(a["image"], sides), a["taps"], a["out"]
-
-
 def _convolved(a: Arrays, **where: Any) -> Any:
     taps = np.ascontiguousarray(a["host"]["taps"][::-1, ::-1])
     return functions.convolve2d(a["image"], taps, "same", **where)
 
 
-def _factor(a: Arrays) -> Any:
-    return a["u"].dtype.type(0.25 / (len(a["u"]) + 1) ** 2)
-
-
 def _swept(a: Arrays, repeats: int) -> Arrays:
-    u, f = a["u"], a["f"] * _factor(a)
+    u, f = a["u"], a["f"] * a["u"].dtype.type(0.25 / (len(a["u"]) + 1) ** 2)
     for _ in range(repeats):
         around = np.pad(u, 1)
         near = around[:-2, 1:-1] + around[2:, 1:-1] + around[1:-1, :-2] + around[1:-1, 2:]
@@ -105,74 +94,47 @@ def _clustered(a: Arrays, **where: Any) -> Any:
     return functions.kmeans(a["X"], len(init), init=init, max_iter=1, tol=0.0, **where)
 
 
+# fmt: off
 FAMILIES = {
     "matmul": Family(
-        matmul.LADDER,
-        ("M", "N", "K"),
-        lambda size: (size, size, size),
+        matmul.LADDER, ("M", "N", "K"), lambda size: (size, size, size),
         lambda random, m, n, k: {"A": random(m, k), "B": random(k, n), "C": 0 * random(m, n)},
-        "C",
-        lambda a, repeats: {"C": a["A"] @ a["B"]},
+        "C", lambda a, repeats: {"C": a["A"] @ a["B"]},
         lambda m, n, k: (2.0 * m * n * k, m * k + k * n + m * n),
         lambda a, **where: functions.matmul(a["A"], a["B"], out=a["C"], **where),
         {"tiled": "tiles chosen for the sizes, from registers", "library": "cuBLAS"},
-        lambda a: (a["A"], a["B"], a["C"]),
     ),
     "matvec": Family(
-        matvec.LADDER,
-        ("M", "K"),
-        lambda size: (size, size),
+        matvec.LADDER, ("M", "K"), lambda size: (size, size),
         lambda random, m, k: {"A": random(m, k), "x": random(k), "y": 0 * random(m)},
-        "y",
-        lambda a, repeats: {"y": a["A"] @ a["x"]},
+        "y", lambda a, repeats: {"y": a["A"] @ a["x"]},
         lambda m, k: (2.0 * m * k, m * k + k + m),
         lambda a, **where: functions.matvec(a["A"], a["x"], out=a["y"], **where),
         {"tiled": "vectors of 16 bytes from memory to registers"},
     ),
     "convolve2d": Family(
-        convolution.LADDER,
-        ("H", "W", "FH", "FW"),
+        convolution.LADDER, ("H", "W", "FH", "FW"),
         lambda size, filter=15: (size, size, filter, filter),
-        lambda random, h, w, *f: {
-            "image": random(h, w),
-            "taps": random(*f),
-            "out": 0 * random(h, w),
-        },
-        "out",
-        _filtered,
-        lambda h, w, fh, fw: (2.0 * h * w * fh * fw, 2 * h * w + fh * fw),
-        _convolved,
-        {"direct": "many results of a thread in registers"},
-        _extended,
+        lambda random, *d: {"image": random(*d[:2]), "taps": random(*d[2:]),
+                            "out": 0 * random(*d[:2])},
+        "out", _filtered, lambda h, w, fh, fw: (2.0 * h * w * fh * fw, 2 * h * w + fh * fw),
+        _convolved, {"direct": "many results of a thread in registers"},
     ),
     "solve_poisson": Family(
-        jacobi.LADDER,
-        ("H", "W"),
-        lambda size: (size, size),
+        jacobi.LADDER, ("H", "W"), lambda size: (size, size),
         lambda random, *dims: {"u": random(*dims), "f": random(*dims), "u_new": 0 * random(*dims)},
-        "u_new",
-        _swept,
-        lambda h, w: (6.0 * h * w, 3 * h * w),
-        _solved,
-        {"jacobi": "several sweeps in one pass over the memory"},
-        lambda a: (a["u"], a["f"], a["u_new"], _factor(a)),
-        "sweep",
-        "float64",
-        _SWEEPS,
+        "u_new", _swept, lambda h, w: (6.0 * h * w, 3 * h * w),
+        _solved, {"jacobi": "several sweeps in one pass over the memory"},
+        "sweep", "float64", _SWEEPS,
     ),
     "kmeans": Family(
-        kmeans.LADDER,
-        ("N", "D", "K"),
-        lambda size: (size, min(64, size), min(64, size)),
-        _rows,
-        "labels",
-        _labelled,
-        lambda n, d, k: (3.0 * n * d * k, n * d + k * d + n),
-        _clustered,
-        {"lloyd": "a whole iteration: labels, sums of clusters, centroids"},
-        what="iteration",
+        kmeans.LADDER, ("N", "D", "K"), lambda size: (size, min(64, size), min(64, size)),
+        _rows, "labels", _labelled, lambda n, d, k: (3.0 * n * d * k, n * d + k * d + n),
+        _clustered, {"lloyd": "a whole iteration: labels, sums of clusters, centroids"},
+        "iteration",
     ),
 }
+# fmt: on
 
 
 def family(function: str) -> Family:
@@ -195,10 +157,8 @@ def problems(
             raise ValueError(f"{name} must be 1 or more, got {', '.join(map(str, given))}")
     if filter is not None and "FH" not in of.dims:
         raise ValueError(f"--filter is of a convolution, not of {of.ladder.family}")
-    if dims is not None:
-        if sizes or filter or len(dims) != len(of.dims):
-            raise ValueError(
-                f"--dims are {','.join(of.dims)}, alone, got {','.join(map(str, dims))}"
-            )
-        return [tuple(dims)]
-    return [of.of_size(n, *([filter] if filter else [])) for n in dict.fromkeys(sizes or usual)]
+    if dims is None:
+        return [of.of_size(n, *([filter] if filter else [])) for n in dict.fromkeys(sizes or usual)]
+    if sizes or filter or len(dims) != len(of.dims):
+        raise ValueError(f"--dims are {','.join(of.dims)}, alone, got {','.join(map(str, dims))}")
+    return [tuple(dims)]

@@ -77,26 +77,24 @@ def probe(
     wanted, own = PROBES[name], running.place_of(device)
     if own is None:
         raise ValueError(f"{name} is a kernel of a device, and 'cpu' runs none")
-    info, clock = own.describe(), own.is_cuda
-    most = _BYTES if clock else _BYTES_OTHERS
+    info, strides = own.describe(), wanted.strides
+    most, rounds = (_BYTES, _ROUNDS) if own.is_cuda else (_BYTES_OTHERS, _ROUNDS_OTHERS)
     nbytes = min(most, 1 << (int(info["memory_bytes"]) // 4).bit_length() - 1)
-    rounds = _ROUNDS if clock else _ROUNDS_OTHERS
     with own.active():
-        data, _owner = own.allocate(nbytes)
+        clock, (data, _owner) = running.Clock(own), own.allocate(nbytes)
         own.fill(data, nbytes)
-        seconds, counts = dict.fromkeys(wanted.strides, math.inf), {}
-        for number in range(_PASSES * len(wanted.strides)):  # other load meets no stride each time
-            stride = wanted.strides[number % len(wanted.strides)]
+        seconds, counts = dict.fromkeys(strides, math.inf), dict.fromkeys(strides, nbytes)
+        for number, stride in enumerate(strides * _PASSES):  # other load meets none each time
             if progress is not None:
-                progress(number / (_PASSES * len(wanted.strides)), f"stride {stride}")
+                progress(number / (_PASSES * len(strides)), f"stride {stride}")
             if wanted.piece:
-                counts[stride], most = nbytes, nbytes // access.BYTES
-                launch = access.strided(wanted.piece, stride, most, own.block_limit)
+                elements = nbytes // access.BYTES
+                launch = access.strided(wanted.piece, stride, elements, own.block_limit)
             else:
                 blocks = _BLOCKS * own.multiprocessors
                 launch, counts[stride] = access.banks(stride, blocks, rounds, own.block_limit)
-            seconds[stride] = min(seconds[stride], running.seconds_of(own, launch, {"data": data}))
-    first = seconds[wanted.strides[0]]
+            seconds[stride] = min(seconds[stride], clock.of_launch(launch, data=data))
+    first = seconds[strides[0]]
     rows = [
         {"stride": n, "seconds": s, "per_second": counts[n] / s, "ratio": s / first}
         for n, s in seconds.items()
@@ -127,10 +125,11 @@ def means(wanted: Probe, rows: Sequence[dict[str, Any]], on_cpu: bool) -> str:
 def text(result: dict[str, Any]) -> str:
     """The figures as a table, and what they mean."""
     per = "GB/s" if PROBES[result["probe"]].piece else "10^9 reads/s"
-    cells = []
-    for row in result["rows"]:
-        rate = rounded(row["per_second"] * 1e-9)
-        cells.append([str(row["stride"]), readable(row["seconds"]), rate, f"{row['ratio']:.2f}"])
+    cells = [
+        [str(row["stride"]), readable(row["seconds"]), rounded(row["per_second"] * 1e-9)]
+        + [f"{row['ratio']:.2f}"]
+        for row in result["rows"]
+    ]
     table = markdown((f"stride of {result['unit']} bytes", "time", per, "times the first"), cells)
     title = f"{result['probe']} on {result['device']} ({result['name']}): {result['summary']}"
     return "\n".join([title, "", *table, "", result["means"]])
@@ -138,12 +137,7 @@ def text(result: dict[str, Any]) -> str:
 
 def draw(result: dict[str, Any], picture: Any) -> None:
     """Draw time over stride on a figure of matplotlib's."""
-    curve = {row["stride"]: row["ratio"] for row in sorted(result["rows"], key=_stride)}
-    over = f"stride, of {result['unit']} bytes"
-    title = f"{result['probe']} on {result['name']}"
-    unit = "times the first"
-    draw_curves(picture.subplots(), title, over, {result["probe"]: curve}, unit=unit)
-
-
-def _stride(row: dict[str, Any]) -> int:
-    return row["stride"]
+    curve = dict(sorted((row["stride"], row["ratio"]) for row in result["rows"]))
+    over, title = f"stride, of {result['unit']} bytes", f"{result['probe']} on {result['name']}"
+    curves = {result["probe"]: curve}
+    draw_curves(picture.subplots(), title, over, curves, unit="times the first")

@@ -1,11 +1,12 @@
-"""A rung at one size on a device, or a loop on the CPU: run, checked, timed; and the roof, the most
-that a device gives, measured by kernels that do one thing."""
+"""A ladder at one size, on a device or on the CPU: run, checked, timed; and the roof, the most that
+a device gives, measured by kernels that do one thing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
 from hetero.evaluation import problems
+from hetero.host import loops as compiled
 from hetero.imports import load
 from hetero.kernels import Launch
 from hetero.kernels.common.ladder import HELD_BYTES, Block, Step, Steps
@@ -24,16 +26,16 @@ from hetero.ladder.families import Arrays, Dims, Family
 from hetero.pricing.plan import CPU
 from hetero.times import readable
 
-_POINT, _SHORT = 0.06, 0.01  # seconds: for one figure by the wall's clock; of a short call
+_POINT = 0.06  # seconds for one figure by the host's clock
 _ROOM, _PLACES = 1 << 28, 8  # bytes of operands at different places, against caches
 _MANY = 1 << 16  # threads: more than there are
 _FLOPS = 1e6  # of the size that is tried first, to see how long others take
 _BLOCKS = 32  # of each multiprocessor, of the kernels of the roof
 _ROUNDS, _ROUNDS_OTHERS = {"cuda": 1 << 12}, 1 << 6
 _COPIED, _COPIED_OTHERS = {"cuda": 1 << 30}, 1 << 26  # bytes, far more than caches hold
-_REPEATS = 16  # other load only adds to them
 _PRODUCT = 1024  # extent of the product that is the CPU's
 TOLERANCE = {"float32": 1e-4, "float64": 1e-11}  # of the largest value expected
+Call = Callable[[int], object]  # ``call(turn)``
 
 
 def place_of(device: str | None) -> Device | None:
@@ -51,47 +53,88 @@ def place_of(device: str | None) -> Device | None:
 
 
 class Clock:
-    """Times calls ``call(turn)`` on a device, which is active, or on the CPU."""
+    """Seconds of calls on a ``device``, which is active, by its own clock; None: on the CPU."""
 
     def __init__(self, device: Device | None) -> None:
-        self._device = device
-        own = device is not None and device.is_cuda
-        self._queue = timing.Queue(device) if own else None
+        self.device = device
+        self._queue = timing.Queue(device) if device is not None and device.is_cuda else None
 
-    def seconds(self, call: Callable[[int], object]) -> float:
-        """Seconds of a call: by the device's own clock where it has one."""
+    def seconds(self, call: Call) -> float:
+        """Of a call; of an OpenCL device by the host's clock."""
         if self._queue is not None:
             return self._queue.quickly(call)
-        return timing.measure(partial(self._wait, call), budget=_POINT, most=30)
+        waited = timing.awaited(partial(call, 0), [self.device] if self.device else [])
+        return timing.measure(waited, budget=_POINT, most=30)
 
-    def once(self, call: Callable[[int], object]) -> float:
-        """Seconds of later calls, by the wall's clock; of a short one the least of some."""
-        self._wait(call)
-        first = timing.once(partial(self._wait, call))
-        more = range(3 if first < _SHORT else 0)
-        return min([first, *(timing.once(partial(self._wait, call)) for _ in more)])
+    def of_launch(self, launch: Launch, **buffers: Any) -> float:
+        """Of a launch; ``"out"`` has up to 8 bytes for each thread."""
+        device = self.device
+        buffers["out"], _owner = device.allocate(8 * launch.grid * launch.block)
+        kernel = device.build(launch.source, launch.kernel, launch.defines)
+        arguments = [buffers[a] if type(a) is str else a for a in launch.arguments]
+        return self.seconds(lambda _: device.launch(kernel, launch.grid, launch.block, arguments))
 
-    def _wait(self, call: Callable[[int], object]) -> None:
-        call(0)
-        if self._device is not None:
-            self._device.synchronize()
+
+class OnCpu:
+    """A family's loops at one size; those that run on threads on some numbers of them, or all."""
+
+    def __init__(self, of: Family, dims: Dims, dtype: str, threads: Sequence[int] = ()) -> None:
+        found = load("hetero.kernels.cpu.ladder").LADDERS.get(of.ladder.family, ())
+        if not found:
+            family = of.ladder.family
+            raise ValueError(f"{family} has no loops on {CPU!r}: its kernels are a device's")
+        self.of, self.dims, self.dtype, self._threads = of, dims, dtype, threads
+        self.rungs, self.methods = {loop.name: loop for loop in found}, dict[str, str]()
+        self.arrays = of.arrays(dtype, dims)
+
+    def resized(self, dims: Dims) -> OnCpu:
+        """The same at another size."""
+        return OnCpu(self.of, dims, self.dtype)
+
+    def variants(self, name: str) -> list[dict[str, Any]]:
+        """How a loop is called, by the options of `prepared`."""
+        several = self._threads if self.rungs[name].threads else ()
+        return [{"threads": number} for number in several or (None,)]
+
+    def obstacle(self, name: str) -> str | None:
+        """Why a loop cannot do this size; None where it can."""
+        return compiled.obstacle()
+
+    def prepared(self, name: str, threads: int | None = None) -> Call:
+        """A loop as a call."""
+        loop, given = self.rungs[name], tuple(self.arrays.values())
+        if loop.threads:
+            given = (load("hetero.host.threads").team_for(threads or _MANY, 1), *given)
+
+        def call(turn: int) -> None:
+            self.arrays[self.of.out][...] = 0
+            loop.run(*given)
+
+        return call
 
 
 class OnDevice:
-    """A family's rungs at one size on an active device."""
+    """A family's rungs, and hetero's own methods, at one size on an active device."""
 
     def __init__(self, device: Device, of: Family, dims: Dims, dtype: str) -> None:
         self.device, self.of, self.dims, self.dtype = device, of, dims, dtype
+        self.rungs, self.methods = of.ladder.rungs, of.methods
         self.arrays, self.card = of.arrays(dtype, dims), device.card()
         nbytes = sum(array.nbytes for array in self.arrays.values())
         places = max(1, min(_PLACES, _ROOM // nbytes)) if device.is_cuda else 1
         self._owner = Workspace(device, "ladder")
-        self._sets = [{n: self._up(a) for n, a in self.arrays.items()} for _ in range(places)]
+        self._sets = [
+            {name: self._owner.upload(array) for name, array in self.arrays.items()}
+            for _ in range(places)
+        ]
 
-    def _up(self, array: np.ndarray) -> Any:
-        buffer = self._owner.allocate(array.nbytes)
-        self.device.upload(array, buffer)
-        return buffer
+    def resized(self, dims: Dims) -> OnDevice:
+        """The same at another size."""
+        return OnDevice(self.device, self.of, dims, self.dtype)
+
+    def variants(self, name: str) -> list[dict[str, Any]]:
+        """How a rung is launched, by the options of `prepared`."""
+        return [{"block": self.chosen(name)}]
 
     def chosen(self, name: str) -> Block:
         """The block that a rung is launched with."""
@@ -100,7 +143,12 @@ class OnDevice:
     def steps(self, name: str, block: Block | None = None) -> Steps:
         """The launches of a rung, by default with its own block."""
         given = block or self.chosen(name), self.dtype, self.card, *self.dims
-        return self.of.ladder.steps(self.of.ladder, self.of.ladder.rungs[name], *given)
+        return self.of.ladder.steps(self.of.ladder, self.rungs[name], *given)
+
+    def compile_ahead(self, *given: tuple[Any, ...]) -> None:
+        """Compile what `steps` gives for some arguments."""
+        launches = [step.launch for one in given for step in self.steps(*one).launches]
+        self.device.compile_ahead([(launch.source, launch.defines) for launch in launches])
 
     def obstacle(self, name: str) -> str | None:
         """Why a rung cannot do this size; None where it can."""
@@ -113,8 +161,8 @@ class OnDevice:
             nbytes = share * columns * np.dtype(self.dtype).itemsize
         return f"{nbytes} bytes do not fit in the {most} of {what}" if nbytes > most else None
 
-    def prepared(self, name: str, block: Block | None = None) -> Callable[[int], None]:
-        """A rung as ``call(turn)``, what is made once before done."""
+    def prepared(self, name: str, block: Block | None = None) -> Call:
+        """A rung as a call, what is made once before done."""
         steps = self.steps(name, block)
         scratch = {n: self._owner.allocate(nbytes) for n, nbytes in steps.scratch.items()}
         sets = [buffers | scratch for buffers in self._sets]
@@ -150,7 +198,7 @@ class OnDevice:
 
     def check(self, name: str, block: Block | None = None) -> None:
         """ValueError where a rung's results differ from NumPy's by more than rounding."""
-        expected = self.of.expected(self.arrays, self.of.ladder.rungs[name].repeats)
+        expected = self.of.expected(self.arrays, self.rungs[name].repeats)
         self.prepared(name, block)(0)
         for result, value in expected.items():
             found = np.zeros_like(value)
@@ -159,8 +207,8 @@ class OnDevice:
             if not worst <= TOLERANCE[self.dtype]:
                 raise ValueError(f"{name}'s {result} is wrong by {worst:.2g} of the largest value")
 
-    def method(self, name: str) -> Callable[[int], object]:
-        """A method of hetero's on arrays of the device, as ``call(turn)``."""
+    def method(self, name: str) -> Call:
+        """A method of hetero's on arrays of the device, as a call."""
         there: Arrays = {"host": self.arrays}
         for key, host in self.arrays.items():
             there[key], buffer = self.device.new_array(host.shape, host.dtype)
@@ -168,85 +216,42 @@ class OnDevice:
         return lambda turn: self.of.call(there, device=self.device.name, method=name)
 
 
-def on_cpu(of: Family, arrays: Arrays, loop: Any, threads: int | None = None) -> Callable[..., Any]:
-    """A loop of the CPU as ``call(turn)``, on some threads or all."""
-    given = of.loops(arrays)
-    if loop.threads:
-        given = (load("hetero.host.threads").team_for(threads or _MANY, 1), *given)
-
-    def call(turn: int) -> None:
-        arrays[of.out][...] = 0
-        loop.run(*given)
-
-    return call
-
-
-def too_long(dims: Dims, limit: float, of: Family, once: Callable[[Dims], float]) -> str | None:
+def too_long(of: Family, dims: Dims, limit: float, seconds: Callable[[Dims], float]) -> str | None:
     """Why a size would take too long, by sizes that double: each shows how long the next takes."""
     sizes = [dims]
-    while of.work(*sizes[-1])[0] > _FLOPS and max(sizes[-1]) > 1:
-        sizes.append(tuple(max(1, size // 2) for size in sizes[-1]))
+    while of.work(*sizes[0])[0] > _FLOPS and max(sizes[0]) > 1:
+        sizes.insert(0, tuple(max(1, size // 2) for size in sizes[0]))
     flops = [of.work(*size)[0] for size in sizes]
-    for at in range(len(sizes) - 1, 0, -1):
-        rate = once(sizes[at]) / flops[at]
-        if rate * flops[at - 1] > limit:
-            return f"would take about {readable(rate * flops[0])}"
-        if rate * flops[0] < limit / 8:  # and less than that, since small sizes are slow
-            return None
+    for at, (here, following) in enumerate(pairwise(flops)):
+        rate = seconds(sizes[at]) / here
+        if rate * following > limit:
+            return f"would take about {readable(rate * flops[-1])}"
+        if rate * flops[-1] < limit / 8:  # and less than that, since small sizes are slow
+            break
     return None
 
 
-# -- The roof --------------------------------------------------------------------------------------
-
-
-def roof(device: Device | None, dtype: str) -> dict[str, Any]:
-    """The most that a device, which is active, or the CPU gives: flops_per_second, by arithmetic on
-    registers alone or a product by BLAS, as ``how`` says; bytes_per_second, read and written by a
-    copy in its memory.
+def roof(clock: Clock, dtype: str) -> Mapping[str, Any]:
+    """The most that a clock's device gives: flops_per_second, by arithmetic on registers alone or
+    a product by BLAS, as ``how`` says; bytes_per_second, read and written by a copy in its memory.
 
     A method takes at least the longer of the times of its flops and of its bytes, its roof
     (S. Williams, A. Waterman, D. Patterson, "Roofline", Commun. ACM 52 (2009), 65-76).
     """
-
-    def found(flops: float, nbytes: float, how: str) -> dict[str, Any]:
-        return {"flops_per_second": flops, "bytes_per_second": nbytes, "how": how}
-
+    device, nbytes = clock.device, _COPIED_OTHERS
     if device is None:
         A = np.random.default_rng(0).random((_PRODUCT, _PRODUCT), np.float32).astype(dtype)
-        source = np.ones(_COPIED_OTHERS // A.itemsize, dtype)
-        target, C = np.ones_like(source), np.empty_like(A)
-        calls = (lambda: np.dot(A, A, out=C)), (lambda: np.copyto(target, source))
-        product, copy = (min(timing.once(call) for _ in range(_REPEATS + 1)) for call in calls)
-        rates = 2.0 * _PRODUCT**3 / product, 2 * source.nbytes / copy
-        return found(*rates, "a product by BLAS")
-    blocks = _BLOCKS * device.multiprocessors
-    rounds = _ROUNDS.get(device.kind, _ROUNDS_OTHERS)
-    kernels = peaks(dtype, blocks, rounds, device.block_limit, device.capability)
-    rates = {how: flops / seconds_of(device, launch) for how, (launch, flops) in kernels.items()}
-    how = max(rates, key=lambda name: rates[name])
-    nbytes = _COPIED.get(device.kind, _COPIED_OTHERS)
-    (source, _first), (target, _second) = device.allocate(nbytes), device.allocate(nbytes)
-    device.fill(source, nbytes)
-    copied = _least(device, lambda: device.copy(target, source, nbytes))
-    return found(rates[how], 2 * nbytes / copied, how)
-
-
-def seconds_of(device: Device, launch: Launch, buffers: Mapping[str, Any] | None = None) -> float:
-    """Seconds of a launch on an active device; ``"out"`` has up to 8 bytes for each thread."""
-    out, _owner = device.allocate(8 * launch.grid * launch.block)
-    known = {**(buffers or {}), "out": out}
-    kernel = device.build(launch.source, launch.kernel, launch.defines)
-    arguments = [known[a] if type(a) is str else a for a in launch.arguments]
-    return _least(device, lambda: device.launch(kernel, launch.grid, launch.block, arguments))
-
-
-def _least(device: Device, run: Callable[[], object]) -> float:
-    """Seconds on the device's clock, the fewest of some; the first run does not count."""
-    run()
-    device.synchronize()
-    taken = []
-    for _ in range(_REPEATS):
-        begin = device.event()
-        run()
-        taken.append(device.elapsed(begin, device.event()))
-    return min(taken)
+        C, source, target = np.empty_like(A), np.ones(nbytes, np.uint8), np.ones(nbytes, np.uint8)
+        product = clock.seconds(lambda _: np.dot(A, A, out=C))
+        rates = {"a product by BLAS": 2.0 * _PRODUCT**3 / product}
+        copied = clock.seconds(lambda _: np.copyto(target, source))
+    else:
+        blocks, nbytes = _BLOCKS * device.multiprocessors, _COPIED.get(device.kind, nbytes)
+        rounds = _ROUNDS.get(device.kind, _ROUNDS_OTHERS)
+        kernels = peaks(dtype, blocks, rounds, device.block_limit, device.capability)
+        rates = {how: flops / clock.of_launch(launch) for how, (launch, flops) in kernels.items()}
+        (source, _first), (target, _second) = device.allocate(nbytes), device.allocate(nbytes)
+        device.fill(source, nbytes)
+        copied = clock.seconds(lambda _: device.copy(target, source, nbytes))
+    how = max(rates, key=rates.__getitem__)
+    return {"flops_per_second": rates[how], "bytes_per_second": 2 * nbytes / copied, "how": how}

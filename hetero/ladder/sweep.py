@@ -77,30 +77,29 @@ def _swept(ground: OnDevice, method: str, clock: Clock) -> dict[str, Any]:
     """Each block timed."""
     if (reason := ground.obstacle(method)) is not None:
         raise ValueError(f"{method} cannot be swept at {by(ground.dims)}: {reason}")
-    ladder, own, rows = ground.of.ladder, ground.chosen(method), []
-    repeats, (flops, _) = ladder.rungs[method].repeats, ground.of.work(*ground.dims)
-    blocks = ladder.blocks(method, ground.dtype, ground.card)
-    launches = [step.launch for b in blocks for step in ground.steps(method, b).launches]
-    ground.device.compile_ahead([(launch.source, launch.defines) for launch in launches])
+    blocks = ground.of.ladder.blocks(method, ground.dtype, ground.card)
+    repeats, (flops, _) = ground.rungs[method].repeats, ground.of.work(*ground.dims)
+    ground.compile_ahead(*((method, block) for block in blocks))
+    rows: list[dict[str, Any]] = []
     for block in blocks:
-        failed: dict[Any, str] = {}
-        one: dict[str, Any] = {"block": list(block), "grid": _grid(ground, method, block)}
-        with leaving_out(block, failed):
-            one["seconds"] = clock.seconds(ground.prepared(method, block)) / repeats
-            one["flops_per_second"] = flops / one["seconds"]
-        rows.append(one if not failed else {**one, "reason": failed[block]})
-    timed = [one for one in rows if "seconds" in one]
+        failed: dict[str, str] = {}
+        rows.append({"block": list(block), "grid": _grid(ground, method, block)})
+        with leaving_out("reason", failed):
+            seconds = clock.seconds(ground.prepared(method, block)) / repeats
+            rows[-1] |= {"seconds": seconds, "flops_per_second": flops / seconds}
+        rows[-1] |= failed
+    timed = {tuple(one["block"]): one["seconds"] for one in rows if "seconds" in one}
     if not timed:
         raise ValueError(f"no block of {method} runs: {rows[0]['reason']}")
-    best = min(timed, key=lambda one: one["seconds"])
-    taken = next((one["seconds"] for one in timed if one["block"] == list(own)), None)
-    sizes = {"dims": list(ground.dims), "blocks": rows, "best": best["block"], "chosen": list(own)}
-    return {**sizes, "distance": None if taken is None else taken / best["seconds"] - 1.0}
+    best, own = min(timed, key=timed.__getitem__), ground.chosen(method)
+    distance = timed[own] / timed[best] - 1.0 if own in timed else None
+    found = {"dims": list(ground.dims), "blocks": rows, "best": list(best), "chosen": list(own)}
+    return found | {"distance": distance}
 
 
 def _grid(ground: OnDevice, method: str, block: Block) -> list[int]:
     """Blocks along x and y."""
-    wide, _ = ground.of.ladder.rungs[method].tile(block)
+    wide, _ = ground.rungs[method].tile(block)
     along = 1 if wide == 1 else -(-ground.dims[1] // wide)
     return [along, ground.steps(method, block).launches[-1].launch.grid // along]
 
@@ -120,18 +119,17 @@ def groups(sizes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         for given in [(*one["grid"], *one["block"][:2])]
     ]
 
-    def difference(names: Sequence[str]) -> float:
+    def difference(*names: str) -> float:
         grouped: dict[str, list[float]] = {}
         for seconds, given in rows:
             grouped.setdefault(str([given[name] for name in names]), []).append(seconds)
         return 100 * fmean(max(times) / min(times) - 1.0 for times in grouped.values())
 
-    used = ["n"]
-    found = [{"by": [*used], "percent": difference(used)}]
+    used, found = ["n"], [{"by": ["n"], "percent": difference("n")}]
     while len(used) < len(_PARAMETERS):
         left = [name for name in _PARAMETERS if name not in used]
-        used.append(min(left, key=lambda name: difference([*used, name])))
-        found.append({"by": [*used], "percent": difference(used)})
+        used.append(min(left, key=lambda name: difference(*used, name)))
+        found.append({"by": [*used], "percent": difference(*used)})
     return found
 
 
@@ -145,11 +143,12 @@ def text(found: dict[str, Any], every: bool = False) -> str:
         best, own = order[0]["seconds"], size["chosen"]
         shown = timed if every else order[:_SHOWN]
         shown = shown + [one for one in order if one["block"] == own and one not in shown]
-        cells = []
-        for one in shown:
-            rate, mark = rounded(1e-9 * one["flops_per_second"]), "its own" * (one["block"] == own)
-            cells.append([*map(str, one["block"]), str(_threads(one)), readable(one["seconds"])])
-            cells[-1] += [f"{one['seconds'] / best:.3f}", rate, mark]
+        cells = [
+            [*map(str, one["block"]), str(_threads(one)), readable(one["seconds"])]
+            + [f"{one['seconds'] / best:.3f}", rounded(1e-9 * one["flops_per_second"])]
+            + ["its own" * (one["block"] == own)]
+            for one in shown
+        ]
         ran = f"{len(timed)} of {len(size['blocks'])} blocks run"
         lines += ["", f"{by(size['dims'])}: {ran}", *markdown(head, cells)]
         far = size["distance"]
@@ -172,11 +171,10 @@ def draw(found: dict[str, Any], picture: Any) -> None:
     title = f"{found['operation']} {by(size['dims'])} by {found['method']}, time / best"
     best = min(one["seconds"] for one in timed)
     if {one["block"][1] for one in timed} == {1}:
-        totals = sorted({_threads(one) for one in timed})
-        curve = {
-            n: fmean(one["seconds"] / best for one in timed if _threads(one) == n) for n in totals
-        }
-        curves = {"mean of all blocks": curve}
+        times: dict[int, list[float]] = {}
+        for one in sorted(timed, key=_threads):
+            times.setdefault(_threads(one), []).append(one["seconds"] / best)
+        curves = {"mean of all blocks": {n: fmean(some) for n, some in times.items()}}
         draw_curves(picture.subplots(), title, "threads in all", curves, unit="time / best")
         return
     picture.suptitle(title)

@@ -8,11 +8,10 @@ because an index could be negative and count from the end.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from hetero.host.threads import ALONE, compiled, helper, no_overlap, part
-
-__all__ = ["LADDERS", "Loop"]
 
 DEPTH, WIDTH = 64, 512  # of a tile of B: 256 KiB in float64, a part of a core's own cache
 
@@ -26,7 +25,9 @@ class Loop(NamedTuple):
     adds: str
     seed: str
     run: Callable[..., None]
-    threads: bool = False  # whether several threads run it
+    threads: bool = False  # whether several threads run it: a team, its first argument
+    instead_of: str = ""
+    repeats: int = 1
 
 
 # -- C = A B: A of m x k, B of k x n; C holds zeros. 2 m n k flops. --------------------------------
@@ -59,44 +60,35 @@ def matmul_reordered(A, B, C):
         _add_rows(A[i], B, C[i], 0)
 
 
-@helper
-def _blocked(A, B, C):
+@part
+def _tiles(start, stop, A, B, C):
+    """Tiles of B, each for all of these rows of A while it is in the cache."""
+    no_overlap()
     for q in range(0, B.shape[0], DEPTH):
         for j in range(0, B.shape[1], WIDTH):
-            for i in range(A.shape[0]):
+            for i in range(start, stop):
                 _add_rows(A[i, q : q + DEPTH], B[q : q + DEPTH], C[i, j : j + WIDTH], j)
 
 
 @compiled
-def matmul_blocked(A, B, C):
-    """Tiles of B, each of which serves all rows of A while it is in the cache."""
-    _blocked(A, B, C)
-
-
-@part
-def _matmul_rows(start, stop, A, B, C):
-    no_overlap()
-    _blocked(A[start:stop], B, C[start:stop])
-
-
-@compiled
-def matmul_parallel(team, A, B, C):
+def matmul_tiles(team, A, B, C):
     """A range of the rows of A and of C for each thread."""
-    _matmul_rows(team, A.shape[0], (A, B, C))
+    _tiles(team, A.shape[0], (A, B, C))
 
 
-# -- out[i, j] = sum of taps[u, v] image[i + u, j + v], the image extended; out holds zeros. -------
+# -- out[i, j] = sum of taps[u, v] image[i + u - top, j + v - left]; out holds zeros. --------------
 
 
 @compiled
 def convolution_sequential(image, taps, out):
-    """One result after another, the sum over its taps: 2 flops for each."""
-    for i in range(out.shape[0]):
-        for j in range(out.shape[1]):
-            total = out[i, j]
-            for u in range(taps.shape[0]):
-                for v in range(taps.shape[1]):
-                    total += taps[u, v] * image[i + u, j + v]
+    """One result after another, the sum over its taps that meet the image: 2 flops for each."""
+    (rows, columns), (high, wide) = image.shape, taps.shape
+    for i in range(rows):
+        for j in range(columns):
+            top, left, total = i - high // 2, j - wide // 2, out[i, j]
+            for u in range(max(0, -top), min(high, rows - top)):
+                for v in range(max(0, -left), min(wide, columns - left)):
+                    total += taps[u, v] * image[top + u, left + v]
             out[i, j] = total
 
 
@@ -104,11 +96,12 @@ def convolution_sequential(image, taps, out):
 
 
 @part
-def _sweep_rows(start, stop, u, f, u_new, factor):
+def _sweep(start, stop, u, f, u_new):
     """Each point looks whether it has its four neighbours."""
     no_overlap()
     rows, columns = u.shape
     quarter = u.dtype.type(0.25)
+    factor = u.dtype.type(0.25 / (rows + 1) ** 2)
     for r in range(start, stop):
         for c in range(columns):
             total = u.dtype.type(0)
@@ -124,15 +117,9 @@ def _sweep_rows(start, stop, u, f, u_new, factor):
 
 
 @compiled
-def jacobi_sequential(u, f, u_new, factor):
-    """One point after another, by a team of one."""
-    _sweep_rows(ALONE, u.shape[0], (u, f, u_new, factor))
-
-
-@compiled
-def jacobi_parallel(team, u, f, u_new, factor):
+def jacobi_sweep(team, u, f, u_new):
     """A range of the rows for each thread."""
-    _sweep_rows(team, u.shape[0], (u, f, u_new, factor))
+    _sweep(team, u.shape[0], (u, f, u_new))
 
 
 # Family -> its loops, in their order.
@@ -144,9 +131,9 @@ LADDERS = {
         Loop(2, "reordered", "i-k-j, a row of C is a sum of rows of B", "lines of B, and vectors",
              "Jensen, project 1 (mkn)", matmul_reordered),
         Loop(3, "blocked", "tiles of B, each for all rows of A", "B comes from the core's cache",
-             "Jensen, project 1 (blocking)", matmul_blocked),
+             "Jensen, project 1 (blocking)", partial(matmul_tiles, ALONE)),
         Loop(4, "parallel", "a range of rows for each thread", "as many times as cores",
-             "the book, OpenMP", matmul_parallel, threads=True),
+             "the book, OpenMP", matmul_tiles, threads=True),
     ),
     "convolution": (
         Loop(1, "sequential", "one result after another", "nothing: the definition",
@@ -154,9 +141,9 @@ LADDERS = {
     ),
     "jacobi": (
         Loop(1, "sequential", "one point after another", "the method is right",
-             "Jensen, figure 7", jacobi_sequential),
+             "Jensen, figure 7", partial(jacobi_sweep, ALONE)),
         Loop(2, "parallel", "a range of rows for each thread", "up to the memory's bandwidth",
-             "Jensen, figure 7 (OpenMP)", jacobi_parallel, threads=True),
+             "Jensen, figure 7 (OpenMP)", jacobi_sweep, threads=True),
     ),
 }
 # fmt: on

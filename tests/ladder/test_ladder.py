@@ -15,8 +15,7 @@ from hetero.ladder.families import FAMILIES
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    monkeypatch.setattr(running, "_POINT", 1e-3)
-    for name, value in (("_REPEATS", 1), ("_ROUNDS_OTHERS", 1), ("_COPIED_OTHERS", 1 << 20)):
+    for name, value in (("_POINT", 1e-3), ("_ROUNDS_OTHERS", 1), ("_COPIED_OTHERS", 1 << 20)):
         monkeypatch.setattr(running, name, value)
 
 
@@ -63,8 +62,8 @@ def test_what_takes_long_or_fails_is_left_out(data, place, monkeypatch):
     """By what `too_long` says with the command's limit; the others are timed."""
     prepared = running.OnDevice.prepared
 
-    def too_long(dims, limit, of, once):
-        assert once((8, 8, 8)) > 0
+    def too_long(of, dims, limit, seconds):
+        assert seconds((8, 8, 8)) > 0
         return f"would take about {limit} s" if dims[0] > 40 else None
 
     def or_fails(ground, name, block=None):

@@ -116,13 +116,14 @@ def test_what_does_not_fit_is_left_out(device):
 def test_loops_of_the_cpu(family, number, dtype):
     function, of = next(one for one in FAMILIES.items() if one[1].ladder.family == family)
     for dims in SIZES[function]:
-        arrays, loop = of.arrays(dtype, dims), LADDERS[family][number]
-        expected = of.expected(arrays, 1)[of.out]
-        call = running.on_cpu(of, arrays, loop, 1 if loop.threads else None)
+        ground = running.OnCpu(of, dims, dtype)
+        name = [*ground.rungs][number]
+        expected = of.expected(ground.arrays, 1)[of.out]
+        call = ground.prepared(name, 1 if ground.rungs[name].threads else None)
         for _ in range(2):  # results are zeroed before
             call(0)
         bound = running.TOLERANCE[dtype] * np.abs(expected).max()
-        np.testing.assert_allclose(arrays[of.out], expected, rtol=0, atol=bound)
+        np.testing.assert_allclose(ground.arrays[of.out], expected, rtol=0, atol=bound)
 
 
 # -- Oclgrind --------------------------------------------------------------------------------------

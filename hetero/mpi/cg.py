@@ -9,7 +9,7 @@ import numpy as np
 
 from hetero.imports import load
 from hetero.mpi import solving
-from hetero.mpi.products import DenseRows, sparse_rows
+from hetero.mpi.products import DenseRows, Rows, sparse_rows
 from hetero.mpi.ranks import Ranks
 from hetero.mpi.solving import checked_array, checked_vector
 from hetero.ops.linear_systems.systems import checked_limit, checked_tolerance, real_dtype, warn
@@ -120,8 +120,11 @@ def solve_cg(
                     inverse = np.ascontiguousarray(1.0 / diagonal, b.dtype)
 
         known = {name: facts[name] for name in ("columns", "layout", "dtype")}
-        kind, place = (DenseRows, "cpu") if facts["layout"] == "dense" else (sparse_rows, device)
-        given = ranks, ranks.agreed(kind, ranks, starts, matrix), b, x, goal, known, place
+        if isinstance(matrix, np.ndarray):
+            rows, device = DenseRows(ranks, starts, matrix), "cpu"
+        else:
+            rows = Rows(ranks, starts, *ranks.agreed(sparse_rows, ranks, starts, matrix))
+        given = ranks, rows, b, x, goal, known, device
         outcome, how = solving.run(*given, M=inverse, callback=callback, A=matrix)
     info = outcome.info
     if info < 0:

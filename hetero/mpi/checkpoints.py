@@ -38,17 +38,16 @@ def checksum(values: Any, first: int) -> int:
 
 
 class Checkpoint:
-    """The file of one solve, which rank 0 reads and writes.
+    """The file of one solve, which rank 0 reads and writes every so many seconds of its clock.
 
     ``known`` tells the problem from others, for JSON, the same on every rank, ``parts`` are this
-    rank's of its operands, by name; ``every``: seconds between two checkpoints, by the clock of
-    rank 0.
+    rank's of its operands, by name. ``done`` counts the iterations, those of the file included.
     """
 
     def __init__(
         self, ranks: Ranks, path: str, every: float, known: dict[str, Any], parts: dict[str, Any]
     ) -> None:
-        self._ranks, self._path, self._every = ranks, Path(path), every
+        self._ranks, self._path, self._every, self.done = ranks, Path(path), every, 0
         self._starts, self._saved_at = ranks.starts(parts["b"].size), time.monotonic()
         first = int(self._starts[ranks.rank])
         sums = ranks.agreed(lambda: {name: checksum(part, first) for name, part in parts.items()})
@@ -56,65 +55,59 @@ class Checkpoint:
         whole = {name: f"{sum(one[name] for one in each) % 2**64:016x}" for name in parts}
         self._fingerprint = json.loads(json.dumps(known | whole))
 
-    def read(self, x: np.ndarray) -> int:
-        """Bring x to what the file has, where there is one; gives the iterations it took.
-        ValueError on every rank where the file is of another problem, or damaged.
+    def read(self, x: np.ndarray) -> None:
+        """Bring x to what the file has, where there is one. ValueError on every rank where it is of
+        another problem, or damaged.
         """
         ranks = self._ranks
-        whole, done = ranks.agreed(lambda: self._last() if ranks.rank == 0 else (None, None))
-        if (done := ranks.comm.bcast(done)) is not None:
+        whole, done = ranks.agreed(lambda: (None, 0) if ranks.rank else self._read())
+        self.done = ranks.comm.bcast(done)
+        if self.done:
             ranks.comm.Scatterv([whole, np.diff(self._starts)], x)
-        return done or 0
 
-    def _last(self) -> tuple[np.ndarray | None, int | None]:
-        """What the file has, where there is one."""
+    def _read(self) -> tuple[np.ndarray | None, int]:
+        """What the file has, where there is one: x, and the iterations that it took."""
+        path = self._path
         try:
-            return self._read()
-        except FileNotFoundError:
-            return None, None
-        except Exception as error:  # of a damaged file zipfile, json and NumPy raise many
-            raise ValueError(f"{self._path} cannot be used: {error}") from error
-
-    def _read(self) -> tuple[np.ndarray, int]:
-        if not os.access(self._path.parent, os.W_OK | os.X_OK):
-            raise ValueError("its folder is not there, or cannot be written to")
-        for left in self._path.parent.glob(f"{glob.escape(self._path.name)}.[0-9]*.part"):
-            left.unlink(missing_ok=True)  # by a job that was killed while it wrote
-        with paths.opened(self._path) as opened, np.load(opened, allow_pickle=False) as file:
-            about, ours = json.loads(file["about"].tobytes()), self._fingerprint
-            theirs = about["fingerprint"]
+            if not os.access(path.parent, os.W_OK | os.X_OK):
+                raise ValueError("its folder is not there, or cannot be written to")
+            for left in path.parent.glob(f"{glob.escape(path.name)}.[0-9]*.part"):
+                left.unlink(missing_ok=True)  # by a job that was killed while it wrote
+            with paths.opened(path) as opened, np.load(opened, allow_pickle=False) as file:
+                about, x = json.loads(file["about"].tobytes()), file["x"]
+            ours, theirs = self._fingerprint, about["fingerprint"]
             for name in sorted({*theirs, *ours}):
-                if theirs.get(name) != ours.get(name):
+                if (there := theirs.get(name)) != (here := ours.get(name)):
                     raise ValueError(
-                        f"it is of another problem: {name} is {theirs.get(name)!r} there, "
-                        f"{ours.get(name)!r} here"
+                        f"it is of another problem: {name} is {there!r} there, {here!r} here"
                     )
-            x, done = file["x"], int(about["iterations"])
+            done = int(about["iterations"])
             if x.shape != (self._starts[-1],) or x.dtype != ours["dtype"] or done < 0:
                 raise ValueError(f"x is {x.dtype} {x.shape}, after {done} iterations")
             if not np.isfinite(x).all():
                 raise ValueError("x is not finite")
-            return x, done
+        except FileNotFoundError:
+            return None, 0
+        except Exception as error:  # of a damaged file zipfile, json and NumPy raise many
+            raise ValueError(f"{path} cannot be used: {error}") from error
+        return x, done
 
-    def after(self, x: Callable[[], np.ndarray], iterations: int) -> None:
-        """Save what x gives where it is time; a collective call."""
+    def after(self, x: Callable[[], np.ndarray]) -> None:
+        """Count an iteration, and save what x gives where it is time; a collective call."""
+        self.done += 1
         ranks, due = self._ranks, time.monotonic() - self._saved_at >= self._every
-        if not ranks.comm.bcast(due):  # by the clock of rank 0
-            return
-        mine = x()
-        whole = np.empty(self._starts[-1] if ranks.rank == 0 else 0, mine.dtype)
-        ranks.comm.Gatherv(mine, [whole, np.diff(self._starts)])
-        self._saved_at = time.monotonic()
-        ranks.agreed(lambda: ranks.rank or self._write(whole, iterations))
+        if ranks.comm.bcast(due):  # by the clock of rank 0
+            mine = x()
+            whole = np.empty(0 if ranks.rank else self._starts[-1], mine.dtype)
+            ranks.comm.Gatherv(mine, [whole, np.diff(self._starts)])
+            self._saved_at = time.monotonic()
+            ranks.agreed(lambda: ranks.rank or self._write(whole))
 
-    def _write(self, whole: np.ndarray, iterations: int) -> None:
-        about = json.dumps({"iterations": iterations, "fingerprint": self._fingerprint})
+    def _write(self, whole: np.ndarray) -> None:
+        about = json.dumps({"iterations": self.done, "fingerprint": self._fingerprint})
         temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}.part")
-        try:
-            with open(temporary, "wb") as file:
-                np.savez(file, x=whole, about=np.frombuffer(about.encode(), np.uint8))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self._path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with open(temporary, "wb") as file:
+            np.savez(file, x=whole, about=np.frombuffer(about.encode(), np.uint8))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self._path)

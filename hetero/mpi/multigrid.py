@@ -8,15 +8,12 @@ coarser. All ranks hold that whole grid and make the same cycle on it.
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
 from typing import Any
 
 import numpy as np
 
 from hetero.imports import load
-from hetero.kernels.multigrid.transfers import Transfer
 from hetero.mpi.ranks import Ranks
 from hetero.ops.linear_systems.systems import Stencil
 from hetero.ops.multigrid import grids
@@ -35,24 +32,21 @@ class TwoLevels:
         begin, end = (int(row) for row in lines[ranks.rank : ranks.rank + 2])
         own = Stencil((end - begin, *whole.shape[1:]), whole.spacing)
         self._comm, self._own = ranks.comm, cpu(own, dtype).apply if end > begin else None
-        self._coarse = None
         levels = grids.hierarchy(whole, 1)[: _COARSER + 1]
+        self._coarse = None
         if ranks.size == 1 or len(levels) == 1:
             return
-        kron, csr = load("scipy.sparse").kron, load("scipy.sparse").csr_array
-        axes = [_prolongation(level.transfers) for level in levels[:-1]]
-        z, y, x = (functools.reduce(operator.matmul, each) for each in zip(*axes, strict=True))
         fine, coarse = levels[0].shape, levels[-1].shape
-        ratios = [(n + 1) / (m + 1) for n, m in zip(fine, coarse, strict=True)]
-        self._rows = csr(z[begin:end].astype(dtype))
-        self._across = csr(kron(y, x).astype(dtype))
-        met = z[begin:end].indices  # coarse rows that this rank's slab meets
+        z, y, x = (_interpolation(n, m, dtype) for n, m in zip(fine, coarse, strict=True))
+        self._rows, self._across = z[begin:end], load("scipy.sparse").kron(y, x, format="csr")
+        met = self._rows.indices  # coarse rows that this rank's slab meets
         self._span = slice(met.min(), met.max() + 1) if met.size else slice(0, 0)
-        flat = [0, 2] if len(whole.shape) == 2 else [0, 1, 2]
         self._shape = coarse[0], coarse[1] * coarse[2]
+        ratios = [(n + 1) / (m + 1) for n, m in zip(fine, coarse, strict=True)]
         self._scale = dtype.type(1.0 / math.prod(ratios))
-        spacing = tuple(h * ratios[axis] for h, axis in zip(whole.spacing, flat, strict=True))
-        self._coarse = cpu(Stencil(tuple(coarse[axis] for axis in flat), spacing), dtype).apply
+        kept = [0, 2] if len(whole.shape) == 2 else [0, 1, 2]
+        spacing = tuple(h * ratios[axis] for h, axis in zip(whole.spacing, kept, strict=True))
+        self._coarse = cpu(Stencil(tuple(coarse[axis] for axis in kept), spacing), dtype).apply
 
     def apply(self, r: np.ndarray, z: np.ndarray) -> None:
         """z = M r, for this rank's rows; a collective call."""
@@ -72,14 +66,14 @@ class TwoLevels:
         z += (self._rows @ (error @ self._across.T)).reshape(-1)
 
 
-def _prolongation(transfers: tuple[Transfer, ...]) -> list[Any]:
-    """For each axis the matrix that interpolates from the coarse grid's points to the fine."""
-    matrices = []
-    for axis in transfers:
-        n, m = len(axis.left), len(axis.first)
-        rows, columns = np.tile(np.arange(n), 2), np.concatenate([axis.left, axis.left + 1])
-        values = np.concatenate([1.0 - axis.weight, axis.weight])
-        there = (columns >= 0) & (columns < m)
-        entries = values[there], (rows[there], columns[there])
-        matrices.append(load("scipy.sparse").csr_array(entries, shape=(n, m)))
-    return matrices
+def _interpolation(n: int, m: int, dtype: np.dtype) -> Any:
+    """The (n, m) matrix that interpolates along a line, from m points within it to n, with zeros
+    at both ends."""
+    place = np.arange(1, n + 1) * ((m + 1) / (n + 1))
+    left = np.minimum(place.astype(int), m)
+    right = (place - left).astype(dtype)
+    entries = np.concatenate([1.0 - right, right]), np.concatenate([left, left + 1])
+    matrix = load("scipy.sparse").csr_array(
+        (entries[0], (np.tile(np.arange(n), 2), entries[1])), shape=(n, m + 2)
+    )
+    return matrix[:, 1:-1]

@@ -26,15 +26,21 @@ from hetero.ops.linear_systems.systems import Csr
 class Vector:
     """This rank's elements of a vector, in a buffer."""
 
-    def __init__(self, vectors: DeviceVectors, buffer: Any) -> None:
-        self._vectors, self.buffer, self.dtype = vectors, buffer, vectors.dtype
+    def __init__(self, vectors: DeviceVectors) -> None:
+        self._vectors, self.dtype = vectors, vectors.dtype
+        self.buffer = vectors.part.allocate(vectors.size * self.dtype.itemsize)
 
     def copy(self) -> Vector:
         """Another vector of the same elements."""
-        return self._vectors.copy(self)
+        new, part = Vector(self._vectors), self._vectors.part
+        nbytes = self._vectors.size * self.dtype.itemsize
+        part.device.copy(new.buffer, self.buffer, nbytes, 0, 0, part.stream)
+        return new
 
     def __sub__(self, other: Vector) -> Vector:
-        return self._vectors.made("ranks_difference", "r", b=self, q=other)
+        new = Vector(self._vectors)
+        self._vectors.run("ranks_difference", r=new, b=self, q=other)
+        return new
 
 
 class DeviceVectors(HostVectors):
@@ -44,17 +50,14 @@ class DeviceVectors(HostVectors):
     """
 
     def __init__(self, ranks: Ranks, device: Device, dtype: np.dtype, size: int) -> None:
-        self._ranks, self.dtype, self.size = ranks, dtype, size
-        self.part = Part(device, True)
-        self._nbytes = size * dtype.itemsize
+        self._ranks, self.dtype, self.size, self.part = ranks, dtype, size, Part(device, True)
         self._launches = plan_cg.ranks(size, device.target, dtype=dtype.name)
-        self._built: dict[str, Any] = {}
         self._blocks = self._launches["ranks_dot"].grid
         self.part.allocate(16 * self._blocks, "partial")
 
     def hold(self, x: np.ndarray) -> Vector:
         """A vector of the host's, on the device."""
-        new = self._new()
+        new = Vector(self)
         self.part.device.upload(np.ascontiguousarray(x), new.buffer)
         return new
 
@@ -63,18 +66,6 @@ class DeviceVectors(HostVectors):
         values = np.empty(self.size, self.dtype)
         self.part.device.download(x.buffer, values)
         return values
-
-    def copy(self, x: Vector) -> Vector:
-        """Another vector of the same elements."""
-        new = self._new()
-        self.part.device.copy(new.buffer, x.buffer, self._nbytes, 0, 0, self.part.stream)
-        return new
-
-    def made(self, kernel: str, name: str, **named: Any) -> Vector:
-        """The vector of that name that a launch writes."""
-        new = self._new()
-        self.run(kernel, **named, **{name: new})
-        return new
 
     def scale_and_add(self, y: Vector, scale: float, x: Vector) -> None:
         """y = scale y + x."""
@@ -90,30 +81,22 @@ class DeviceVectors(HostVectors):
 
     def run(self, launch: str | Launch, **named: Any) -> None:
         """Start a launch on vectors, buffers and numbers by name."""
-        if isinstance(launch, str):
-            launch = self._launches[launch]
-        device = self.part.device
+        launch = self._launches[launch] if isinstance(launch, str) else launch
         named = {name: getattr(one, "buffer", one) for name, one in named.items()}
-        if launch.kernel not in self._built:
-            built = device.build(launch.source, launch.kernel, launch.defines)
-            self._built[launch.kernel] = built
-        given = launch.grid, launch.block, self.part.values(launch, **named)
-        device.launch(self._built[launch.kernel], *given, 0, self.part.stream)
+        device, given = self.part.device, self.part.values(launch, **named)
+        kernel = device.build(launch.source, launch.kernel, launch.defines)
+        device.launch(kernel, launch.grid, launch.block, given, 0, self.part.stream)
 
-    def _new(self) -> Vector:
-        return Vector(self, self.part.allocate(self._nbytes))
-
-    def _sums(self) -> list[float]:
-        partial = self.part.download("partial", np.empty((self._blocks, 2)))
-        return partial.sum(axis=0).tolist()
+    def _sums(self, launch: str, **named: Any) -> list[float]:
+        """The two sums that a launch leaves in "partial"."""
+        self.run(launch, **named)
+        return self.part.download("partial", np.empty((self._blocks, 2))).sum(axis=0).tolist()
 
     def _dot(self, x: Vector, y: Vector) -> float:
-        self.run("ranks_dot", x=x, y=y)
-        return self._sums()[0]
+        return self._sums("ranks_dot", x=x, y=y)[0]
 
     def _step(self, x: Vector, r: Vector, p: Vector, q: Vector, alpha: float) -> float:
-        self.run("ranks_reduce", x=x, r=r, p=p, q=q, scale=float(alpha))
-        square, zero = self._sums()
+        square, zero = self._sums("ranks_reduce", x=x, r=r, p=p, q=q, scale=float(alpha))
         if not math.isfinite(square) or zero != 0.0:
             return math.nan
         self.subtract(x, -alpha, p)
@@ -123,19 +106,15 @@ class DeviceVectors(HostVectors):
 def vectors_and_product(
     ranks: Ranks, device: Device, rows: Rows, dtype: np.dtype
 ) -> tuple[DeviceVectors, Matrix]:
-    """A rank's vectors, and its product; a collective call as `Rows.product` is.
+    """A rank's vectors, and its product.
 
     For a product p is copied to where there is room for the halo: around a slab, as the grid's rows
     lie there, or after the elements of a matrix's rows.
     """
-    halo, own, item = rows.halo(dtype), rows.own, dtype.itemsize
-    is_matrix, size = isinstance(own, Csr), rows.rest.shape[0]
-    plane = 1 if is_matrix else math.prod(own.shape[1:])
-    before = 0 if is_matrix else int(np.searchsorted(rows.foreign, rows.starts[ranks.rank]))
-    after = rows.foreign.size - before
-    vectors = DeviceVectors(ranks, device, dtype, size)
-    part, target = vectors.part, device.target
-    if is_matrix:
+    own, item, size = rows.own, dtype.itemsize, rows.rest.shape[0]
+    vectors, packed = DeviceVectors(ranks, device, dtype, size), np.empty(rows.places.size, dtype)
+    part, target, before = vectors.part, device.target, 0
+    if is_matrix := isinstance(own, Csr):
         sparse = load("scipy.sparse")
         joined = sparse.csr_array(sparse.hstack([rows.square(dtype), rows.rest], format="csr"))
         index = joined.indptr.dtype.name
@@ -143,34 +122,34 @@ def vectors_and_product(
             ("pointers", joined.indptr, index),
             ("indices", joined.indices, index),
             ("values", joined.data, dtype),
-            ("places", halo.places, index),
+            ("places", rows.places, index),
         ):
             part.upload(np.ascontiguousarray(array, of), key)
         share = plan_cg.Rows(size, joined.nnz, index)
         *_, product = plan_cg.csr(share, target, dtype=dtype.name, diagonal=False)
-        pack = plan_cg.pack(product, halo.places.size, target)
-        part.allocate(halo.packed.nbytes, "packed")
+        pack = plan_cg.pack(product, packed.size, target)
+        part.allocate(packed.nbytes, "packed")
     else:
-        grid = plan_stencil.GridShare.of(*own, low=before > 0, high=after > 0)
+        plane, before = math.prod(own.shape[1:]), int(np.searchsorted(rows.foreign, rows.first))
+        grid = plan_stencil.GridShare.of(*own, low=before > 0, high=rows.foreign.size > before)
         _, product = plan_stencil.stencil(grid, target, dtype=dtype.name)
     part.numbers |= {"first_block": 0, "own": 0}
     part.allocate(16 * product.grid, "of blocks")
-    held = part.allocate((before + size + after) * item)
+    held = part.allocate((size + rows.foreign.size) * item)
 
     def times(p: Vector, q: Vector) -> None:
-        if is_matrix and halo.packed.size:
+        if is_matrix and packed.size:
             vectors.run(pack, p=p)
-            part.download("packed", halo.packed)
+            part.download("packed", packed)
         elif not is_matrix:  # a neighbour takes the plane next to it
-            for at in range(0, halo.packed.size, plane):
-                where = int(halo.places[at]) * item
-                device.download(p.buffer, halo.packed[at : at + plane], where)
-        halo.send()
+            for at in range(0, packed.size, plane):
+                device.download(p.buffer, packed[at : at + plane], int(rows.places[at]) * item)
+        values, request = rows.send(packed)
         device.copy(held, p.buffer, size * item, before * item, 0, part.stream)
-        values = halo.end()
+        request.Wait()
         if before:
             device.upload(values[:before], held)
-        if after:
+        if values.size > before:
             device.upload(values[before:], held, (before + size) * item)
         vectors.run(product, p=held, q=q, partial="of blocks")
 

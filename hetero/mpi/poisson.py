@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from hetero.mpi import multigrid, solving
-from hetero.mpi.products import grid_rows
+from hetero.mpi.products import Rows, grid_rows
 from hetero.mpi.ranks import Ranks
 from hetero.ops.linear_systems import operators
 from hetero.ops.linear_systems.systems import (
@@ -139,7 +140,8 @@ def solve_poisson(
 
         tolerance, limit = goal["rtol"], goal["maxiter"]
         goal = goal | {"rtol": max(tolerance, least_tolerance(dtype))}
-        rows, place = ranks.agreed(grid_rows, ranks, lines, stencil), "cpu" if M else device
+        pieces, place = ranks.agreed(grid_rows, ranks, lines, stencil), "cpu" if M else device
+        rows = Rows(ranks, lines * math.prod(f.shape[1:]), *pieces)
         outcome, how = solving.run(ranks, rows, b, x, goal, known, place, M=apply)
     how["converged"] = _converged(whole, outcome, dtype, limit, to_rounding=not rtol)
     how["relative_residual"] = outcome.residual / (outcome.right_side or 1.0)

@@ -18,6 +18,8 @@ from hetero.ops.krylov import matrices
 from hetero.ops.linear_systems.operators import Poisson
 from hetero.ops.linear_systems.systems import Csr, Stencil
 
+Pieces = tuple[Any, np.ndarray, Any]  # of `Rows`
+
 
 class HostVectors:
     """The functions of `hetero.kernels.cpu.vectors` for `cg.iterate`, and a few more.
@@ -53,59 +55,38 @@ class HostVectors:
         y -= y.dtype.type(alpha) * x
 
 
-class Halo:
-    """Elements that a rank's rows meet and that others own.
-
-    ``starts`` has the first element of each rank, and the number of all; ``foreign`` the elements
-    that this rank needs, by their numbers in the whole vector, ascending.
-    """
-
-    def __init__(
-        self, ranks: Ranks, starts: np.ndarray, foreign: np.ndarray, dtype: np.dtype
-    ) -> None:
-        self._comm, self._request = ranks.comm, None
-        self._wanted = np.diff(np.searchsorted(foreign, starts))
-        self._asked = np.empty(ranks.size, np.int64)
-        self._comm.Alltoall(self._wanted, self._asked)
-        self.places = np.empty(self._asked.sum(), np.int64)
-        self.packed = np.empty(self.places.size, dtype)
-        self.values = np.empty(foreign.size, dtype)
-        self._comm.Alltoallv([foreign, self._wanted], [self.places, self._asked])
-        self.places -= starts[ranks.rank]
-
-    def send(self) -> None:
-        """Send ``packed``, the elements at ``places``."""
-        given = [self.packed, self._asked], [self.values, self._wanted]
-        self._request = self._comm.Ialltoallv(*given)
-
-    def end(self) -> np.ndarray:
-        """The elements from others, in the order in which they were asked for."""
-        self._request.Wait()
-        return self.values
-
-
 class Rows:
-    """A rank's rows of a sparse matrix or of a grid.
+    """A rank's rows of a sparse matrix or of a grid; it is made by a collective call.
 
     ``own`` is the square piece, ``foreign`` the columns of other ranks that it meets, ascending,
     and ``rest`` a (own rows, k) CSR matrix of these columns. ``starts`` has the first row of each
-    rank, and the number of all.
+    rank, and the number of all. Others ask for this rank's elements at ``places``.
     """
 
     def __init__(
         self, ranks: Ranks, starts: np.ndarray, own: Csr | Stencil, foreign: np.ndarray, rest: Any
     ) -> None:
-        self._ranks, self.starts, self.unknowns = ranks, starts, int(starts[-1])
-        self.own, self.foreign, self.rest = own, foreign, rest
+        self._comm, self.own, self.foreign, self.rest = ranks.comm, own, foreign, rest
+        self._wanted, self._asked = (
+            np.diff(np.searchsorted(foreign, starts)),
+            np.empty_like(starts[1:]),
+        )
+        self._comm.Alltoall(self._wanted, self._asked)
+        self.places = np.empty(self._asked.sum(), np.int64)
+        self._comm.Alltoallv([foreign, self._wanted], [self.places, self._asked])
+        self.first = int(starts[ranks.rank])
+        self.places -= self.first
 
-    def halo(self, dtype: np.dtype) -> Halo:
-        """What a product exchanges; a collective call."""
-        return Halo(self._ranks, self.starts, self.foreign, dtype)
+    def send(self, packed: np.ndarray) -> tuple[np.ndarray, Any]:
+        """Send the elements at ``places``; gives where those of ``foreign`` come, and the request
+        to wait for."""
+        values = np.empty(self.foreign.size, packed.dtype)
+        given = [packed, self._asked], [values, self._wanted]
+        return values, self._comm.Ialltoallv(*given)
 
     def product(self, dtype: np.dtype) -> matrices.Matrix:
-        """The product for vectors of a dtype; a collective call."""
-        halo, own, times = self.halo(dtype), self.own, None
-        met = np.flatnonzero(np.diff(self.rest.indptr))
+        """The product for vectors of a dtype."""
+        own, times, met = self.own, None, np.flatnonzero(np.diff(self.rest.indptr))
         piece = self.rest[met].astype(dtype)
         if self.rest.shape[0]:
             if isinstance(own, Csr):
@@ -113,11 +94,10 @@ class Rows:
             times = matrices.compiled(own, dtype).times
 
         def whole(p: np.ndarray, q: np.ndarray) -> None:
-            np.take(p, halo.places, out=halo.packed, mode="clip")
-            halo.send()
+            values, request = self.send(p[self.places])
             if times is not None:
                 times(p, q)
-            values = halo.end()
+            request.Wait()
             if values.size:
                 q[met] += piece @ values
 
@@ -131,7 +111,7 @@ class Rows:
         return load("scipy.sparse").csr_array(self.own[::-1], shape=(n, n))
 
 
-def sparse_rows(ranks: Ranks, starts: np.ndarray, matrix: Any) -> Rows:
+def sparse_rows(ranks: Ranks, starts: np.ndarray, matrix: Any) -> Pieces:
     """Rows of a sparse matrix: a SciPy CSR of (own rows, n) with global columns."""
     csr_array, indices = load("scipy.sparse").csr_array, matrix.indices
     begin, end = starts[ranks.rank : ranks.rank + 2]
@@ -139,12 +119,12 @@ def sparse_rows(ranks: Ranks, starts: np.ndarray, matrix: Any) -> Rows:
     own = csr_array(matrix[:, begin:end])
     foreign, columns = np.unique(indices[outside].astype(np.int64), return_inverse=True)
     each = np.repeat(np.arange(end - begin), np.diff(matrix.indptr))[outside]
-    size = int(end - begin), foreign.size
-    rest = csr_array((matrix.data[outside], (each, columns)), shape=size)
-    return Rows(ranks, starts, Csr(own.indptr, own.indices, own.data), foreign, rest)
+    entries = matrix.data[outside], (each, columns)
+    rest = csr_array(entries, shape=(int(end - begin), foreign.size))
+    return Csr(own.indptr, own.indices, own.data), foreign, rest
 
 
-def grid_rows(ranks: Ranks, lines: np.ndarray, stencil: Stencil) -> Rows:
+def grid_rows(ranks: Ranks, lines: np.ndarray, stencil: Stencil) -> Pieces:
     """Rows, or planes, of a grid; ``lines``: of each rank the first, and the number of all.
 
     ``stencil`` is that of the rank's own slab, to which zeros lie beyond its edges.
@@ -155,10 +135,11 @@ def grid_rows(ranks: Ranks, lines: np.ndarray, stencil: Stencil) -> Rows:
     within = np.arange(plane) + plane * np.array(edges, np.int64).reshape(-1, 2).T[..., None]
     foreign, mine = within.reshape(2, -1)
     values = np.full(foreign.size, -1.0 / stencil.spacing[0] ** 2)
-    entries = values, (mine, np.arange(foreign.size))
-    shape = (end - begin) * plane, foreign.size
-    rest = load("scipy.sparse").csr_array(entries, shape=shape)
-    return Rows(ranks, lines * plane, stencil, foreign, rest)
+    entries, shape = (
+        (values, (mine, np.arange(foreign.size))),
+        ((end - begin) * plane, foreign.size),
+    )
+    return stencil, foreign, load("scipy.sparse").csr_array(entries, shape=shape)
 
 
 class DenseRows:
@@ -166,11 +147,11 @@ class DenseRows:
 
     def __init__(self, ranks: Ranks, starts: np.ndarray, array: np.ndarray) -> None:
         self._comm, self._counts, self._array = ranks.comm, np.diff(starts), array
-        self.unknowns = int(starts[-1])
 
     def product(self, dtype: np.dtype) -> matrices.Matrix:
         """The product for vectors of a dtype."""
-        array, vector = self._array.astype(dtype, copy=False), np.empty(self.unknowns, dtype)
+        array = self._array.astype(dtype, copy=False)
+        vector = np.empty(array.shape[1], dtype)
 
         def times(p: np.ndarray, q: np.ndarray) -> None:
             self._comm.Allgatherv(p, [vector, self._counts])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -96,16 +96,12 @@ class Ranks:
         said = cause and f"{type(cause).__name__}: {cause}"
         each = self.comm.allgather((said, {name: repr(value) for name, value in facts.items()}))
         wrong = [f"rank {number} raised {said}" for number, (said, _) in enumerate(each) if said]
-        for name in () if wrong else facts:
-            ranks: dict[str, list[int]] = {}
-            for number, (_, theirs) in enumerate(each):
-                ranks.setdefault(theirs[name], []).append(number)
-            if len(ranks) > 1:
-                values = ", ".join(
-                    f"{value} on rank{'s' * (len(of) > 1)} {', '.join(map(str, of))}"
-                    for value, of in ranks.items()
-                )
-                wrong.append(f"the ranks disagree on {name}: {values}")
+        if not wrong:
+            wrong = [
+                f"the ranks disagree on {name}: {_by_rank(values)}"
+                for name in facts
+                if len(set(values := [theirs[name] for _, theirs in each])) > 1
+            ]
         if wrong:
             self._said = "; ".join(wrong)
             raise ValueError(self._said) from cause
@@ -129,3 +125,9 @@ class Ranks:
     def starts(self, rows: int) -> np.ndarray:
         """(size + 1,) int64: the first row of each rank, and the number of all."""
         return np.cumsum([0, *self.gather(rows)]).astype(np.int64)
+
+
+def _by_rank(values: Sequence[str]) -> str:
+    """Which ranks have which value."""
+    ranks = {one: [str(n) for n, other in enumerate(values) if other == one] for one in values}
+    return ", ".join(f"{v} on rank{'s' * (len(of) > 1)} {', '.join(of)}" for v, of in ranks.items())

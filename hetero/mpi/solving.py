@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -100,19 +99,20 @@ def run(
         saved, before = None, 0
         if goal["checkpoint"] is not None:
             saved = Checkpoint(ranks, goal["checkpoint"], goal["every"], known, {**matrix, "b": b})
-            before = saved.read(x)
-        done, called = itertools.count(before + 1), ranks.most(callback is not None)
+            saved.read(x)
+            before = saved.done
+        called, n = ranks.most(callback is not None), ranks.total(b.size)
 
         def watch(x: Callable[[], np.ndarray]) -> None:
             """What happens after each iteration: the caller's callback, and checkpoints."""
             if called:
                 ranks.agreed(lambda: callback and callback(x()))
             if saved is not None:
-                saved.after(x, next(done))
+                saved.after(x)
 
         def true_residual(b: Any, x: Any, residual: float, bound: float, norm_b: float) -> float:
             """`matrices.true_residual`: in float64 where rounding to float32 may decide."""
-            if not is_doubtful(b.dtype, rows.unknowns, residual, bound, norm_b):
+            if not is_doubtful(b.dtype, n, residual, bound, norm_b):
                 return residual
             b, x = (vectors.on_host(v).astype(np.float64) for v in (b, x))
             q = b.copy()
@@ -121,8 +121,7 @@ def run(
 
         def solve(b: Any, x: Any, asked: Solve) -> Outcome:
             """Iterate; the callback gives x at the caller's scale."""
-            report = asked.callback
-            at_zero = not ranks.most(np.any(x))
+            report, at_zero = asked.callback, not ranks.most(np.any(x))
             rhs, u = vectors.hold(b), vectors.hold(x)
             norm_b = vectors.norm(rhs)
             watched = report and (lambda u: watch(lambda: report(vectors.on_host(u))))
@@ -131,24 +130,17 @@ def run(
             np.copyto(x, vectors.on_host(u))
             return outcome._replace(right_side=norm_b)
 
-        report = (lambda x: x) if called or saved else None
-        limit = max(goal["maxiter"] - before, 0)
-        asked = Solve(None, goal["rtol"], goal["atol"], limit, report)
+        report, limit = (lambda x: x) if called or saved else None, goal["maxiter"] - before
+        asked = Solve(None, goal["rtol"], goal["atol"], max(limit, 0), report)
         if is_safe(host.norm(b), b.itemsize):
             outcome = solve(b, x, asked)
         else:
             outcome = scaled(solve, b, x, asked, ranks.most)
     outcome = outcome._replace(iterations=outcome.iterations + before)
-    return outcome, {
-        "device": CPU if place is None else place.name,
-        "method": "cg",
-        "ranks": ranks.size,
-        "continued_from": before,
-        "iterations": outcome.iterations,
-        "residual": outcome.residual,
-        "converged": outcome.status == CONVERGED,
-        "status": outcome.status,
-    }
+    how = {"device": CPU if place is None else place.name, "method": "cg", "ranks": ranks.size}
+    how |= {"continued_from": before, "iterations": outcome.iterations}
+    how |= {"residual": outcome.residual, "status": outcome.status}
+    return outcome, how | {"converged": outcome.status == CONVERGED}
 
 
 def checked_vector(

@@ -184,6 +184,13 @@ class _Matmul(_Matvec):
         "cmu": Named("float32", tuple((n, n, n) for n in (5, 8, 10, 32, 33, 1000))),
         "dtu": Named("float64", tuple((n, n, n) for n in (100, 250, 1024, 2000, 4096))),
         "strasbourg": Named("float64", ((4096, 4096, 4096),)),
+        "tensor": Named(
+            "float32",
+            (
+                *((n, n, n) for n in (2048, 4096, 8192, 16384, 8191)),
+                *((8192, 8192, 1024), (65536, 512, 512)),
+            ),
+        ),
     }
 
 

@@ -94,8 +94,10 @@ def ladder(
 def _check(of: Family, place: Any, dtype: str) -> None:
     """Compile every rung, and compare its result at a small size with NumPy's."""
     dims = tuple(min(size, _CHECKED) for size in of.of_size(_CHECKED))
-    OnDevice(place, of, dims, dtype).compile_ahead(*((name,) for name in of.ladder.rungs))
-    for name in of.ladder.rungs:
+    ground = OnDevice(place, of, dims, dtype)
+    names = [name for name in of.ladder.rungs if ground.obstacle(name) is None]
+    ground.compile_ahead(*((name,) for name in names))
+    for name in names:
         OnDevice(place, of, dims, dtype).check(name)
 
 

@@ -151,7 +151,10 @@ class OnDevice:
         self.device.compile_ahead([(launch.source, launch.defines) for launch in launches])
 
     def obstacle(self, name: str) -> str | None:
-        """Why a rung cannot do this size; None where it can."""
+        """Why a rung cannot do this size here; None where it can."""
+        wanted = self.of.ladder.rungs[name].capability
+        if wanted and (self.device.capability, self.dtype) != (wanted, "float32"):
+            return "it is for float32 on compute capability {}.{}".format(*wanted)
         step, what, nbytes, most = self.steps(name).launches[0], "constant memory", 0, HELD_BYTES
         if step.held:
             nbytes = self.arrays[step.held].nbytes
@@ -194,7 +197,7 @@ class OnDevice:
                     return
                 if launch.grid > 1:
                     raise MethodNotAvailable(f"blocks do not wait for each other on {device.name}")
-            device.launch(kernel, launch.grid, launch.block, arguments)
+            device.launch(kernel, launch.grid, launch.block, arguments, launch.shared_bytes)
 
     def check(self, name: str, block: Block | None = None) -> None:
         """ValueError where a rung's results differ from NumPy's by more than rounding."""

@@ -43,6 +43,8 @@ class Rung(NamedTuple):
         ``derive(card, itemsize, blocks, *sizes)`` gives the block in place of ``block``.
     repeats : int
         How many results of the whole problem one launch makes, one after the other.
+    capability : tuple of (int, int), optional
+        The compute capability that it is for, in float32 alone; None: any device, both dtypes.
     """
 
     number: int
@@ -60,6 +62,7 @@ class Rung(NamedTuple):
     legal: Callable[[Block], bool] = lambda block: True
     derive: Callable[..., Block] | None = None
     repeats: int = 1
+    capability: tuple[int, int] | None = None
 
 
 class Step(NamedTuple):

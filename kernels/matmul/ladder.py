@@ -1,4 +1,5 @@
-"""The steps of ladder.cu: C = A B from one thread to White's last kernel."""
+"""The steps of ladder.cu, C = A B from one thread to White's last kernel, and of ladder_tensor.cu,
+from a first product on tensor cores to that of `plan_tensor`."""
 
 from __future__ import annotations
 
@@ -6,7 +7,10 @@ from functools import partial
 
 from .. import procedure
 from ..common.ladder import Block, Ladder, Rung, Step, Steps
+from ..common.launch import VECTOR_BYTES, Target, ceil_div
 from ..procedure import Card
+from .plan import oriented
+from .plan_tensor import CAPABILITY, PANEL, by_pieces
 
 __all__ = ["LADDER"]
 
@@ -38,9 +42,40 @@ def _shared(*row: object, rows: int = 1, tiles: int = 1, **other: object) -> Run
     )
 
 
+_pieces = partial(
+    Rung,
+    kernel="matmul_pieces",
+    block=Block(256),
+    seed="Ootomo and Yokota, IJHPCA 36 (2022)",
+    capability=CAPABILITY,
+)
+
+
 def _steps(ladder: Ladder, rung: Rung, block: Block, dtype: str, card: Card, *sizes: int) -> Steps:
+    if rung.capability:
+        return _by_pieces(rung, card, *sizes)
     launch = ladder.launch(rung, block, dtype, sizes[:2], ("A", "B", "C", *sizes))
     return Steps((Step(launch),))
+
+
+def _by_pieces(rung: Rung, card: Card, m: int, n: int, k: int) -> Steps:
+    """The cuts into pieces and a kernel in place of the last one, with a block for each tile."""
+    form = oriented(
+        m, n, k, 1, "float32", (m * k, k, 1), (k * n, n, 1), (m * n, n, 1), VECTOR_BYTES
+    )
+    target = Target(card.multiprocessors, capability=CAPABILITY, warps=True)
+    plan = by_pieces(form, target, VECTOR_BYTES)
+    *cuts, product = plan.launches[:3]
+    product = product._replace(
+        source="ladder_tensor.cu",
+        kernel=rung.kernel,
+        defines=rung.macros,
+        grid=ceil_div(m, PANEL) * ceil_div(n, PANEL),
+        block=rung.block.x,
+    )
+    return Steps(
+        tuple(Step(launch) for launch in (*cuts, product)), (), {"partial": 4 * plan.workspace}
+    )
 
 
 # fmt: off
@@ -95,6 +130,14 @@ _RUNGS = (
     _column(9, "tuned", "the block and the elements of a thread by White's five steps",
             "multiprocessors are full, and the last wave of blocks is not nearly empty",
             "White, section 4.5", kernel="matmul_unrolled", derive=procedure.matmul_block),
+    _pieces(10, "wgmma", "two float16 pieces of each number, multiplied by tensor cores",
+            "three products of pieces at 16 times the rate of float32's"),
+    _pieces(11, "ahead", "one thread asks for bulk copies, five steps ahead of the products",
+            "threads do not copy, and pieces are there when products begin",
+            macros=(("AHEAD", 5),)),
+    _pieces(12, "groups", "a group of warps copies, two multiply and wait for nobody",
+            "no barrier of all threads; products follow each other without a gap",
+            kernel="multiply_pieces", block=Block(384)),
 )
 # fmt: on
 LADDER = Ladder("matmul", {rung.name: rung for rung in _RUNGS}, _steps)

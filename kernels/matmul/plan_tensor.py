@@ -87,6 +87,12 @@ def plan_tensor(
         sizes = {"m": m, "n": n, "k": k, "batch": batch}
         return plan_matmul(**sizes, **named, dtype=dtype, target=target, alignment=alignment)
     form = oriented(m, n, k, batch, dtype, *strides, alignment)
+    return by_pieces(form, target, alignment)
+
+
+def by_pieces(form: Orientation, target: Target, alignment: int) -> LaunchPlan:
+    """`plan_tensor`'s four launches, for any k."""
+    k, batch = form.k, form.batch
     steps = ceil_div(k, _MULTIPLE) * (_MULTIPLE // _STEP)
     fast_rows, slow_rows = _ROWS[k >= _LONG]
     while fast_rows > 1 and fast_rows * k > _ELEMENTS:

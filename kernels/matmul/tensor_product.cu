@@ -39,41 +39,48 @@ DEVICE void copy_tiles(const unsigned char *A, const unsigned char *B, const Til
     }
 }
 
+// Write the sums that a warp has of 16 rows of C from `top` on, and of PANEL columns from `left` on, as multiply_tile
+// gives them to its lanes; exponents are those of all rows of A and columns of B of this matrix.
+DEVICE void write_sums(float *C, const float (&sum)[64], const int *down, const int *across, index_t top, index_t left,
+                       index_t m, index_t n, index_t c_row, index_t c_col, bool c_vector)
+{
+    const int lane = (int)threadIdx.x % 32;
+    UNROLL
+    for (int half = 0; half < 2; ++half) {
+        const index_t r = top + lane / 4 + 8 * half;
+        if (r >= m) continue;
+        float *to = C + r * c_row;
+        UNROLL
+        for (int j = 0; j < 16; ++j) {
+            const index_t c = left + lane % 4 * 2 + 8 * j;
+            const int2 e = *(const int2 *)(across + c);
+            const float x = scaled(sum[4 * j + 2 * half], down[r] - 2 * TOP + e.x);
+            const float y = scaled(sum[4 * j + 2 * half + 1], down[r] - 2 * TOP + e.y);
+            if (c_vector && c + 1 < n) {
+                *(float2 *)(to + c) = make_float2(x, y);
+            } else {
+                if (c < n) to[c * c_col] = x;
+                if (c + 1 < n) to[(c + 1) * c_col] = y;
+            }
+        }
+    }
+}
+
 template <int PIECES>
 DEVICE void multiply_tiles(float *C, const int *a_exponents, const int *b_exponents, const Tiles &all, index_t steps,
                            const Stages &in, index_t m, index_t n, index_t c_batch, index_t c_row, index_t c_col,
                            bool c_vector)
 {
-    const int warp = (int)threadIdx.x / 32 - 4, lane = (int)threadIdx.x % 32;
+    const int warp = (int)threadIdx.x / 32 - 4;
     Turn turn = {0, 0};
     for (index_t number = blockIdx.x; number < all.batch * all.down * all.across; number += gridDim.x) {
         index_t matrix, row, column;
         tile_at(all, number, &matrix, &row, &column);
         float sum[64];
         multiply_tile<PIECES>(sum, steps, in, turn);
-
-        const index_t left = column * PANEL + lane % 4 * 2;
-        const int *across = b_exponents + matrix * all.b_between * PANEL;
-        UNROLL
-        for (int half = 0; half < 2; ++half) {
-            const index_t r = row * PANEL + warp * 16 + lane / 4 + 8 * half;
-            if (r >= m) continue;
-            float *to = C + matrix * c_batch + r * c_row;
-            const int down = a_exponents[matrix * all.a_between * PANEL + r] - 2 * TOP;
-            UNROLL
-            for (int j = 0; j < 16; ++j) {
-                const index_t c = left + 8 * j;
-                const int2 e = *(const int2 *)(across + c);
-                const float x = scaled(sum[4 * j + 2 * half], down + e.x);
-                const float y = scaled(sum[4 * j + 2 * half + 1], down + e.y);
-                if (c_vector && c + 1 < n) {
-                    *(float2 *)(to + c) = make_float2(x, y);
-                } else {
-                    if (c < n) to[c * c_col] = x;
-                    if (c + 1 < n) to[(c + 1) * c_col] = y;
-                }
-            }
-        }
+        write_sums(C + matrix * c_batch, sum, a_exponents + matrix * all.a_between * PANEL,
+                   b_exponents + matrix * all.b_between * PANEL, row * PANEL + warp * 16, column * PANEL, m, n, c_row,
+                   c_col, c_vector);
     }
 }
 

@@ -21,7 +21,14 @@ from hetero.ladder import running
 from hetero.ladder.families import FAMILIES
 
 DTYPES = ("float32", "float64")
-RUNGS = [(function, name) for function, of in FAMILIES.items() for name in of.ladder.rungs]
+
+
+def rung_of(function, name):
+    return FAMILIES[function].ladder.rungs[name]
+
+
+EVERY = [(function, name) for function, of in FAMILIES.items() for name in of.ladder.rungs]
+RUNGS = [(function, name) for function, name in EVERY if not rung_of(function, name).capability]
 # One that no block divides, with more than one block; one that is less than any block.
 SIZES = {
     "matmul": ((67, 259, 45), (3, 5, 2)),
@@ -76,6 +83,31 @@ def test_compiles_without_spills(arch):
             launches |= {(s.launch.source, s.launch.defines): s.launch for s in steps.launches}
     assert len(launches) > 30
     assert spilling(launches.values(), arch) == []
+
+
+def test_rungs_on_tensor_cores_compile_without_spills():
+    """From pieces, which are cut before; on other devices they are left out."""
+    names = [name for function, name in EVERY if rung_of(function, name).capability]
+    assert names == ["wgmma", "ahead", "groups"]
+    ladder, sizes = FAMILIES["matmul"].ladder, (300, 259, 200)
+    launches = []
+    for name in names:
+        rung = ladder.rungs[name]
+        steps = ladder.steps(ladder, rung, rung.block, "float32", HOPPER, *sizes)
+        *cuts, product = [step.launch for step in steps.launches]
+        assert [launch.kernel for launch in cuts] == ["split", "split"]
+        assert product.grid == 3 * 3
+        launches.append(product)
+    assert spilling(launches, "sm_90a") == []
+
+
+def test_rungs_on_tensor_cores_are_left_out_elsewhere(device):
+    ground = running.OnDevice(device, FAMILIES["matmul"], (300, 259, 200), "float32")
+    assert ground.obstacle("groups") == "it is for float32 on compute capability 9.0"
+    ground.device = SimpleNamespace(capability=(9, 0), name="H100")
+    assert ground.obstacle("groups") is None
+    ground.dtype = "float64"
+    assert ground.obstacle("groups") is not None
 
 
 def test_blocks_are_legal_on_any_card():
@@ -136,8 +168,9 @@ def simulate():
     device = opencl.OpenCLDevice(0, runtimes.simulator())
     for function, of in FAMILIES.items():
         dims = tuple(min(size, 9 if function != "kmeans" else 140) for size in SIZES[function][0])
-        for name in of.ladder.rungs:
-            running.OnDevice(device, of, dims, "float32").check(name)
+        for name, rung in of.ladder.rungs.items():
+            if not rung.capability:
+                running.OnDevice(device, of, dims, "float32").check(name)
 
 
 def test_no_races_nor_bounds():

@@ -27,35 +27,22 @@ cut_rows(const float *__restrict__ rows, const float *__restrict__ norms, unsign
     const int lane = (int)threadIdx.x % 32;
     const index_t row = (index_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32, there = row < n ? d : 0;
     const float *from = rows + (row < n ? row : 0) * d;
-    float x[8];
-    unsigned int largest = 0;
-    for (index_t group = lane; group * 8 < there; group += 32) {
-        load(x, from, group * 8, there, 1, vectors);
-        UNROLL
-        for (int i = 0; i < 8; ++i) largest = max(largest, magnitude(x[i]));
-    }
-    largest = __reduce_max_sync(~0u, largest);
+    const unsigned int largest = __reduce_max_sync(~0u, largest_of(from, lane, 32, there, 1, vectors));
     const int exponent = largest ? (int)(largest >> 23) - 127 : 0;
     const bool is_cut = exponent >= LEAST_EXPONENT;
     const float scale = is_cut ? __uint_as_float((unsigned int)(127 + TOP - exponent) << 23) : 0.0f;
     const float lowered = is_cut ? __uint_as_float((unsigned int)(127 - TOP + exponent) << 23) : 0.0f;
 
     unsigned char *to = pieces + row / PANEL * steps * (2 * PIECE_BYTES);
-    float squares = 0.0f;
+    float x[8], squares = 0.0f;
     for (index_t group = lane; group < 4 * steps; group += 32) {
         load(x, from, group * 8, there, 1, vectors);
-        unsigned int both[4][2];
         UNROLL
         for (int i = 0; i < 8; ++i) {
             x[i] *= scale;
             squares = fmaf(x[i], x[i], squares);
         }
-        UNROLL
-        for (int i = 0; i < 4; ++i) cut_in_two(x[2 * i], x[2 * i + 1], both[i]);
-        UNROLL
-        for (int p = 0; p < 2; ++p)
-            *(uint4 *)(to + group / 4 * (2 * PIECE_BYTES) + place_of((int)(row % PANEL), (int)(group % 4), p)) =
-                make_uint4(both[0][p], both[1][p], both[2][p], both[3][p]);
+        write_pieces<2>(to, row, group, x);
     }
     UNROLL
     for (int other = 16; other > 0; other /= 2) squares += __shfl_xor_sync(~0u, squares, other);

@@ -39,29 +39,6 @@ struct Shared {
     unsigned int largest[MOST_ROWS], tiny[MOST_ROWS], large[MOST_ROWS];
 };
 
-// Two numbers rounded to bfloat16, the first one in the lower half.
-DEVICE unsigned int nearest_bfloat16(float x, float y)
-{
-    unsigned int both;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
-    return both;
-}
-
-// The pieces of two elements.
-DEVICE void cut(float x, float y, unsigned int *pieces)
-{
-#if PIECES == 2
-    cut_in_two(x, y, pieces);
-#else
-    UNROLL
-    for (int p = 0; p < PIECES; ++p) {
-        pieces[p] = nearest_bfloat16(x, y);
-        x -= __uint_as_float(pieces[p] << 16);
-        y -= __uint_as_float(pieces[p] & 0xffff0000u);
-    }
-#endif
-}
-
 // Add up, or take the largest of, what the threads of a row found: neighbours in a warp have the same one where k is fast.
 DEVICE void most_of(unsigned int *shared, unsigned int value, bool fast)
 {
@@ -90,15 +67,7 @@ DEVICE void split_rows(const Operand &of, index_t block, Finding *finding, bool 
 #if PIECES == 2
     if (thread < MOST_ROWS) seen.largest[thread] = seen.tiny[thread] = seen.large[thread] = 0;
     __syncthreads();
-    unsigned int largest = 0;
-    if (is_there) {
-        #pragma unroll 2
-        for (index_t group = turn; group * 8 < of.k; group += each) {
-            load(x, from, group * 8, of.k, of.k_stride, FAST && vectors);
-            UNROLL
-            for (int i = 0; i < 8; ++i) largest = max(largest, magnitude(x[i]));
-        }
-    }
+    unsigned int largest = largest_of(from, turn, each, is_there ? of.k : 0, of.k_stride, FAST && vectors);
     most_of(&seen.largest[mine], largest, FAST);
     __syncthreads();
     largest = seen.largest[mine];
@@ -116,19 +85,13 @@ DEVICE void split_rows(const Operand &of, index_t block, Finding *finding, bool 
     #pragma unroll 2
     for (index_t group = turn; group < groups; group += each) {
         load(x, from, group * 8, is_there ? of.k : 0, of.k_stride, FAST && vectors);
-        unsigned int pieces[4][PIECES];
         UNROLL
         for (int i = 0; i < 8; ++i) {
             x[i] *= scale;
             tiny += x[i] != 0.0f && fabsf(x[i]) < TINY;
             large += fabsf(x[i]) >= LARGE;
         }
-        UNROLL
-        for (int i = 0; i < 4; ++i) cut(x[2 * i], x[2 * i + 1], pieces[i]);
-        UNROLL
-        for (int p = 0; p < PIECES; ++p)
-            *(uint4 *)(to + group / 4 * (PIECES * PIECE_BYTES) + place_of((int)(row % PANEL), (int)(group % 4), p)) =
-                make_uint4(pieces[0][p], pieces[1][p], pieces[2][p], pieces[3][p]);
+        write_pieces<PIECES>(to, row, group, x);
     }
 
 #if PIECES == 2

@@ -14,13 +14,14 @@ from hetero.arrays import HOST, dense, spec
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.imports import load
-from hetero.ops import kmeans, poisson
-from hetero.ops.cg.operands import CgOptions, system_of
+from hetero.ops import kmeans
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.problem import SEPARABLE, described, window_of
 from hetero.ops.kmeans.fit import Fit
 from hetero.ops.kmeans.operands import PLUS_PLUS
-from hetero.ops.linear_systems.systems import Solve, Stencil
+from hetero.ops.solvers import poisson
+from hetero.ops.solvers.cg_problem import CgOptions, system_of
+from hetero.ops.solvers.systems import Solve, Stencil
 from hetero.registry import Arguments, Implementation
 from hetero.registry.problem import Problem
 
@@ -120,7 +121,7 @@ def _cg(layout: str, dtype: str, n: int, row_length: int = 5) -> Problem:
 def _cg_arguments(
     layout: str, dtype: str, n: int, row_length: int = 5, *, devices: tuple[Device, ...] = ()
 ) -> Arguments:
-    operators = load("hetero.ops.linear_systems.operators")
+    operators = load("hetero.ops.solvers.operators")
     kind, _, preconditioner = layout.partition("-")
     if kind == "dense":
         matrix = _toeplitz(n, dtype)

@@ -17,7 +17,7 @@ from hetero.calibration.sizes import LONGEST, Case, Dims, grid
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.host import pages
-from hetero.ops.linear_systems.systems import Solve
+from hetero.ops.solvers.systems import Solve
 from hetero.registry import BLAS, Arguments
 from hetero.registry.problem import Problem
 

@@ -22,10 +22,10 @@ from hetero.arrays import HOST
 from hetero.calibration import operands
 from hetero.devices.base import Device
 from hetero.imports import load
-from hetero.ops.cg.methods import ADAPTIVE
 from hetero.ops.convolve2d.problem import DIRECT, FFT, SEPARABLE
-from hetero.ops.multigrid import grids
-from hetero.ops.poisson.methods import BY_NAME
+from hetero.ops.solvers import multigrid as grids
+from hetero.ops.solvers.cg import ADAPTIVE
+from hetero.ops.solvers.poisson_methods import BY_NAME
 from hetero.registry import Implementation
 from hetero.registry.models import ModelKey
 from hetero.registry.problem import DEVICE_DTYPES

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from hetero.moving.results import to_host as to_host
     from hetero.ops import plan as plan
     from hetero.ops.functions import *  # noqa: F403
-    from hetero.ops.linear_systems.operators import Poisson as Poisson
+    from hetero.ops.solvers.operators import Poisson as Poisson
     from hetero.pricing.plan import Plan as Plan
     from hetero.profile import Profile as Profile
 
@@ -59,8 +59,8 @@ _OPERATIONS = {
     "matvec": "hetero.ops.matvec",
     "matmul": "hetero.ops.matmul",
     "convolve2d": "hetero.ops.convolve2d",
-    "solve_cg": "hetero.ops.cg",
-    "solve_poisson": "hetero.ops.poisson",
+    "solve_cg": "hetero.ops.solvers.cg",
+    "solve_poisson": "hetero.ops.solvers.poisson",
     "kmeans": "hetero.ops.kmeans",
     "KMeans": "hetero.ops.kmeans.estimator",
 }
@@ -74,7 +74,7 @@ _HOMES = {
     "memory": "hetero.moving.memory",
     "plan": "hetero.ops",
     "Plan": "hetero.pricing.plan",
-    "Poisson": "hetero.ops.linear_systems.operators",
+    "Poisson": "hetero.ops.solvers.operators",
     "Profile": "hetero.profile",
     "reset": "hetero.moving.failures",
     "spec": "hetero.arrays",

@@ -155,7 +155,7 @@ def _cg(
 
     def compute(plan: Any) -> Any:
         until = rtol, atol, maxiter
-        x, outcome = load("hetero.ops.cg").solved(A, b, x0, M, None, until, None, None)
+        x, outcome = load("hetero.ops.solvers.cg").solved(A, b, x0, M, None, until, None, None)
         if outcome.status not in ("converged", "iteration limit"):  # SciPy's is another account
             return None
         if outcome.iterations >= limit:  # SciPy looks at no residual after the last one

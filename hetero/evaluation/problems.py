@@ -319,7 +319,7 @@ class _Cg(Problems):
 
 
 def _operator(shape: Dims, dtype: str) -> Any:
-    return load("hetero.ops.linear_systems.operators").Poisson(shape, dtype=dtype)
+    return load("hetero.ops.solvers.operators").Poisson(shape, dtype=dtype)
 
 
 def _dense(n: int, dtype: str, spread: float = 1.0) -> np.ndarray:

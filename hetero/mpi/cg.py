@@ -12,7 +12,7 @@ from hetero.mpi import solving
 from hetero.mpi.products import DenseRows, Rows, sparse_rows
 from hetero.mpi.ranks import Ranks
 from hetero.mpi.solving import checked_array, checked_vector
-from hetero.ops.linear_systems.systems import checked_limit, checked_tolerance, real_dtype, warn
+from hetero.ops.solvers.systems import checked_limit, checked_tolerance, real_dtype, warn
 
 
 def solve_cg(

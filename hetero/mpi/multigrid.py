@@ -15,8 +15,8 @@ import numpy as np
 
 from hetero.imports import load
 from hetero.mpi.ranks import Ranks
-from hetero.ops.linear_systems.systems import Stencil
-from hetero.ops.multigrid import grids
+from hetero.ops.solvers import multigrid as grids
+from hetero.ops.solvers.systems import Stencil
 
 _COARSER = 2  # times by half
 
@@ -28,7 +28,7 @@ class TwoLevels:
     """
 
     def __init__(self, ranks: Ranks, lines: np.ndarray, whole: Stencil, dtype: np.dtype) -> None:
-        cpu = load("hetero.ops.multigrid.multigrid_cpu").CpuHierarchy
+        cpu = load("hetero.ops.solvers.multigrid").CpuHierarchy
         begin, end = (int(row) for row in lines[ranks.rank : ranks.rank + 2])
         own = Stencil((end - begin, *whole.shape[1:]), whole.spacing)
         self._comm, self._own = ranks.comm, cpu(own, dtype).apply if end > begin else None

@@ -18,9 +18,9 @@ from hetero.kernels.cg import plan_stencil
 from hetero.kernels.common.launch import Launch
 from hetero.mpi.products import HostVectors, Rows
 from hetero.mpi.ranks import Ranks
-from hetero.ops.krylov.matrices import Matrix
-from hetero.ops.linear_systems.exchange import Part
-from hetero.ops.linear_systems.systems import Csr
+from hetero.ops.solvers.cg_loop import Matrix
+from hetero.ops.solvers.exchange import Part
+from hetero.ops.solvers.systems import Csr
 
 
 class Vector:

@@ -10,8 +10,10 @@ import numpy as np
 from hetero.mpi import multigrid, solving
 from hetero.mpi.products import Rows, grid_rows
 from hetero.mpi.ranks import Ranks
-from hetero.ops.linear_systems import operators
-from hetero.ops.linear_systems.systems import (
+from hetero.ops.solvers import operators
+from hetero.ops.solvers.poisson import checked_faces
+from hetero.ops.solvers.poisson_methods import RTOL, UNLIMITED
+from hetero.ops.solvers.systems import (
     CONVERGED,
     LIMIT,
     Outcome,
@@ -23,8 +25,6 @@ from hetero.ops.linear_systems.systems import (
     real_dtype,
     warn,
 )
-from hetero.ops.poisson.equation import checked_faces
-from hetero.ops.poisson.methods import RTOL, UNLIMITED
 
 _ROUNDINGS = 4.0  # how often that of u may be in what is left, where no tolerance was asked for
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from hetero.imports import load
 from hetero.mpi.ranks import Ranks
-from hetero.ops.krylov import matrices
-from hetero.ops.linear_systems.operators import Poisson
-from hetero.ops.linear_systems.systems import Csr, Stencil
+from hetero.ops.solvers import cg_loop as matrices
+from hetero.ops.solvers.operators import Poisson
+from hetero.ops.solvers.systems import Csr, Stencil
 
 Pieces = tuple[Any, np.ndarray, Any]  # of `Rows`
 

@@ -17,8 +17,8 @@ from hetero.imports import load
 from hetero.mpi.checkpoints import Checkpoint
 from hetero.mpi.products import DenseRows, HostVectors, Rows
 from hetero.mpi.ranks import Ranks
-from hetero.ops.krylov.matrices import is_doubtful
-from hetero.ops.linear_systems.systems import CONVERGED, Outcome, Solve, is_safe, scaled
+from hetero.ops.solvers.cg_loop import is_doubtful
+from hetero.ops.solvers.systems import CONVERGED, Outcome, Solve, is_safe, scaled
 from hetero.pricing.plan import CPU
 from hetero.profile import inventory
 
@@ -31,7 +31,7 @@ def place_of(ranks: Ranks, device: str | None, rows: Any, b: np.ndarray) -> Devi
     """
     device = planner.placement(device, None)[0]
     if device is None and b.size and not inventory.is_host_alone(None):
-        problem = load("hetero.ops.cg").OPERATION.problem(rows.square(b.dtype), b)
+        problem = load("hetero.ops.solvers.cg").OPERATION.problem(rows.square(b.dtype), b)
         device = planner.plan(problem).chosen.device.partition(":")[0]  # its kind
     if device in (None, CPU) or not b.size:
         return None
@@ -126,7 +126,7 @@ def run(
             norm_b = vectors.norm(rhs)
             watched = report and (lambda u: watch(lambda: report(vectors.on_host(u))))
             given = product, vectors, true_residual, M, rhs, u, asked._replace(callback=watched)
-            outcome = load("hetero.ops.krylov.cg").iterate(*given, norm_b, at_zero)
+            outcome = load("hetero.ops.solvers.cg_loop").iterate(*given, norm_b, at_zero)
             np.copyto(x, vectors.on_host(u))
             return outcome._replace(right_side=norm_b)
 

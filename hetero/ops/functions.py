@@ -7,8 +7,8 @@ from hetero.ops.matvec import matvec as matvec
 from hetero.ops.matmul import matmul as matmul
 from hetero.ops.products import methods as _products  # noqa: F401
 from hetero.ops.convolve2d import convolve2d as convolve2d
-from hetero.ops.cg import solve_cg as solve_cg
-from hetero.ops.poisson import solve_poisson as solve_poisson
+from hetero.ops.solvers.cg import solve_cg as solve_cg
+from hetero.ops.solvers.poisson import solve_poisson as solve_poisson
 from hetero.ops.kmeans import kmeans as kmeans
 
 if _typing.TYPE_CHECKING:  # what operations make public in addition to their functions

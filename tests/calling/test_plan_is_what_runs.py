@@ -26,7 +26,7 @@ from hetero.errors import HeteroError
 from hetero.evaluation import calls
 from hetero.ops.convolve2d import planning, problem_of
 from hetero.ops.kmeans import fit
-from hetero.ops.linear_systems.systems import CONVERGED, Outcome
+from hetero.ops.solvers.systems import CONVERGED, Outcome
 from hetero.pricing import places
 from hetero.profile import inventory
 

@@ -30,7 +30,7 @@ from hetero.kernels.cpu import (
 from hetero.ops.convolve2d import filters
 from hetero.ops.convolve2d.problem import window_of
 from hetero.ops.kmeans import compiled_cpu
-from hetero.ops.linear_systems import loops as solver_loops
+from hetero.ops.solvers import cg_loop, systems
 
 LONG = 120.0  # seconds; on a busy machine
 
@@ -251,9 +251,9 @@ def dispatchers(loop):
 EXAMPLES = {
     kmeans: [compiled_cpu.compile_clusters],
     kmeans_bounds: [compiled_cpu.compile_clusters],
-    csr: [solver_loops.rows],
-    cg: [solver_loops.rows, solver_loops.stencils],
-    vectors: [solver_loops.vectors],
+    csr: [cg_loop.rows],
+    cg: [cg_loop.rows, cg_loop.stencils],
+    vectors: [systems.vectors],
 }
 
 

@@ -16,7 +16,7 @@ from layouts import LAYOUTS
 import hetero
 from hetero.devices.base import Copy
 from hetero.errors import DeviceMemoryError
-from hetero.ops.linear_systems.systems import CONVERGED, Outcome
+from hetero.ops.solvers.systems import CONVERGED, Outcome
 
 rng = np.random.default_rng(7)
 A32 = rng.random((6, 5), np.float32)

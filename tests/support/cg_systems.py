@@ -6,9 +6,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from hetero import devices
-from hetero.ops.krylov import cg_device
-from hetero.ops.linear_systems import systems as types
-from hetero.ops.linear_systems.systems import Solve
+from hetero.ops.solvers import cg_device
+from hetero.ops.solvers import systems as types
+from hetero.ops.solvers.systems import Solve
 
 GRIDS = {"stencil2": (33, 40), "odd2": (18, 37), "stencil3": (7, 20, 16), "odd3": (9, 3, 11)}
 

@@ -31,7 +31,7 @@ from hetero.devices.base import Device  # noqa: E402
 from hetero.devices.cuda import compiler  # noqa: E402
 from hetero.devices.cuda import libraries as cuda_libraries  # noqa: E402
 from hetero.errors import DeviceError  # noqa: E402
-from hetero.ops.linear_systems.systems import CONVERGED, Outcome  # noqa: E402
+from hetero.ops.solvers.systems import CONVERGED, Outcome  # noqa: E402
 from hetero.profile import inventory  # noqa: E402
 
 rng = np.random.default_rng(3)

@@ -19,7 +19,7 @@ from hetero.imports import load
 from hetero.ops.convolve2d.cpu import direct
 from hetero.ops.convolve2d.filters import FilterOptions, exact_zeros, facts_of, is_whole
 from hetero.ops.convolve2d.problem import Window
-from hetero.ops.linear_systems.partition import split
+from hetero.ops.solvers.exchange import split
 
 
 class Axis(NamedTuple):

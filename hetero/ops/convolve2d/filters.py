@@ -17,7 +17,7 @@ from hetero.arrays import Operand
 from hetero.host import loops
 from hetero.imports import load
 from hetero.ops.convolve2d.problem import FFT, Window
-from hetero.ops.linear_systems.systems import on_vectors
+from hetero.ops.solvers.systems import on_vectors
 from hetero.pricing.plan import CPU, Plan
 from hetero.registry.problem import Problem
 

@@ -24,7 +24,7 @@ from hetero.ops.convolve2d import problem as asked
 from hetero.ops.convolve2d.cpu import scipys_convolve2d
 from hetero.ops.convolve2d.filters import Filter, FilterOptions, is_finite, is_wide, with_look
 from hetero.ops.convolve2d.problem import DIRECT, FFT, NAME, SCIPY, SEPARABLE, Call, Window
-from hetero.ops.linear_systems.systems import like
+from hetero.ops.solvers.systems import like
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
 from hetero.registry import Arguments

@@ -18,7 +18,7 @@ from hetero.imports import load
 from hetero.moving import results, transfer
 from hetero.ops.kmeans import methods, operands  # the former registers them
 from hetero.ops.kmeans.operands import from_dims, problem
-from hetero.ops.linear_systems.systems import like
+from hetero.ops.solvers.systems import like
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
 from hetero.tables import bind

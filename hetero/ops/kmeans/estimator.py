@@ -12,7 +12,7 @@ from hetero.arrays import describe, is_device_array, library_of
 from hetero.errors import outside
 from hetero.imports import load
 from hetero.ops.kmeans import at_once, cluster, operands
-from hetero.ops.linear_systems.systems import like
+from hetero.ops.solvers.systems import like
 
 _ALGORITHMS = ("lloyd", "elkan")
 _OPTIONS = "init", "n_init", "max_iter", "tol", "label_tol", "random_state", "device", "method"

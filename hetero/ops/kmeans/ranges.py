@@ -33,7 +33,7 @@ from hetero.ops.kmeans.device import (
 )
 from hetero.ops.kmeans.fit import Rows
 from hetero.ops.kmeans.operands import check_finite
-from hetero.ops.linear_systems.partition import split
+from hetero.ops.solvers.exchange import split
 from hetero.pricing import places
 from hetero.registry.problem import Problem
 

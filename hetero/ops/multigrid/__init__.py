@@ -1,1 +1,5 @@
-"""Geometric multigrid: a method of its own, and a preconditioner."""
+"""The former name of multigrid's grids."""
+
+from hetero.ops.solvers import multigrid as grids
+
+__all__ = ["grids"]

@@ -121,7 +121,7 @@ def _by_numpy(
     ]
     if target is None:
         there = next(a for a, o in zip(arrays, operands, strict=True) if o.location != HOST)
-        like = load("hetero.ops.linear_systems.systems").like
+        like = load("hetero.ops.solvers.systems").like
         return like(there, np.asarray(function(*hosts)))
     if target.location == HOST:
         return function(*hosts, out=out)

@@ -11,8 +11,9 @@ import pytest
 import hetero
 from hetero import devices, profile, registry
 from hetero.errors import MethodNotAvailable
-from hetero.ops.cg import adaptive, operands
-from hetero.ops.cg.adaptive import Schedule
+from hetero.ops.solvers import adaptive
+from hetero.ops.solvers import cg_problem as operands
+from hetero.ops.solvers.adaptive import Schedule
 from hetero.pricing import pricing
 
 N = 150

@@ -12,7 +12,7 @@ from scipy.sparse.linalg import aslinearoperator, cg
 
 import hetero
 from hetero.host import loops
-from hetero.ops.linear_systems.operators import Poisson
+from hetero.ops.solvers.operators import Poisson
 
 DTYPES = [np.float32, np.float64]
 

@@ -20,9 +20,9 @@ from hetero.devices.cuda.cooperative import CooperativeKernel
 from hetero.errors import DeviceError
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.common.launch import Target
-from hetero.ops.krylov import cg_device, cg_grids
-from hetero.ops.linear_systems import systems as types
-from hetero.ops.linear_systems.exchange import Part
+from hetero.ops.solvers import cg_device
+from hetero.ops.solvers import systems as types
+from hetero.ops.solvers.exchange import Part
 
 DTYPES = ("float64", "float32")
 
@@ -148,7 +148,7 @@ def one_block(vectors, stencil):
             kernel = device.build(plan.source, plan.kernel, defines)
             device.launch(kernel, grid, plan.block, arguments)
 
-    return cg_grids.Persistent(vectors, stencil, [plan], [Kernel()])
+    return cg_device.Persistent(vectors, stencil, [plan], [Kernel()])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hetero import devices, profile
 from hetero.arrays import describe
 from hetero.errors import DeviceError, MethodNotAvailable
 from hetero.moving import transfer
-from hetero.ops.cg import operands
+from hetero.ops.solvers import cg_problem as operands
 from hetero.pricing import pricing
 
 GRID = (9, 14)

@@ -12,8 +12,7 @@ from hetero.devices import meetings, peers
 from hetero.devices.base import Device
 from hetero.devices.opencl import OpenCLDevice
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.ops.linear_systems.exchange import BufferCopies, Exchange, Part
-from hetero.ops.linear_systems.partition import halo_copies, slabs
+from hetero.ops.solvers.exchange import BufferCopies, Exchange, Part, halo_copies, slabs
 
 # -- Exchanging ----------------------------------------------------------------------------------
 
@@ -48,30 +47,6 @@ def test_halo(opencl, parts, rows, depth):
     # Two OpenCL devices cannot see each other's memory or events.
     one = devices.get(opencl)
     check_halo([one, OpenCLDevice(99, one._device), one], rows, depth, 3)
-
-
-@pytest.mark.parametrize("fails", ["begin", "end"])
-def test_no_stream_stays_recorded(opencl, monkeypatch, fails):
-    """Where the recording of the second of three parts fails, that of the others ends."""
-    began, ended = [], []
-
-    class Recording:
-        def __init__(self, *_):
-            if fails == "begin" and len(began) == 1:
-                raise DeviceError("no graphs")
-            began.append(self)
-
-        def end(self):
-            ended.append(self)
-            if fails == "end" and self is began[1]:
-                raise DeviceError("the recording is not valid")
-
-    device = devices.get(opencl)
-    monkeypatch.setattr(type(device), "recorded", Recording)
-    exchange = Exchange([Part(device, alone=False) for _ in range(3)])
-    assert exchange.recorded(lambda: None) is None
-    assert set(ended) == set(began)
-    assert len(began) == (1 if fails == "begin" else 3)
 
 
 @pytest.mark.gpu

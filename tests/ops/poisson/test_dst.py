@@ -3,6 +3,7 @@ OpenCL with NumPy's FFT in cuFFT's place, and on a GPU."""
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 import numpy as np
@@ -11,10 +12,9 @@ import runtimes
 
 import hetero
 from hetero.devices.cuda import cufft
-from hetero.ops.linear_systems.operators import Poisson
-from hetero.ops.linear_systems.systems import CONVERGED, ROUNDING, Solve, Stencil
-from hetero.ops.multigrid import multigrid_cpu
-from hetero.ops.poisson import dst
+from hetero.ops.solvers import dst, multigrid
+from hetero.ops.solvers.operators import Poisson
+from hetero.ops.solvers.systems import CONVERGED, ROUNDING, Solve, Stencil
 
 
 @pytest.mark.parametrize("shape", [(700, 130), (40, 41, 42)])
@@ -22,14 +22,16 @@ from hetero.ops.poisson import dst
 @pytest.mark.parametrize("loaded", [False, True], ids=["NumPy", "compiled"])
 def test_the_residual_is_the_true_one(shape, dtype, loaded, monkeypatch):
     """In blocks of rows, the shape has several; or by multigrid's loops, once they are loaded."""
+    loops = "hetero.kernels.cpu.multigrid"
+    importlib.import_module(loops)
     if not loaded:
-        monkeypatch.delitem(sys.modules, multigrid_cpu.__name__)
+        monkeypatch.delitem(sys.modules, loops)
     f = np.random.default_rng(1).random(shape).astype(dtype)
     u = np.empty_like(f)
     stencil = Stencil(shape, (1.0, 0.5, 2.0)[: len(shape)])
     outcome = dst.solve((), Solve(stencil, 1.0, 0.0, 1), f, u, f.dtype)
     assert (outcome.status, outcome.iterations) == (CONVERGED, 1)
-    for norms in (dst.norms, multigrid_cpu.norms):
+    for norms in (dst.norms, multigrid.norms):
         size, whole = norms(stencil, f, u)
         assert outcome.residual == pytest.approx(size, rel=0.3)
         assert outcome.right_side == pytest.approx(whole, rel=1e-6)

@@ -12,8 +12,8 @@ import hetero
 from hetero import devices
 from hetero.devices.opencl import OpenCLDevice
 from hetero.kernels.jacobi import plan as plan_jacobi
-from hetero.ops.linear_systems.systems import LIMIT, Solve, Stencil
-from hetero.ops.poisson import jacobi
+from hetero.ops.solvers import jacobi
+from hetero.ops.solvers.systems import LIMIT, Solve, Stencil
 
 pytestmark = pytest.mark.optimised  # many sweeps
 FLAT = [(1, 1), (2, 9), (26, 67), (41, 300)]

@@ -17,10 +17,10 @@ import runtimes
 from hetero import devices
 from hetero.devices import meetings, opencl
 from hetero.errors import DeviceError
-from hetero.ops.linear_systems.exchange import Exchange
-from hetero.ops.linear_systems.operators import Poisson
-from hetero.ops.linear_systems.systems import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Solve, Stencil
-from hetero.ops.multigrid import grids, multigrid_cpu, multigrid_device
+from hetero.ops.solvers import multigrid, multigrid_device
+from hetero.ops.solvers.exchange import Exchange
+from hetero.ops.solvers.operators import Poisson
+from hetero.ops.solvers.systems import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Solve, Stencil
 
 PLANES = [(128, 128), (97, 113), (127, 127), (101, 3), (40, 530)]
 BOXES = [(32, 30, 29), (5, 40, 71), (33, 33, 33)]
@@ -42,7 +42,7 @@ def on_device(device, call, *arrays):
 def solve(place, stencil, f, u, rtol, maxiter):
     asked = Solve(stencil, rtol, 0.0, maxiter)
     if place == "cpu":
-        return multigrid_cpu.solve((), asked, f, u)
+        return multigrid.solve((), asked, f, u)
     device = devices.get(place) if isinstance(place, str) else place
     return on_device(
         device, lambda *buffers: multigrid_device.solve([device], asked, *buffers, u.dtype), f, u
@@ -114,7 +114,7 @@ def test_one_cycle_is_symmetric_and_positive_definite(place, shape):
     def apply(r):
         z = np.full_like(r, np.nan)
         if place == "cpu":
-            multigrid_cpu.CpuHierarchy(stencil, x.dtype).apply(r, z)
+            multigrid.CpuHierarchy(stencil, x.dtype).apply(r, z)
             return z
         device = devices.get(place)
 
@@ -149,7 +149,7 @@ SHARED = [
 def found(request, monkeypatch):
     """Devices of a kind: one that comes several times, or all there are. They divide three grids
     or so."""
-    monkeypatch.setattr(grids, "LEAST_SHARED", 2000)
+    monkeypatch.setattr(multigrid, "LEAST_SHARED", 2000)
     return runtimes.of_kind(request.param)
 
 
@@ -222,7 +222,7 @@ def test_a_device_that_is_waited_for_in_vain(monkeypatch):
     pair = [d for d in devices.available().values() if d.kind == "cuda"]
     pair = [pair[0], pair[-1]]
     monkeypatch.setattr(meetings, "PATIENCE", 0.3)
-    monkeypatch.setattr(grids, "LEAST_SHARED", 2000)
+    monkeypatch.setattr(multigrid, "LEAST_SHARED", 2000)
     stencil, f = Stencil((400, 300), (1.0, 1.0)), source((400, 300))
     _, u = together(pair, 2, stencil, f, rtol=1e-9)
     run = Exchange.run

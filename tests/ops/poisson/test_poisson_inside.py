@@ -9,7 +9,7 @@ import pytest
 
 import hetero
 from hetero.host import cpu
-from hetero.ops.poisson.methods import BY_NAME
+from hetero.ops.solvers.poisson_methods import BY_NAME
 
 
 @pytest.mark.parametrize("shape", [(30, 20), (9, 200), (1, 50), (12, 13, 14), (3, 80, 3)])

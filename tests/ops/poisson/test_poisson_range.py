@@ -9,7 +9,7 @@ import pytest
 from test_solve_poisson import WAYS
 
 import hetero
-from hetero.ops.poisson import equation
+from hetero.ops.solvers import poisson as equation
 
 pytestmark = pytest.mark.optimised  # many sweeps
 MAGNITUDES = [("float32", e) for e in (-120, -80, -60, 62, 100)]

@@ -1,12 +1,14 @@
-"""The iterations of conjugate gradients on grids, on devices, as launches.
+"""Conjugate gradients on devices: the solve, and the iterations of grids, as launches.
 
 `Sweeps` takes one launch per iteration; `Persistent`, for small grids, many in one cooperative
 launch on each device. Both are PR-CG (kernels/cg/cg_scalars.cu). `Preconditioned` is the recurrence
-of Hestenes and Stiefel, for a preconditioner that is launches of its own.
+of Hestenes and Stiefel, for a preconditioner that is launches of its own. Those of matrices are in
+`cg_matrices`; how they iterate, and what lies on the devices, is in `cg_vectors`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,17 +16,137 @@ from typing import Any
 
 import numpy as np
 
+from hetero.devices import meetings
+from hetero.devices.base import Device
 from hetero.devices.cuda.cooperative import CooperativeKernel
 from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
-from hetero.kernels.cg.plan_stencil import X_HALO
-from hetero.ops.krylov.cg_vectors import Loop, Step, Vectors
-from hetero.ops.linear_systems.exchange import BufferCopies
-from hetero.ops.linear_systems.partition import around, halo_copies, range_copies
-from hetero.ops.linear_systems.systems import Stencil
+from hetero.kernels.cg.plan_stencil import HALO, X_HALO
+from hetero.ops.solvers import systems
+from hetero.ops.solvers.cg_matrices import KINDS
+from hetero.ops.solvers.cg_vectors import Loop, Step, Vectors
+from hetero.ops.solvers.exchange import (
+    Bound,
+    BufferCopies,
+    Part,
+    around,
+    halo_copies,
+    range_copies,
+)
+from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil
 
 _STAMPED = 16  # bytes of a value (kernels/common/stamped.cu)
+
+
+def solve(
+    devices: Sequence[Device],
+    system: Stencil | Csr | Dense,
+    b: Any,
+    x: Any,
+    asked: Solve,
+    M: Any = None,
+    *,
+    dtype: Any = None,
+    going_on: tuple[np.ndarray, np.ndarray] | None = None,
+) -> Outcome:
+    """Solve A x = b for a symmetric positive definite A.
+
+    Parameters
+    ----------
+    devices : sequence of Device
+        One, or several of one kind: then rows are divided among them. Dense matrices on a device,
+        and preconditioners of a device's own launches, take the first alone.
+    system : Stencil, Csr or Dense
+        Arrays on the host are uploaded for this call.
+    b, x : (n,) numpy.ndarray, or buffers of the only device
+        Right-hand side; start, and place of the result: contiguous, float32 or float64.
+    M : optional
+        (n,) numpy.ndarray: the inverse of a diagonal matrix. Or for a stencil a `DeviceHierarchy`
+        of the first device.
+    dtype : optional
+        Of b and x. Default: that of b, an array.
+    going_on : two (n,) numpy.ndarray, optional
+        The recurrence's residual and next direction, of a matrix on one device, to go on from an
+        iteration elsewhere. Default: b - A x, and the direction of steepest descent.
+
+    Notes
+    -----
+    Work of an iteration, for n unknowns and a matrix of nnz entries; elements are those read and
+    written, and what A and M take themselves comes beside it.
+
+    ============================  ====================  =========================
+    iteration                     flops                 elements
+    ============================  ====================  =========================
+    `Sweeps`, 2-D                 28 n                  5.5 n
+    `Sweeps`, 3-D                 32 n                  5.5 n
+    `Persistent`                  24 n                  edges and sums
+    `CsrMatrix`                   14 n + 2 nnz          10 n + nnz values, indices
+    `DenseMatrix`                 14 n + 2 n^2          10 n + n^2
+    `Preconditioned`              10 n, with A and M    11 n, with A and M
+    ============================  ====================  =========================
+
+    References
+    ----------
+    T. Chen and E. Carson, "Predict-and-recompute conjugate gradient variants", SIAM J. Sci.
+    Comput. 42 (2020), A3084-A3108: algorithm PR-CG. M. R. Hestenes and E. Stiefel, "Methods of
+    conjugate gradients for solving linear systems", J. Res. Nat. Bur. Stand. 49 (1952).
+    """
+    dtype = np.dtype(b.dtype if dtype is None else dtype)
+    diagonal = M if isinstance(M, np.ndarray) else None
+    used = list(devices)
+    if isinstance(system, Stencil):
+        used = used[: max(1, system.shape[0] // HALO)]
+    on_device = isinstance(system, Dense) and not isinstance(system.array, np.ndarray)
+    if on_device or M is not diagonal:
+        used = used[:1]
+
+    def run(b: Any, x: Any, asked: Solve, checked: bool = True) -> Any:
+        """Solve; None where the squares of b are not safe to work with, unless it is scaled."""
+        # One device is active from here on, not for each launch.
+        with used[0].active() if len(used) == 1 else meetings.turn(used):
+            vectors = Vectors(used, system, b, x, dtype, diagonal)
+            try:
+                loop = _loop(vectors, system, M, asked.callback is not None)
+                return loop.solve(asked, going_on, checked)
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    vectors.exchange.synchronize()
+                raise
+
+    if (outcome := run(b, x, asked, checked=False)) is not None:
+        return outcome
+    if isinstance(b, np.ndarray) and isinstance(x, np.ndarray):
+        return systems.scaled(run, b, x, asked)
+    with devices[0].active():
+        rhs, start = (np.empty(systems.unknowns(system), dtype) for _ in range(2))
+        devices[0].download(b, rhs)
+        devices[0].download(x, start)
+        outcome = systems.scaled(run, rhs, start, asked)
+        devices[0].upload(start, x)
+    return outcome
+
+
+def product(device: Device, system: Any, b: np.ndarray, x: Any) -> tuple[Part, Any]:
+    """The part of a solve on one device alone, and what starts q = A p by its buffers "p", "q"."""
+    vectors = Vectors((device,), system, b, x, b.dtype)
+    if isinstance(system, Stencil):
+        return vectors.parts[0], stencil_product(vectors)
+    return vectors.parts[0], KINDS[type(system)](vectors, system, plain=True).times
+
+
+def _loop(vectors: Vectors, system: Any, M: Any, every: bool) -> Loop:
+    """The iteration that suits system and preconditioner, with its buffers."""
+    diagonal = isinstance(M, np.ndarray)
+    if not isinstance(system, Stencil):
+        return KINDS[type(system)](vectors, system, diagonal)
+    if M is not None and not diagonal:
+        return Preconditioned(vectors, system, M)
+    resident = None if diagonal or every else persistent(vectors, system)
+    return resident or Sweeps(vectors, system, diagonal, every)
+
+
+# -- Grids ----------------------------------------------------------------------------------------
 
 
 class _OnGrid(Loop):
@@ -57,8 +179,9 @@ class _OnGrid(Loop):
             products.append(product)
         own = around([(slab.begin, slab.end) for slab in self._slabs], X_HALO)
         x_rows = BufferCopies(halo_copies(own, self._row_bytes), "x", "x")
-        self.before_residual = self.before_residual[0], self.exchange.bind(x_rows)
-        self.residuals = residuals, self.exchange.bind(*rows)
+        nothing: list[list[Bound]] = [[] for _ in self.parts]
+        of_x, of_both = self.exchange.bind(x_rows), self.exchange.bind(*rows)
+        self.to_residual = (nothing, of_x), (residuals, of_both)
         self.residual_sums = "residual sums", blocks, 2
         return products
 

@@ -26,10 +26,9 @@ from hetero.devices.base import Device
 from hetero.kernels.common.launch import REAL, Launch
 from hetero.kernels.multigrid import plan as plan_multigrid
 from hetero.kernels.multigrid import transfers
-from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Exchange, Part
-from hetero.ops.linear_systems.partition import range_copies
-from hetero.ops.linear_systems.systems import Outcome, Solve, Stencil
-from hetero.ops.multigrid import grids
+from hetero.ops.solvers import multigrid as grids
+from hetero.ops.solvers.exchange import Bound, BufferCopies, Exchange, Part, range_copies
+from hetero.ops.solvers.systems import Outcome, Solve, Stencil
 
 Vector = Sequence[Any]  # a buffer of each device
 Share = tuple[int, int]  # number, of how many
@@ -259,9 +258,7 @@ class DeviceHierarchy(grids.Hierarchy):
             for launches, moves in runs:
                 exchange.run(launches, moves)
 
-        if symmetric or len(self.memories) == 1:
-            return run
-        return functools.partial(exchange.repeat, "cycle", run)
+        return run
 
     def norms(self, f: Vector, u: Vector) -> tuple[float, float]:
         self.exchange.check()

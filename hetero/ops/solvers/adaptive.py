@@ -33,8 +33,8 @@ import numpy as np
 from hetero import profile, tables
 from hetero.devices.base import Device
 from hetero.imports import load
-from hetero.ops.cg.methods import work
-from hetero.ops.cg.operands import NAME, least_iterations
+from hetero.ops.solvers.cg import work
+from hetero.ops.solvers.cg_problem import NAME, least_iterations
 from hetero.pricing import pricing
 from hetero.pricing.plan import CPU, Terms, total
 from hetero.profile import Profile, inventory
@@ -42,7 +42,7 @@ from hetero.registry import Arguments, Price, Unasked
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
-    from hetero.ops.linear_systems.systems import Outcome
+    from hetero.ops.solvers.systems import Outcome
 
 _FIRST = 4  # iterations before a forecast is believed
 _MARGIN = 1.5  # times the move that the iterations still to come must save
@@ -108,7 +108,7 @@ def here(problem: Problem, name: str) -> Schedule | None:
 
 
 def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile) -> Price:
-    """The terms of a solve that moves in time; see `hetero.ops.cg.hybrid.price`.
+    """The terms of a solve that moves in time; see `hybrid.price`.
 
     They are the mean of two solves that are foreseen right: one of the fewest iterations that any
     takes, which stays on the CPU, and one of twice those to expect, which moves. Their weights are
@@ -189,12 +189,12 @@ def solve(device: Device, problem: Problem, arguments: Arguments) -> Outcome:
 
     try:
         watch = moves if schedule is not None else None
-        return load("hetero.ops.krylov.cg").solve(A, b, x, asked, M, moves=watch)
+        return load("hetero.ops.solvers.cg_loop").solve(A, b, x, asked, M, moves=watch)
     except _Moves as move:
         going_on, done = move.args, len(norms)
     rest = asked._replace(maxiter=asked.maxiter - done)
     with device.active():
         A, M = asked.system((device,))
-        cg_device = load("hetero.ops.krylov.cg_device")
+        cg_device = load("hetero.ops.solvers.cg_device")
         outcome = cg_device.solve((device,), A, b, x, rest, M, going_on=going_on)
     return outcome._replace(iterations=outcome.iterations + done)

@@ -1,4 +1,4 @@
-"""Geometric multigrid: which grids there are, how to get from one to the next, and the cycle.
+"""-div grad u = f by geometric multigrid: the grids, the cycle over them, its passes on the CPU.
 
 A coarse grid has half the points of the fine one along each axis that is coarsened, evenly spread
 over the same extent; for 2^k - 1 points those are every second one, for others they lie between.
@@ -7,8 +7,8 @@ that a cycle with symmetric smoothing is a symmetric operator. Axes along which 
 further apart than along another one are not coarsened until the others have caught up: point
 smoothing does nothing for them.
 
-The cycle is V(1,1), of red-black over-relaxation. `multigrid_cpu` and `multigrid_device` make its
-passes.
+The cycle is V(1,1), of red-black over-relaxation. Its passes are loops on the CPU, here, and
+launches on devices, in `multigrid_device`.
 
 After U. Trottenberg, C. Oosterlee, A. Schueller, "Multigrid", Academic Press, 2001, chapters 2, 5;
 the over-relaxation after I. Yavneh, "On red-black SOR smoothing in multigrid", SIAM J. Sci. Comput.
@@ -17,19 +17,26 @@ the over-relaxation after I. Yavneh, "On red-black SOR smoothing in multigrid", 
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hetero import locks
+from hetero.host.loops import as_loops_take
+from hetero.imports import load
+from hetero.kernels.multigrid import transfers
 from hetero.kernels.multigrid.plan import DOWN, DOWN_FROM_ZERO, UP, UP_WITH_SQUARES
 from hetero.kernels.multigrid.transfers import Transfer, transfer
-from hetero.ops.linear_systems.systems import (
+from hetero.ops.solvers.systems import (
     CONVERGED,
     LIMIT,
     ROUNDING,
     Outcome,
+    Solve,
     Stencil,
     judged,
     line_eigenvalues,
@@ -44,6 +51,9 @@ LEAST_SHARED = 1 << 21  # points of a grid from which several devices gain more 
 LEAST_PLANES = 32  # of such a grid; half as many coarse ones, of which each device gets some
 _STALLED = 0.7  # a cycle that leaves more of the residual than this has met rounding
 _EVEN = 1.6  # ratio of spacings up to which axes are coarsened together
+_TILE_PLANES = 32  # coarse planes of a tile: twice as many fine ones, and six more are read
+_TILE_BYTES = 1 << 20  # of a tile's planes in work: they stay in the cache
+_LARGE = 1 << 24  # points of a grid that is not kept for the next solve
 
 
 class Grid(NamedTuple):
@@ -173,3 +183,106 @@ class Hierarchy:
                 residual = self.norms(f, u)[0]
                 stalled = stalled or (done > 1 and residual > _STALLED * before)
         return judged(residual, bound, ROUNDING if stalled else LIMIT, done, whole)
+
+
+# -- On the CPU -----------------------------------------------------------------------------------
+
+
+def _compiled() -> tuple[Any, Callable[[int], int]]:
+    """The loops, and the threads that they take for a number of elements."""
+    return load("hetero.kernels.cpu.multigrid"), load("hetero.host.threads").team_for
+
+
+class _Level:
+    """One grid, what `hetero.kernels.cpu.multigrid.sweep` takes of it, and room for what a pass
+    makes of u."""
+
+    def __init__(self, grid: Grid, coarse: Grid, dtype: np.dtype) -> None:
+        z, y, x = grid.transfers or ()
+        rows = max(_TILE_BYTES // (20 * grid.shape[2] * dtype.itemsize) - 6, 8)
+        cuts = transfers.tiles(z, _TILE_PLANES), transfers.tiles(y, -(-rows // 2))
+        tiles = [np.concatenate(pair) for pair in itertools.product(*cuts)]
+        self.sums, self.work = np.empty(len(tiles)), np.empty(grid.points, dtype)
+        self.box = np.array(grid.shape + coarse.shape), np.array(grid.weights, dtype)
+        self.transfers = (
+            np.concatenate([z.left, y.left, x.left, x.first]),
+            np.concatenate([z.weight, y.weight, x.weight]).astype(dtype),
+            x.taps.astype(dtype),
+            np.array(tiles),
+        )
+
+
+def norms(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[float, float]:
+    """2-norms of f - A u and of f, contiguous arrays."""
+    (nz, ny, nx), weights = stencil.box
+    sums = np.empty((nz * ny, 2))
+    given = u.reshape(-1), as_loops_take(f.reshape(-1)), nz, ny, nx
+    loops, team_for = _compiled()
+    loops.squares(team_for(f.size), *given, np.array(weights, f.dtype), sums)
+    residual, whole = np.sqrt(sums.sum(axis=0))
+    return float(residual), float(whole)
+
+
+class CpuHierarchy(Hierarchy):
+    """The grids of one stencil on the CPU; its vectors are flat arrays of float32 or float64."""
+
+    def __init__(self, stencil: Stencil, dtype: np.dtype) -> None:
+        super().__init__()
+        self._stencil, self._dtype = stencil, np.dtype(dtype)
+        _, *coarser = all_grids = hierarchy(stencil, coarsest("cpu"))
+        self.levels = [_Level(*pair, self._dtype) for pair in itertools.pairwise(all_grids)]
+        self.exact = bool(self.levels)
+        self._inverse = coarsest_inverse(all_grids[-1]).astype(dtype)
+        # f and u of all grids but the finest, where the caller gives them.
+        self._coarser = [np.empty((2, grid.points), dtype) for grid in coarser]
+
+    def norms(self, f: np.ndarray, u: np.ndarray) -> tuple[float, float]:
+        return norms(self._stencil, f, u)
+
+    def zero(self, u: np.ndarray) -> None:
+        u[...] = 0
+
+    def residual(self) -> float:
+        return math.sqrt(self.levels[0].sums.sum()) if self.levels else math.nan
+
+    def bound(self, f: Any, u: Any, symmetric: bool = False) -> Callable[[], object]:
+        return functools.partial(self._cycle, f, u, symmetric)
+
+    def apply(self, r: np.ndarray, z: np.ndarray) -> None:
+        """z = M r: one cycle from zero, smoothing back in reverse, so that M is symmetric."""
+        self._cycle(r, z, True)
+
+    def _cycle(self, f: np.ndarray, u: np.ndarray, symmetric: bool) -> None:
+        vectors, omega = [(f, u), *self._coarser], self._dtype.type(OMEGA[symmetric])
+        loops, team_for = _compiled()
+        for step in cycle(len(self.levels), symmetric):
+            f, u = vectors[step.level]
+            if step.mode == SOLVED:
+                loops.solve_coarsest(self._inverse, f, u)
+                continue
+            level, (coarse_f, coarse_u) = self.levels[step.level], vectors[step.level + 1]
+            moved = (u, f, level.work, coarse_f)
+            if not step.is_down:
+                moved = (level.work, f, u, coarse_u)
+            how = level.sums, *level.box, omega, step.first, step.mode, *level.transfers
+            loops.sweep(team_for(u.size), *moved, *how)
+
+
+_kept = functools.lru_cache(maxsize=2)(CpuHierarchy)
+
+
+def solve(
+    devices: tuple[()], asked: Solve, f: np.ndarray, u: np.ndarray, dtype: Any = None
+) -> Outcome:
+    """Solve A u = f on the CPU, of C-contiguous arrays; see `Hierarchy.solve`."""
+    another = functools.partial(CpuHierarchy, asked.system, f.dtype)
+    shared = another() if f.size > _LARGE else _kept(asked.system, f.dtype)
+    rhs, x = as_loops_take(f.reshape(-1)), u.reshape(-1)
+    with locks.sole(shared, another) as hierarchy, np.errstate(all="ignore"):
+        return hierarchy.solve(rhs, x, asked.rtol, asked.maxiter)
+
+
+def example(dtype: np.dtype) -> None:
+    """Call the compiled loops."""
+    f = np.ones((40, 40), dtype)
+    solve((), Solve(Stencil(f.shape, (1.0, 1.0)), 1e-3, 0.0, 2), f, np.zeros_like(f))

@@ -11,10 +11,9 @@ import numpy as np
 from hetero import kernels
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.common.launch import Launch
-from hetero.ops.krylov.cg_vectors import Loop, Step, Vectors
-from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Part
-from hetero.ops.linear_systems.partition import Copy, gather_copies
-from hetero.ops.linear_systems.systems import Csr, Dense
+from hetero.ops.solvers.cg_vectors import Loop, Step, Vectors
+from hetero.ops.solvers.exchange import Bound, BufferCopies, Copy, Part, gather_copies
+from hetero.ops.solvers.systems import Csr, Dense
 
 
 class MatrixLoop(Loop):
@@ -68,11 +67,11 @@ class MatrixLoop(Loop):
         """q = A p on one part."""
         self.exchange.run(self._products[0])
 
-    def _bind_copies(self, *groups: BufferCopies) -> None:
-        """Bind what parts copy of others' x and p, and of sums."""
+    def _bind_steps(self, residuals: list[list[Bound]], *groups: BufferCopies) -> None:
+        """Bind what parts copy of others' x and p, and of sums; the steps of a residual."""
         x, self._copies_of_p, self._gather = (self.exchange.bind(group) for group in groups)
-        self.before_residual = self._pack["x"], x
-        self.after_residual = self._pack["p"], self._copies_of_p
+        self.to_residual = (self._pack["x"], x), (residuals, ())
+        self.from_residual = ((self._pack["p"], self._copies_of_p),)
 
 
 class CsrMatrix(MatrixLoop):
@@ -101,18 +100,18 @@ class CsrMatrix(MatrixLoop):
         sums = self.exchange.share_sums(blocks, self._sums, "partial")
         self.residual_sums = "partial", blocks, 2
         copies = self._pack_foreign([found[n] for n in range(len(self.parts))], plans)
-        self._bind_copies(
-            BufferCopies(copies, "x", "packed"),
-            BufferCopies(copies, "p", "packed"),
-            BufferCopies(sums, "partial", "partial"),
-        )
         for part, (residual, step, without) in zip(self.parts, plans, strict=True):
             known = {} if diagonal else {"inverse": "r"}
             residuals.append([part.bind(residual, **known)])
             product = without if self._plain else step
             products.append([[part.bind(product, before=f"record{turn}")] for turn in (0, 1)])
         self._products = list(zip(*products, strict=True))
-        self.residuals = residuals, ()
+        self._bind_steps(
+            residuals,
+            BufferCopies(copies, "x", "packed"),
+            BufferCopies(copies, "p", "packed"),
+            BufferCopies(sums, "partial", "partial"),
+        )
 
     def _upload(self, number: int, system: Csr) -> tuple[plan_cg.Rows, np.ndarray]:
         """Put a part's rows in its memory, make its x and p; returns their foreign columns too."""
@@ -187,7 +186,6 @@ class DenseMatrix(MatrixLoop):
             )
             residuals.append([*of_x, part.bind(residual, partial="residual sums")])
             products.append((part, of_p, () if self._plain else (sums,)))
-        self.residuals = residuals, ()
         self.residual_sums = "residual sums", blocks, self._sums
         self.exchange.share_sums(blocks, self._sums, "partial")
         self._products = [
@@ -198,7 +196,8 @@ class DenseMatrix(MatrixLoop):
         ] * 2
         elements = gather_copies([rows * self._item for rows in self._sizes], apart=True)
         gathered = gather_copies([8 * self._sums * count for count in blocks], apart=True)
-        self._bind_copies(
+        self._bind_steps(
+            residuals,
             BufferCopies(elements, "whole", "x"),
             BufferCopies(elements, "whole", "p"),
             BufferCopies(gathered, "partial", own),

@@ -1,4 +1,4 @@
-"""What solve_cg is asked: operands checked, and made a problem; the system that a solve takes."""
+"""What solve_cg is asked, checked and made a problem; the system and M that its solve takes."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ from hetero.arrays import (
     is_device_array,
     name_of,
 )
+from hetero.host import loops
 from hetero.imports import load
 from hetero.moving import transfer
-from hetero.ops.cg.preconditioners import preconditioner_of
-from hetero.ops.linear_systems.systems import (
+from hetero.ops.solvers.systems import (
+    CYCLES,
     Csr,
     Dense,
+    Stencil,
     checked_limit,
     checked_tolerance,
     digits,
     number_dtype,
     on_host,
     real_dtype,
+    real_view,
 )
 from hetero.registry.problem import Problem, check_dims, compressed, shapes_of
 
@@ -76,7 +79,7 @@ def from_dims(dims: tuple[int, ...], dtype: str, on: str, iterations: Any = None
     if len(dims) == 1:
         asked = problem(Spec(dims * 2, dtype, on=on), Spec(dims, dtype, on=on))
     else:
-        Poisson = load("hetero.ops.linear_systems.operators").Poisson
+        Poisson = load("hetero.ops.solvers.operators").Poisson
         asked = problem(Poisson(dims, dtype=dtype), Spec((math.prod(dims),), dtype, on=on))
     if iterations is None:
         return asked
@@ -308,3 +311,70 @@ def _system(A: Any, dtype: np.dtype, used: tuple[Any, ...]) -> Any:
     if not (A.flags.c_contiguous or A.flags.f_contiguous):
         A = np.ascontiguousarray(A)
     return Dense(A, A.shape[0], tuple(s // A.itemsize for s in A.strides))
+
+
+def preconditioner_of(A: Any, M: Any, dtype: np.dtype, used: tuple[Any, ...]) -> Any:
+    """What multiplies by M in the solve's dtype, on those devices; none: the CPU.
+
+    None, the diagonal of an approximate inverse of A, ``apply(r, z)`` on the CPU, or a
+    `DeviceHierarchy`.
+    """
+    if M is None:
+        return None
+    if isinstance(M, str):
+        return _jacobi(A, dtype) if M == "jacobi" else _multigrid(A.stencil, dtype, used)
+    into = load("hetero.ops.solvers.cg_loop").into
+    if np.ndim(M) == 1:
+        inverse = np.ascontiguousarray(M, dtype)
+        if dtype.kind != "c":
+            return inverse
+        return into("M times a vector", lambda r: inverse * r, dtype)
+    return into("M times a vector", scipy()[2](M).matvec, dtype)
+
+
+def _jacobi(A: Any, dtype: np.dtype) -> np.ndarray | None:
+    """The inverse of A's diagonal."""
+    if hasattr(A, "stencil"):  # a constant diagonal changes no iterate
+        return None
+    if is_device_array(A):
+        A = on_host(A, dtype)
+    with np.errstate(all="ignore"):
+        inverse = 1.0 / A.diagonal().real.astype(dtype.type(0).real.dtype)
+    return np.repeat(inverse, 2) if dtype.kind == "c" else inverse
+
+
+def _multigrid(stencil: Stencil, dtype: np.dtype, used: tuple[Any, ...]) -> Any:
+    """One cycle; on the CPU, where its loops are not compiled, the inverse itself."""
+    real = dtype.type(0).real.dtype
+    if used:
+        multigrid_device = load("hetero.ops.solvers.multigrid_device")
+        with used[0].active():
+            return multigrid_device.DeviceHierarchy(used[:1], stencil, real)
+    if loops.is_ready(CYCLES.of(real)):
+        apply = load("hetero.ops.solvers.multigrid").CpuHierarchy(stencil, real).apply
+    else:
+        inverse = load("hetero.ops.solvers.dst").applied(stencil, real)
+
+        def apply(r: np.ndarray, z: np.ndarray) -> None:
+            inverse(r.reshape(stencil.shape), z.reshape(stencil.shape))
+
+    if dtype.kind != "c":
+        return apply
+
+    def by_parts(r: np.ndarray, z: np.ndarray) -> None:
+        for part in (0, 1):
+            of_z = np.empty(r.size // 2, r.dtype)
+            apply(np.ascontiguousarray(r[part::2]), of_z)
+            z[part::2] = of_z
+
+    return by_parts
+
+
+def times(M: Any, b: np.ndarray) -> np.ndarray:
+    """The product M b of a preconditioner on the CPU."""
+    z = b.copy()
+    if callable(M):
+        M(real_view(b), real_view(z))
+    elif M is not None:
+        real_view(z)[...] *= M
+    return z

@@ -10,8 +10,8 @@ from scipy.sparse.linalg import LinearOperator
 
 from hetero.host import loops
 from hetero.imports import load
-from hetero.ops.linear_systems.loops import STENCILS
-from hetero.ops.linear_systems.systems import Stencil, checked_spacing
+from hetero.ops.solvers import cg_loop
+from hetero.ops.solvers.systems import STENCILS, Stencil, checked_spacing
 
 
 class Poisson(LinearOperator):
@@ -80,8 +80,7 @@ class Poisson(LinearOperator):
             return result
         x, q = np.ascontiguousarray(x, self.dtype), np.empty(x.size, self.dtype)
         ready = loops.is_ready(STENCILS.of(self.dtype))
-        matrices = load("hetero.ops.krylov.matrices")
-        matrix = (matrices.compiled if ready else matrices.uncompiled)(self.stencil, self.dtype)
+        matrix = (cg_loop.compiled if ready else cg_loop.uncompiled)(self.stencil, self.dtype)
         matrix.times(x, q)
         return q
 

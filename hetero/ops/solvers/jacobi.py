@@ -19,9 +19,16 @@ from hetero.devices.base import Device
 from hetero.host.loops import as_loops_take
 from hetero.imports import load
 from hetero.kernels.jacobi import plan as plan_jacobi
-from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Exchange, Part
-from hetero.ops.linear_systems.partition import Slab, halo_copies, slabs
-from hetero.ops.linear_systems.systems import (
+from hetero.ops.solvers.exchange import (
+    Bound,
+    BufferCopies,
+    Exchange,
+    Part,
+    Slab,
+    halo_copies,
+    slabs,
+)
+from hetero.ops.solvers.systems import (
     CONVERGED,
     LIMIT,
     ROUNDING,
@@ -133,39 +140,77 @@ class _Cpu:
 
 
 class _Devices:
-    """A solve on devices, with what `_Cpu` can do; the present u lies in each slab's "u0" or "u1"
-    (``now``)."""
+    """A solve on devices, with what `_Cpu` can do: each part has a slab's rows in "f", "u0", "u1".
+
+    The present u is that of number ``now``.
+    """
 
     def __init__(
         self, devices: Sequence[Device], cuts: Sequence[Slab], whole: plan_jacobi.GridSlab
     ) -> None:
         self.sweeps = self.now = 0
         self._nbytes, self._depth = whole.nbytes, plan_jacobi.default_depth(whole)
-        each = zip(devices, cuts, strict=True)
-        self._slabs = [_Slab(device, slab, whole, len(cuts) == 1) for device, slab in each]
+        parts = [Part(device, alone=len(cuts) == 1) for device in devices]
+        grids = [whole.slab(slab.first, slab.held) for slab in cuts]
+        self._each = list(zip(parts, grids, cuts, strict=True))
+        self._sums = [
+            slab.own * plan_jacobi.residual_sums(grid, part.device.target)
+            for part, grid, slab in self._each
+        ]
         self._rows = halo_copies(cuts, whole.row_bytes)
-        self.exchange = Exchange(self._slabs)
+        self._bound: dict[Any, list[list[Bound]]] = {}
+        self.exchange = Exchange(parts)
 
     def load(self, f: Any, u: Any) -> None:
         """Bring what the caller gives, zero for None; returns when it is there."""
-        self.exchange.at_once(lambda number: self._slabs[number].load(f, u), 2 * self._nbytes)
+
+        def load(number: int) -> None:
+            part, grid, slab = self._each[number]
+            device = part.device
+            with device.active():
+                for name, values in (("f", f), ("u0", u), ("u1", None)):
+                    device.fill(part.allocate(grid.nbytes, name), grid.nbytes)
+                    if isinstance(values, np.ndarray):
+                        rows = values[slab.first : slab.first + grid.held]
+                        values = part.upload(np.ascontiguousarray(rows, grid.dtype), "rows")
+                    if values is not None:
+                        self._copy_rows(number, values, name, grid.columns, grid.pitch)
+                    if part.stream is not None:  # the default queue did a part of it
+                        device.synchronize()
+                part.allocate(8 * self._sums[number], "partial")
+
+        self.exchange.at_once(load, 2 * self._nbytes)
         copies = [BufferCopies(self._rows, name, name) for name in ("u0", "u1")]
         self._halos = list(map(self.exchange.bind, copies))
 
     def store(self, u: Any) -> None:
-        """Write the present u to an array or a buffer of the caller."""
+        """Write the present u to an array, or a buffer, of the caller."""
+
+        def store(number: int) -> None:
+            part, grid, slab = self._each[number]
+            is_array = isinstance(u, np.ndarray)
+            with part.device.active():
+                to = "rows" if is_array else u
+                self._copy_rows(number, f"u{self.now}", to, grid.pitch, grid.columns)
+                if is_array:
+                    before = slab.above * grid.columns * u.itemsize
+                    part.download("rows", u[slab.begin : slab.end], before)
+
         self.exchange.check()
-        now = f"u{self.now}"
-        self.exchange.at_once(lambda number: self._slabs[number].store(now, u), self._nbytes)
+        self.exchange.at_once(store, self._nbytes)
+
+    def _copy_rows(self, number: int, source: Any, target: Any, *pitches: int) -> None:
+        part, grid, _ = self._each[number]
+        launch = plan_jacobi.change_pitch(grid, *pitches, part.device.target)
+        part.start(part.bind(launch, source=source, target=target))
 
     def advance(self, sweeps: int) -> None:
         depths = plan_jacobi.passes(sweeps, self._depth)
         while batch := tuple(islice(depths, _QUEUED)):
-            with self.exchange.queued():
-                for depth in batch:
-                    launches = [[each.sweep(depth, self.now)] for each in self._slabs]
-                    self.now = 1 - self.now
-                    self.exchange.run(launches, self._halos[self.now])
+            for depth in batch:
+                launches = self._launches(depth, self.now, u_new=f"u{1 - self.now}")
+                self.now = 1 - self.now
+                self.exchange.run(launches, self._halos[self.now])
             self.sweeps += sum(batch)
             if len(batch) == _QUEUED:
                 self.exchange.synchronize()
@@ -181,68 +226,26 @@ class _Devices:
 
     def _norm(self, which: int) -> float:
         self.exchange.check()
-        for each in self._slabs:
-            with each.active():
-                each.start(each.residual(which))
-        (square,) = self.exchange.total("partial", [each.sums for each in self._slabs])
+        self.exchange.run(self._launches(0, which))
+        (square,) = self.exchange.total("partial", self._sums)
         return math.sqrt(square)
 
+    def _launches(self, depth: int, which: int, **names: str) -> list[list[Bound]]:
+        """Of each part a pass of ``depth`` sweeps over one of the u; for 0 sweeps the sums of
+        (f - A u)^2, in the order of the rows."""
+        if (depth, which) not in self._bound:
+            bound = self._bound[depth, which] = []
+            for part, grid, slab in self._each:
+                own, target = (slab.above, slab.above + slab.own), part.device.target
+                if depth:
+                    launch = plan_jacobi.blocked(grid, own, depth, target)
+                else:
+                    launch = plan_jacobi.residual(grid, own, target)
+                bound.append([part.bind(launch, u=f"u{which}", **names)])
+        return self._bound[depth, which]
 
-class _Slab(Part):
-    """One device's rows and those of its neighbours that a pass needs: f, u, and the next u.
 
-    ``grid`` tells how they lie in the buffers "f", "u0", "u1"; "partial" has ``sums`` sums.
-    """
-
-    def __init__(
-        self, device: Device, slab: Slab, whole: plan_jacobi.GridSlab, alone: bool
-    ) -> None:
-        super().__init__(device, alone)
-        self.grid = whole.slab(slab.first, slab.held)
-        self.sums = slab.own * plan_jacobi.residual_sums(self.grid, device.target)
-        self._slab, self._own = slab, (slab.above, slab.above + slab.own)
-        self._bound: dict[Any, Bound] = {}
-
-    def load(self, f: Any, u: Any) -> None:
-        """Make the buffers and bring the rows of f and u: of arrays, or of the caller's buffers."""
-        grid, device = self.grid, self.device
-        with device.active():
-            for name, values in (("f", f), ("u0", u), ("u1", None)):
-                device.fill(self.allocate(grid.nbytes, name), grid.nbytes)
-                if isinstance(values, np.ndarray):
-                    rows = values[self._slab.first : self._slab.first + grid.held]
-                    values = self.upload(np.ascontiguousarray(rows, grid.dtype), "rows")
-                if values is not None:
-                    self._copy_rows(values, self.buffers[name], grid.columns, grid.pitch)
-                if self.stream is not None:  # the default queue did a part of it
-                    device.synchronize()
-            self.allocate(8 * self.sums, "partial")
-
-    def store(self, name: str, u: Any) -> None:
-        """Write the own rows to the caller's array, or all to the caller's buffer."""
-        grid, slab = self.grid, self._slab
-        is_array = isinstance(u, np.ndarray)
-        with self.device.active():
-            target = self.buffers["rows"] if is_array else u
-            self._copy_rows(self.buffers[name], target, grid.pitch, grid.columns)
-            if is_array:
-                row_bytes = grid.columns * u.itemsize
-                self.download("rows", u[slab.begin : slab.end], slab.above * row_bytes)
-
-    def _copy_rows(self, source: Any, target: Any, *pitches: int) -> None:
-        launch = plan_jacobi.change_pitch(self.grid, *pitches, self.device.target)
-        self.start(self.bind(launch, source=source, target=target))
-
-    def sweep(self, depth: int, now: int) -> Bound:
-        """A pass of ``depth`` sweeps over the present u, to be started."""
-        if (depth, now) not in self._bound:
-            launch = plan_jacobi.blocked(self.grid, self._own, depth, self.device.target)
-            self._bound[depth, now] = self.bind(launch, u=f"u{now}", u_new=f"u{1 - now}")
-        return self._bound[depth, now]
-
-    def residual(self, which: int) -> Bound:
-        """The sums of (f - A u)^2, in the order of the rows, to be started."""
-        if which not in self._bound:
-            launch = plan_jacobi.residual(self.grid, self._own, self.device.target)
-            self._bound[which] = self.bind(launch, u=f"u{which}")
-        return self._bound[which]
+def example(dtype: np.dtype) -> None:
+    """Call the compiled loops."""
+    f = np.ones((40, 40), dtype)
+    solve((), Solve(Stencil(f.shape, (1.0, 1.0)), 1e-3, 0.0, 20), f, np.zeros_like(f))

@@ -24,7 +24,12 @@ ROUNDING = "rounding"  # it keeps the residual above the tolerance
 INDEFINITE = "not positive definite"
 NOT_FINITE = "not finite"
 
-_VECTORS = register(Family("vectors", "hetero.ops.linear_systems.loops:vectors"))
+# The compiled loops of solves on the CPU, and what calls all of each family.
+ROWS = register(Family("rows", "hetero.ops.solvers.cg_loop:rows"))
+STENCILS = register(Family("stencils", "hetero.ops.solvers.cg_loop:stencils"))
+CYCLES = register(Family("multigrid", "hetero.ops.solvers.multigrid:example"))
+SWEEPS = register(Family("sweeps", "hetero.ops.solvers.jacobi:example"))
+_VECTORS = register(Family("vectors", f"{__name__}:vectors"))
 # ``on_vectors(dtype)`` for float32 or float64: compiled, or NumPy's where they are not.
 on_vectors = Serving(_VECTORS, "hetero.kernels.cpu.vectors", "hetero.kernels.cpu.vectors_numpy")
 # Norms of b that need no scaling: a residual may fall by many orders, and its square counts.
@@ -199,20 +204,17 @@ def least_tolerance(dtype: Any) -> float:
 
 def real_dtype(**dtypes: Any) -> np.dtype:
     """float32 if all dtypes fit in it, else float64; ValueError for what is not real."""
-    for name, dtype in dtypes.items():
-        if np.dtype(dtype).kind not in "fiub":
-            raise ValueError(f"{name} must be real, got dtype {np.dtype(dtype)}")
-    return number_dtype(**dtypes)
+    return number_dtype("real", **dtypes)
 
 
-def number_dtype(**dtypes: Any) -> np.dtype:
+def number_dtype(kind: str = "real or complex", **dtypes: Any) -> np.dtype:
     """`real_dtype`, or complex64 or complex128 where one of them is complex."""
-    for name, dtype in dtypes.items():
-        if np.dtype(dtype).kind not in "fiubc":
-            raise ValueError(f"{name} must be real or complex, got dtype {np.dtype(dtype)}")
-    given = [np.dtype(dtype) for dtype in dtypes.values()]
-    small = all(dtype.char in "efF" for dtype in given)
-    is_complex = any(dtype.kind == "c" for dtype in given)
+    given = {name: np.dtype(dtype) for name, dtype in dtypes.items()}
+    for name, dtype in given.items():
+        if dtype.kind not in ("fiub" if kind == "real" else "fiubc"):
+            raise ValueError(f"{name} must be {kind}, got dtype {dtype}")
+    small = all(dtype.char in "efF" for dtype in given.values())
+    is_complex = any(dtype.kind == "c" for dtype in given.values())
     return np.dtype(("fd", "FD")[is_complex][not small])
 
 
@@ -329,3 +331,13 @@ def real_view(x: np.ndarray) -> np.ndarray:
 def times_power(x: np.ndarray, exponent: int) -> np.ndarray:
     """A copy of x times 2**exponent."""
     return np.ldexp(real_view(x), exponent).view(x.dtype)
+
+
+def vectors(dtype: np.dtype) -> None:
+    """Call the compiled operations on vectors."""
+    loops = load("hetero.kernels.cpu.vectors")
+    x, r, p, q = np.ones((4, 16), dtype)
+    loops.norm(x)
+    loops.scale_and_add(p, 0.5, r)
+    loops.step(x, r, p, q, 0.5)
+    loops.times_zero(x)

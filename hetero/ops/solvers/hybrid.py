@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from hetero.devices.base import Device
 from hetero.imports import load
-from hetero.ops.cg.methods import work
-from hetero.ops.cg.operands import NAME
+from hetero.ops.solvers.cg import work
+from hetero.ops.solvers.cg_problem import NAME
 from hetero.pricing import pricing
 from hetero.pricing.plan import CPU, Terms, total
 from hetero.profile import Profile
@@ -31,7 +31,7 @@ from hetero.registry.problem import Problem
 if TYPE_CHECKING:
     import numpy as np
 
-    from hetero.ops.linear_systems.systems import Outcome
+    from hetero.ops.solvers.systems import Outcome
 
 _MADE_OF = "A p there, vectors on the CPU"
 _OPERANDS = {"dense": 1, "csr": 3}  # of a matrix, ahead of the vectors
@@ -80,7 +80,7 @@ def solve(device: Device, problem: Problem, arguments: Arguments) -> Outcome:
     """Solve A x = b. Arrays of the system that lie on the host are uploaded for this call."""
     (b,), x, asked = arguments
     system, M = asked.system((device,))
-    cg, cg_device = (load(f"hetero.ops.krylov.{name}") for name in ("cg", "cg_device"))
+    cg, cg_device = (load(f"hetero.ops.solvers.{name}") for name in ("cg_loop", "cg_device"))
     with device.active():
         part, product = cg_device.product(device, system, b, x)
 

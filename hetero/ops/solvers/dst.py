@@ -22,8 +22,16 @@ from hetero.devices.workspace import Workspace
 from hetero.host import cpu, loops
 from hetero.imports import load
 from hetero.kernels.common.launch import REAL
-from hetero.ops.linear_systems.loops import CYCLES
-from hetero.ops.linear_systems.systems import CONVERGED, ROUNDING, Outcome, Solve, Stencil, judged
+from hetero.ops.solvers import cg_loop, multigrid
+from hetero.ops.solvers.systems import (
+    CONVERGED,
+    CYCLES,
+    ROUNDING,
+    Outcome,
+    Solve,
+    Stencil,
+    judged,
+)
 from hetero.profile.inventory import loop_threads
 
 _DOUBLE = np.dtype(np.float64)
@@ -33,8 +41,7 @@ _BLOCK = 1 << 15  # points that NumPy divides at a time: temporaries stay in the
 _REACH = 0.25  # of a residual that rounding makes: a refinement seldom leaves less of it
 _FEW = 256  # points that are solved in float64 as fast as in float32
 _TRANSFORMS = 4.5  # roundings of f, at most, that transforms leave; and less than that of u
-_COMPILED = "hetero.ops.multigrid.multigrid_cpu"  # its `norms` takes a seventh of NumPy's time
-_serving = loops.Serving(CYCLES, _COMPILED, __name__)
+_COMPILED = "hetero.kernels.cpu.multigrid"  # with which norms take a seventh of NumPy's time
 _bounds = functools.lru_cache(maxsize=64)(Stencil.eigenvalue_bounds)
 
 _PURPOSE = "sine transforms"
@@ -113,7 +120,7 @@ def _norm_in_double(v: np.ndarray) -> float:
 def residual(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> np.ndarray:
     """f - A u."""
     r = np.empty_like(f, order="C")
-    product = load("hetero.ops.krylov.matrices").uncompiled(stencil, f.dtype)
+    product = cg_loop.uncompiled(stencil, f.dtype)
     product.times(u.reshape(-1), r.reshape(-1))
     return np.subtract(f, r, out=r)
 
@@ -168,7 +175,8 @@ def _on_cpu(asked: Solve, f: np.ndarray, u: np.ndarray) -> tuple[float | None, f
         enough = _unmeasured(stencil, dtype, rtol, asked.lenient)(f, u)
         if enough and not asked.measured:
             return None, math.nan, 1
-        found = _serving(dtype).norms if _COMPILED in sys.modules else norms
+        is_compiled = _COMPILED in sys.modules and loops.is_ready(CYCLES.of(dtype))
+        found = multigrid.norms if is_compiled else norms
         size, whole = found(stencil, f, u)
         eps = float(np.finfo(dtype).eps)
         bound, rounded = rtol * whole, eps * _bounds(stencil)[1] * _norm(u)

@@ -1,10 +1,13 @@
-"""The parts of a solve on one or several devices, and what they copy from one another."""
+"""Row partitions, the parts of a solve on devices, and what parts copy from one another.
+
+A grid is cut into slabs of whole rows (2-D) or planes (3-D), one for each device. A device holds
+its own rows and, on each side where another slab follows, ``depth`` rows of it: the halo.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import logging
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,12 +17,124 @@ from hetero.devices import at_once, meetings
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.kernels import Launch
-from hetero.ops.linear_systems.partition import Copy, gather_copies
 
+Range = tuple[int, int]
 Bound = list[Any]  # kernel, grid, block, arguments
-_AT_ONCE = 8  # steps of one part before those of the next
-_OFTEN = 2  # times that steps were started before they become a graph, which takes as long as 20
-log = logging.getLogger("hetero")
+
+
+def split(rows: int, parts: int, least: int = 1) -> list[Range]:
+    """Cut rows into contiguous parts whose sizes differ by at most one, the longer ones first.
+
+    Each part is given by its first row and the row after its last. Where there are too few rows for
+    ``least`` in each, there are fewer parts than wanted, at least one.
+
+    Examples
+    --------
+    >>> split(10, 4)
+    [(0, 3), (3, 6), (6, 8), (8, 10)]
+    >>> split(10, 4, least=4)
+    [(0, 5), (5, 10)]
+    """
+    parts = max(1, min(parts, rows // least))
+    size, longer = divmod(rows, parts)
+    cuts = [part * size + min(part, longer) for part in range(parts + 1)]
+    return list(itertools.pairwise(cuts))
+
+
+class Slab(NamedTuple):
+    """What one device holds of a grid: rows ``begin - above`` to ``end + below``, in this order."""
+
+    begin: int  # its own rows, as rows of the whole grid
+    end: int
+    above: int  # halo rows before and after them; 0 at the ends of the grid
+    below: int
+
+    @property
+    def first(self) -> int:
+        """First row that it holds, as a row of the whole grid."""
+        return self.begin - self.above
+
+    @property
+    def own(self) -> int:
+        """Rows of its own."""
+        return self.end - self.begin
+
+    @property
+    def held(self) -> int:
+        """Rows with the halo: what a buffer has room for."""
+        return self.above + self.own + self.below
+
+
+def slabs(rows: int, parts: int, depth: int = 1) -> list[Slab]:
+    """Cut a grid into slabs that hold ``depth`` rows of each neighbour.
+
+    No part has fewer than ``depth`` rows, so that a halo comes from one neighbour alone.
+    """
+    return around(split(rows, parts, depth), depth)
+
+
+def around(cuts: Sequence[Range], depth: int) -> list[Slab]:
+    """Slabs of these rows that hold ``depth`` rows of each neighbour."""
+    last = len(cuts) - 1
+    return [
+        Slab(begin, end, depth if part else 0, depth if part < last else 0)
+        for part, (begin, end) in enumerate(cuts)
+    ]
+
+
+class Copy(NamedTuple):
+    """Bytes that one part takes from another. Parts by number, offsets in bytes."""
+
+    target: int
+    source: int
+    nbytes: int
+    target_offset: int
+    source_offset: int
+
+
+def range_copies(
+    written: Sequence[Range],
+    needed: Sequence[Range],
+    row_bytes: int,
+    origins: Sequence[int] | None = None,
+) -> list[Copy]:
+    """What parts take of each other: each has written a range of rows, and needs another one.
+
+    ``origins``: the row that a part's buffer begins with. Default: buffers have all rows.
+    """
+    origins = origins or [0] * len(needed)
+    copies = []
+    for target, (low, high) in enumerate(needed):
+        for source, (begin, end) in enumerate(written):
+            first, last = max(low, begin), min(high, end)
+            if source != target and first < last:
+                places = [(first - origins[part]) * row_bytes for part in (target, source)]
+                copies.append(Copy(target, source, (last - first) * row_bytes, *places))
+    return copies
+
+
+def halo_copies(slabs: Sequence[Slab], row_bytes: int) -> list[Copy]:
+    """What fills the halos: each part's rows next to its own, from the neighbours that own them.
+
+    Rows (or planes) of a buffer are ``row_bytes`` apart.
+    """
+    own = [(slab.begin, slab.end) for slab in slabs]
+    held = [(slab.first, slab.end + slab.below) for slab in slabs]
+    return range_copies(own, held, row_bytes, [slab.first for slab in slabs])
+
+
+def gather_copies(sizes: Sequence[int], apart: bool = False) -> list[Copy]:
+    """The bytes of each part, ``sizes``, for all others: every buffer holds all, in order.
+
+    ``apart``: out of a buffer that holds the part's own bytes alone; they are copied too.
+    """
+    begins = [0, *itertools.accumulate(sizes)]
+    return [
+        Copy(target, source, size, begins[source], 0 if apart else begins[source])
+        for target in range(len(sizes))
+        for source, size in enumerate(sizes)
+        if apart or source != target
+    ]
 
 
 class Part(Workspace):
@@ -97,8 +212,6 @@ class Exchange:
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = parts
         self._ready: list[Any] = [None] * len(parts)
-        self._queue: list[tuple[Sequence[Sequence[Bound]], Sequence[Any]]] | None = None
-        self._seen: dict[Any, tuple[int, Callable[[], None] | None, Any]] = {}
         meets = len(parts) > 1 and meetings.trusted([part.device for part in parts])
         self.meeting = meetings.Meeting(parts) if meets else None
 
@@ -129,95 +242,23 @@ class Exchange:
         """Start each part's launches, then copy; what they start next waits for the copies."""
         if len(self.parts) == 1:
             self.parts[0].start(*launches[0])
-        elif self._queue is not None:
-            self._queue.append((launches, moves))
-            if len(self._queue) == _AT_ONCE:
-                self._flush()
-        else:
-            self.build()
-            self._start([(launches, moves)])
-
-    @contextlib.contextmanager
-    def queued(self) -> Iterator[None]:
-        """Inside, `run` may start several steps of one part before those of another.
-
-        To go from one device to the next takes the host as long as some launches.
-        """
-        self._queue = [] if self.meeting is not None else None
-        try:
-            yield
-            self._flush()
-        finally:
-            self._queue = None
-
-    def _flush(self) -> None:
-        """Start what is queued."""
-        if not self._queue:
             return
-        steps, self._queue = self._queue, []
         self.build()
-        # The ids stay theirs: what has them is kept.
-        key = tuple(id(bound) for launches, moves in steps for bound in (*launches, moves))
-        self.repeat(key, partial(self._start, steps), steps)
-
-    def _start(self, steps: Sequence[tuple[Sequence[Sequence[Bound]], Sequence[Any]]]) -> None:
-        """Start steps, of one part after the other; only one where devices do not meet."""
         meet = self.meeting is not None
         for number, part in enumerate(self.parts):
             with part.active():
-                for launches, moves in steps:
-                    part.start(*launches[number], *([moves[number]] if moves and meet else ()))
-                    if moves and not meet:
-                        self._ready[number] = part.device.record(part.stream, self._ready[number])
+                part.start(*launches[number], *([moves[number]] if moves and meet else ()))
+                if moves and not meet:
+                    self._ready[number] = part.device.record(part.stream, self._ready[number])
         if meet:
             return
-        for number, (part, copies) in enumerate(zip(self.parts, steps[0][1], strict=False)):
+        for number, (part, copies) in enumerate(zip(self.parts, moves, strict=False)):
             with part.active():
                 for other, event in enumerate(self._ready):
                     if other != number:
                         part.device.wait(event, part.stream)
                 for copy in copies:
                     part.device.copy_from_peer(*copy)
-
-    def repeat(self, key: Any, work: Callable[[], object], keep: Any = None) -> None:
-        """Do ``work``, which only starts launches on the parts' streams; what comes again and again
-        under a key as a graph of each device, for the host would be slower than the devices."""
-        times, graph, _ = self._seen.get(key, (0, None, None))
-        if graph is None and times == _OFTEN:
-            graph = self.recorded(work)
-        (graph or work)()
-        self._seen[key] = times + 1, graph, keep
-
-    def recorded(self, work: Callable[[], object]) -> Callable[[], None] | None:
-        """``work``, which only starts launches on the parts' streams, as a graph of each device.
-
-        The buffers must outlive it. None where there are no graphs.
-        """
-        graphs: list[Any] = []
-
-        def end(part: Part, graph: Any) -> None:
-            with part.active():
-                graph.end()
-
-        try:
-            with contextlib.ExitStack() as ends:  # of all that began, whatever fails
-                for part in self.parts:
-                    with part.active():
-                        graphs.append(part.device.recorded(part.stream))
-                    ends.callback(end, part, graphs[-1])
-                work()
-        except Exception as error:  # no bindings, or older ones: the launches do as well
-            log.info("launches are not recorded: %s", error)
-            return None
-
-        parts = self.parts  # not self, which keeps the result: nothing would free the memory
-
-        def launch() -> None:
-            for part, graph in zip(parts, graphs, strict=True):
-                with part.active():
-                    graph.launch()
-
-        return launch
 
     def build(self) -> None:
         """Build what was bound so far: no device is to wait while the host compiles for another."""

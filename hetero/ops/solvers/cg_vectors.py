@@ -1,25 +1,31 @@
-"""What conjugate gradients keep on the devices: the caller's vectors, and the scalars' records.
+"""Conjugate gradients on devices: vectors and scalars stay there until the end.
 
-`Loop` is what the iterations in `cg_grids` and `cg_matrices` have in common.
+`Vectors` are the caller's, in parts, and `Loop` is the method. The launches of its steps are in
+`cg_matrices` and `cg_device`; what several devices copy from each other is in `exchange`.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from hetero.devices import meetings
 from hetero.devices.base import Device
 from hetero.kernels.cg.plan_stencil import HALO, X_HALO, GridShare
-from hetero.ops.linear_systems.exchange import Bound, Exchange, Part
-from hetero.ops.linear_systems.partition import Slab, slabs, split
-from hetero.ops.linear_systems.systems import Stencil, unknowns
+from hetero.ops.solvers import systems
+from hetero.ops.solvers.cg_loop import restarted
+from hetero.ops.solvers.exchange import Bound, Exchange, Part, Slab, slabs, split
+from hetero.ops.solvers.systems import Outcome, Solve, Stencil, unknowns
 
 Step = tuple[Sequence[Sequence[Bound]], Sequence[Any]]  # launches of each part, then copies
 RECORD = 8  # doubles of the scalars; kernels/cg/cg_scalars.cu
 _STATUS, _COUNT, _TARGET = 0, 1, 4  # of them
+_ENDED = (systems.LIMIT, systems.CONVERGED, systems.INDEFINITE, systems.NOT_FINITE)  # by status
+_LONGEST_BATCH = 1024
 
 
 class Vectors:
@@ -104,15 +110,23 @@ class Vectors:
 
 
 class Loop:
-    """What the iterations have in common.
+    """Iterations, of which each device computes its own rows, with M = 1 or a diagonal matrix.
+
+    The numbers are the steps of Saad's algorithm 9.1 (see `cg_loop`); r.z' is predicted, so that
+    all sums of an iteration are made at once:
+
+        3. q = A p,  alpha = r.z / p.q
+        7. r.z' = r.z - 2 alpha z.q + alpha^2 q.Mq,  beta = r.z' / r.z
+        4. x = x + alpha p   5. r = r - alpha q   6. z = M r   8. p = z + beta p
 
     ``done`` is the iterate that the launches so far lead to, ``begins`` at first; ``turn`` tells
-    which of the two records is the present one. ``before_residual``, ``residuals`` and
-    ``after_residual`` are steps, ``residual_sums`` what `Exchange.total` takes.
+    which of the two records is the present one. ``to_residual`` are the steps that compute it,
+    ``residual_sums`` what `Exchange.total` takes then, ``from_residual`` those that begin anew.
     """
 
-    residuals: Step
+    to_residual: Sequence[Step]
     residual_sums: tuple[str, list[int], int]
+    from_residual: Sequence[Step] = ()
 
     first_batch = 8  # iterations to start before the record is looked at for the first time
     batch_seconds = 300e-6  # for which the device should run between two looks, which cost 15 us
@@ -123,18 +137,83 @@ class Loop:
 
     def __init__(self, vectors: Vectors) -> None:
         self.vectors, self.exchange, self.parts = vectors, vectors.exchange, vectors.parts
-        self.before_residual: Step = [()] * len(self.parts), ()
-        self.after_residual = self.before_residual
         if len(self.parts) > 1:  # queues of several devices take longer to fill again
             self.batch_seconds = max(self.batch_seconds, 2e-3)
 
+    def solve(
+        self, asked: Solve, going_on: tuple[np.ndarray, np.ndarray] | None, checked: bool
+    ) -> Outcome | None:
+        """Iterate, and begin anew from the true residual until that meets the tolerance.
+
+        None where the squares of b are not safe to work with, unless that was ``checked``. The
+        device decides when it stops, by r.r, which the host looks at once for many iterations.
+        """
+        vectors = self.vectors
+        # 1. r = b - A x, z = M r, p = z.
+        first, norm_b = map(math.sqrt, self.residual())
+        if not (checked or systems.is_safe(norm_b, vectors.dtype.itemsize)):
+            self.exchange.synchronize()  # before memory is free
+            return None
+        vectors.copy("start", "x")
+        for vector, name in zip(going_on or (), ("r", "p"), strict=False):
+            vectors.parts[0].upload(vector, name)
+        bound, known = max(asked.rtol * norm_b, asked.atol), [first]
+        # As on the CPU: what the recurrence says is not to be followed down to nothing.
+        lowest = max(bound, systems.least_tolerance(vectors.dtype) * norm_b)
+
+        def residual() -> float:
+            return known.pop() if known else math.sqrt(self.residual()[0])
+
+        def steps(limit: int) -> tuple[str, int]:
+            # 2. for j = 0, 1, ..., until convergence
+            self.start(lowest * lowest)
+            ended = self._until_stopped(limit, asked.callback)
+            self.finish()
+            return ended
+
+        again = going_on is not None  # the true residual may differ from the recurrence's
+        ended = restarted(residual, steps, bound, asked.maxiter, once_more=again)
+        status, done, norm = ended
+        if status == systems.NOT_FINITE and not np.isfinite(vectors.fetch()).all():
+            vectors.copy("x", "start")
+            norm = first
+        if isinstance(vectors.result, np.ndarray):
+            vectors.fetch()
+        return Outcome(status, done, norm, norm_b)
+
+    def _until_stopped(self, limit: int, callback: Any) -> tuple[str, int]:
+        """Iterate until the device says stop, or the limit; (status, iterations).
+
+        The host looks after each iteration for a callback; else by the time that they take, so
+        that looking takes no more than a twentieth of it, at an even number: x is whole then.
+        """
+        at = status = count = 0
+        while at < limit and not status:
+            batch = self.first_batch if callback is None else 1
+            if callback is None and self.seconds is not None:
+                wanted = math.ceil(self.batch_seconds / max(self.seconds, 1e-9) / 2)
+                batch = 2 * max(1, min(wanted, _LONGEST_BATCH // 2))
+            batch = min(batch, limit - at)
+            at += batch
+            began = time.monotonic()
+            self.advance(at)
+            status, count = self.record()
+            took = time.monotonic() - began
+            self.seconds = took / batch
+            if took >= meetings.PATIENCE / 2:
+                self.exchange.check()
+            if callback is not None and not status:
+                callback(self.vectors.fetch())
+        return _ENDED[status], count
+
     def residual(self) -> Sequence[float]:
         """Compute r = b - A x, from where an iteration starts; returns r.r and b.b."""
-        self.exchange.run(*self.before_residual)
-        self.exchange.run(*self.residuals)
+        for step in self.to_residual:
+            self.exchange.run(*step)
         self.exchange.check()
         sums = self.exchange.total(*self.residual_sums)
-        self.exchange.run(*self.after_residual)
+        for step in self.from_residual:
+            self.exchange.run(*step)
         return sums[:2]
 
     def start(self, target: float) -> None:
@@ -148,10 +227,9 @@ class Loop:
 
     def advance(self, to: int) -> None:
         """Start the launches after which x is iterate ``to``, unless the iteration stops before."""
-        with self.exchange.queued():
-            for iteration in range(self.done, to):
-                for step in self.steps(iteration):
-                    self.exchange.run(*step)
+        for iteration in range(self.done, to):
+            for step in self.steps(iteration):
+                self.exchange.run(*step)
         self.done = max(self.done, to)
         self.turn = self.done % self.records
 

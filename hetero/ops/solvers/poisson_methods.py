@@ -16,8 +16,10 @@ from hetero import registry
 from hetero.arrays import Spec, array_or_spec, dense, describe, name_of
 from hetero.imports import load
 from hetero.kernels.jacobi import plan as plan_jacobi
-from hetero.ops.linear_systems.loops import CYCLES, SWEEPS
-from hetero.ops.linear_systems.systems import (
+from hetero.ops.solvers import multigrid as grids
+from hetero.ops.solvers.systems import (
+    CYCLES,
+    SWEEPS,
     Outcome,
     Stencil,
     checked_limit,
@@ -26,7 +28,6 @@ from hetero.ops.linear_systems.systems import (
     digits,
     real_dtype,
 )
-from hetero.ops.multigrid import grids
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem, check_dims
@@ -226,7 +227,7 @@ def _solid(problem: Problem, info: dict[str, Any]) -> str | None:
 
 _DST = Method(
     name="dst",
-    modules=("hetero.ops.poisson.dst",) * 2,
+    modules=("hetero.ops.solvers.dst",) * 2,
     expected=lambda problem: 1,
     passes=40.0,
     times_f=4.0,
@@ -238,7 +239,7 @@ _DST.register(kinds=("cuda",), excludes=_no_cufft)
 
 _MULTIGRID = Method(
     name="multigrid",
-    modules=("hetero.ops.multigrid.multigrid_cpu", "hetero.ops.multigrid.multigrid_device"),
+    modules=("hetero.ops.solvers.multigrid", "hetero.ops.solvers.multigrid_device"),
     expected=cycles,
     iterations="cycles",
     passes=10.0,
@@ -252,7 +253,7 @@ _MULTIGRID.register(kinds=registry.PORTABLE, shared=lambda problem: grids.is_sha
 
 _JACOBI = Method(
     name=JACOBI,
-    modules=("hetero.ops.poisson.jacobi",) * 2,
+    modules=("hetero.ops.solvers.jacobi",) * 2,
     expected=sweeps,
     iterations="sweeps",
     passes=3.0,

@@ -1,0 +1,453 @@
+"""Poisson's equation on boxes: the public function, and the equation of one call.
+
+That is f with the boundary's share, in its own units or in others: where the spacing, f or the
+boundary's values are so large or small that squares or quotients of them overflow or vanish, the
+units are powers of two, which change no digit: A' v = g with spacing' = spacing / 2^e,
+g = f 2^(2 e - k) and u = v 2^k.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, overload
+
+import numpy as np
+
+from hetero import registry
+from hetero.arrays import HOST, Array, array_or_spec, describe
+from hetero.calling import planner
+from hetero.host import pages
+from hetero.imports import load
+from hetero.moving.results import on_host as with_host_result
+from hetero.moving.results import staying
+from hetero.ops.solvers import poisson_methods as methods
+from hetero.ops.solvers.poisson_methods import JACOBI, NAME, UNLIMITED, from_dims, problem
+from hetero.ops.solvers.systems import (
+    CONVERGED,
+    ROUNDING,
+    Outcome,
+    Solve,
+    Stencil,
+    checked_limit,
+    checked_spacing,
+    checked_tolerance,
+    execute,
+    judged,
+    least_tolerance,
+    like,
+    on_host,
+    warn,
+)
+from hetero.pricing.plan import CPU, Plan
+from hetero.profile import inventory
+from hetero.registry import Arguments
+from hetero.tables import bind
+
+__all__ = ["OPERATION", "from_dims", "problem", "solve_poisson"]
+
+# Exponents of two between which spacings and right-hand sides are taken as they are. Sums of
+# squares are in double; solutions and sine transforms are at most 2^70 times as large as f h^2.
+_SPACING = {"float32": 16, "float64": 100}
+_VALUES = {"float32": 32, "float64": 300}
+_FARTHEST = 100  # a spacing 2^100 times the least decouples its axis whatever the extents
+_START = 40  # an initial guess 2^40 times as large as f h^2 is farther from u than zero
+_ROUNDINGS = 4.0  # how often that of u may be in what a method leaves
+# Residuals below are those of numbers whose squares may have vanished.
+_LEAST_RESIDUAL = {"float32": 1e-30, "float64": 1e-150}
+_DOUBLE = np.dtype(np.float64)
+_NONE = -math.inf  # the exponent of zero
+
+
+@overload
+def solve_poisson(f: Array, *, return_info: Literal[False] = False, **options: Any) -> Array: ...
+@overload
+def solve_poisson(f: Array, *, return_info: bool, **options: Any) -> Any: ...
+def solve_poisson(
+    f: Any,
+    *,
+    spacing: float | tuple[float, ...] = 1.0,
+    boundary: Any = 0.0,
+    x0: Any = None,
+    method: str | None = None,
+    rtol: float | None = None,
+    maxiter: int | None = None,
+    device: str | None = None,
+    return_info: bool = False,
+) -> Any:
+    """Solve -div grad u = f on a rectangle or a box with Dirichlet boundary values.
+
+    The grid's points are the interior ones; the boundary lies one spacing outside of them. The
+    equation is discretised with 5 points in 2-D and 7 in 3-D, to second order.
+
+    Parameters
+    ----------
+    f : (ny, nx) or (nz, ny, nx) array
+        On the host or on a device.
+    spacing : float or one per axis
+        Distance of neighbouring points.
+    boundary : float, or a pair per axis
+        Values of u on the boundary: one number for all, or for each axis (before, after), each a
+        number or an array of the shape of that side (f's shape without the axis).
+    x0 : array like f, optional
+        Start of the iterative methods. Default: zero, also for one farther from u than that.
+    method : {"dst", "multigrid", "jacobi"}, optional
+        "dst": direct, by sine transforms. "multigrid": geometric V-cycles. "jacobi": sweeps.
+        Default: whichever is fastest. Conjugate gradients are
+        ``solve_cg(hetero.Poisson(...), b)``.
+    rtol : float, optional
+        Done when norm(f - A u) <= rtol norm(f), f with the boundary's share. Default: 1e-8, in
+        float32 1.2e-7, or what rounding leaves: that of u alone makes up to eps norm(A) norm(u),
+        for smooth f a share of norm(f) that grows with n^2 (in float32 0.005 at 1000 x 1000). 0:
+        as far as rounding lets it.
+    maxiter : int, optional
+        Most cycles, iterations or sweeps. A method that is not expected to meet rtol within
+        them is chosen only where there is no other. ``rtol=0`` with "jacobi" (or
+        a kernel on its way) makes exactly that many sweeps.
+    device : str, optional
+        "cpu", "cuda", "cuda:0", "opencl:0", or "cuda:*": on all GPUs by "multigrid" and
+        "jacobi", or on the first of them by another method where that is faster.
+    return_info : bool
+        Also return how it was done.
+
+    Returns
+    -------
+    u : array of f's shape and kind
+        float32 if f is no wider, else float64.
+    info : dict, if ``return_info``
+        device, method, iterations (cycles, iterations, sweeps), residual (2-norm of the true
+        residual f - A u), relative_residual (by norm(f)), converged (bool), status ("converged",
+        "iteration limit", "rounding", "not finite"), plan.
+
+    Raises
+    ------
+    ValueError
+        For a shape that is no grid, complex f, spacing <= 0, a negative tolerance or limit.
+    MemoryError
+        Before a solve on the CPU that takes more memory than there is. On grids with an axis that
+        is longer than the others by far, "dst" and "multigrid" take some 10 to 45 times f's memory,
+        "jacobi" up to 8 times.
+    DeviceNotAvailable, MethodNotAvailable
+        If ``device`` or ``method`` is not available; the message names what is.
+
+    Warns
+    -----
+    RuntimeWarning
+        Once, where the tolerance is not met: at maxiter, where rounding keeps the residual above a
+        tolerance that was asked for, or where numbers are not finite.
+
+    Notes
+    -----
+    The values of f, spacing and boundary may have any magnitude: where squares would overflow
+    or vanish, the equation is solved in units of powers of two.
+
+    References
+    ----------
+    U. Trottenberg, C. Oosterlee, A. Schueller, "Multigrid", Academic Press, 2001. B. Buzbee,
+    G. Golub, C. Nielson, "On direct methods for solving Poisson's equations", SIAM J. Numer.
+    Anal. 7 (1970), 627-656.
+
+    Examples
+    --------
+    >>> import numpy as np, hetero
+    >>> s = np.sin(np.pi * np.arange(1, 64) / 64)
+    >>> u = hetero.solve_poisson(2 * np.pi**2 * np.outer(s, s), spacing=1 / 64)
+    >>> bool(abs(u - np.outer(s, s)).max() < 3e-4)
+    True
+    """
+    device, method = planner.placement(device, method)
+    f, x0 = array_or_spec(f), None if x0 is None else array_or_spec(x0)
+    spacing = checked_spacing(spacing, len(f.shape))
+    rtol = None if rtol is None else checked_tolerance("rtol", rtol)
+    maxiter = None if maxiter is None else checked_limit(maxiter, UNLIMITED)
+    faces = checked_faces(f.shape, boundary)
+
+    def make() -> Callable[..., Any]:
+        asked = {"spacing": spacing, "rtol": rtol, "maxiter": maxiter, "method": method}
+        plan = planner.of_call(problem(f, x0=x0, **asked), device, method)
+        return _bound(plan, spacing, rtol, maxiter)
+
+    # A plan that is made before devices are looked for is not the last one.
+    key = NAME, device, method, spacing, rtol, maxiter, _facts(f), x0 is not None and _facts(x0)
+    run = bind(key if inventory.looked() else None, make)
+    return run(f, x0, faces, return_info)
+
+
+def _facts(x: Any) -> tuple[Any, ...]:
+    """What a plan depends on of an array."""
+    if type(x) is np.ndarray:
+        return x.shape, x.strides, x.dtype
+    operand = describe(x)
+    return operand.shape, operand.strides, operand.dtype, operand.location
+
+
+def _bound(
+    plan: Plan, spacing: tuple[float, ...], rtol: float | None, maxiter: int | None
+) -> Callable[..., Any]:
+    """The function ``run(f, x0, faces, return_info)`` of a plan, for arguments that were checked.
+
+    On the CPU nothing but the method itself is between a call and its result, from the second call
+    on: in the first one its loops are compiled, or what that would gain is reported.
+    """
+    asked, chosen = plan.problem, plan.chosen
+    dtype, shape = np.dtype(asked.dtype), asked.dims
+    tolerance, limit, _ = asked.options
+    wanted = Solve(
+        system=Stencil(shape, spacing),
+        rtol=max(tolerance, least_tolerance(dtype)),
+        atol=0.0,
+        maxiter=limit,
+        exactly=tolerance == 0.0 and maxiter is not None,
+        lenient=rtol is None,
+        measured=False,
+    )
+
+    def general(f: Any, x0: Any, faces: list[Face], return_info: bool, done: Any = None) -> Any:
+        """Run the plan, unless ``done`` is its result, and judge that."""
+        done, info = _solve(plan, wanted._replace(measured=return_info), f, x0, faces, done)
+        outcome, method = done.outcome, done.method
+        as_asked = wanted.exactly and method == JACOBI and outcome.iterations == maxiter
+        if not info["converged"] and not (as_asked and math.isfinite(outcome.residual)):
+            relative = f"{info['relative_residual']:.3g} of norm(f), rtol is {tolerance:.3g}"
+            warn(f"solve_poisson ({method})", outcome, f"norm(f - A u) is {relative}")
+        return (done.value, info) if return_info else done.value
+
+    (of_f, *others), on_cpu = asked.inputs, chosen.implementation.run
+    is_host = chosen.device == CPU and of_f.location == HOST and asked.next_device is None
+    if not is_host or others or 0 in shape or not is_ordinary(spacing, asked.dtype):
+        return general
+    is_first, starts = True, bool(methods.BY_NAME[chosen.method].iterations)
+
+    def at_once(f: np.ndarray, x0: None, faces: list[Face], return_info: bool) -> Any:
+        nonlocal is_first
+        if is_first or faces or return_info:
+            is_first = False
+            return general(f, x0, faces, return_info)
+        u = pages.empty(shape, dtype)
+        if starts:
+            u[...] = 0.0
+        outcome = on_cpu((), asked, Arguments((np.ascontiguousarray(f, dtype),), u, wanted))
+        if outcome.status == CONVERGED and math.isnan(outcome.residual):
+            return u
+        Done = load("hetero.calling.execution").Done
+        return general(f, x0, faces, return_info, Done(u, outcome, CPU, chosen.method))
+
+    return at_once
+
+
+# -- The equation ---------------------------------------------------------------------------------
+
+
+class Face(NamedTuple):
+    """Boundary values on one side: a number or an array of f's shape without the axis."""
+
+    axis: int
+    layer: int  # of the points next to it: 0 or -1
+    value: np.ndarray
+
+
+def checked_faces(shape: tuple[int, ...], boundary: Any) -> list[Face]:
+    """The sides with values other than zero; ValueError for what are no boundary values."""
+    if isinstance(boundary, float) and boundary == 0.0:
+        return []
+    ndim = len(shape)
+    try:
+        if not isinstance(boundary, (tuple, list)) and np.ndim(boundary) == 0:
+            sides = [(boundary, boundary)] * ndim
+        else:
+            sides = [tuple(pair) for pair in boundary]
+    except TypeError:  # a number in a pair's place
+        sides = []
+    if len(sides) != ndim or any(len(pair) != 2 for pair in sides):
+        raise ValueError(f"boundary must be a number or {ndim} pairs, got {boundary!r}")
+    faces = []
+    for axis, pair in enumerate(sides):
+        across = tuple(shape[:axis]) + tuple(shape[axis + 1 :])
+        for layer, value in zip((0, -1), pair, strict=True):
+            value = np.asarray(value)
+            if value.dtype.kind not in "fiub":
+                raise ValueError(f"boundary must be real, got dtype {value.dtype}")
+            if value.shape not in ((), across):
+                raise ValueError(
+                    f"boundary of axis {axis} must be a number or of shape {across}, "
+                    f"got shape {value.shape}"
+                )
+            if np.any(value):
+                faces.append(Face(axis, layer, value))
+    return faces
+
+
+def is_ordinary(spacing: tuple[float, ...], dtype: str) -> bool:
+    """Whether an equation with these spacings is solved in its own units."""
+    most = 2.0 ** _SPACING[dtype]
+    return 1.0 / most <= min(spacing) and max(spacing) <= most
+
+
+def _solve(
+    plan: Plan, asked: Solve, f: Any, x0: Any, faces: list[Face], done: Any = None
+) -> tuple[Any, dict[str, Any]]:
+    """Run a plan, unless ``done`` is its `execution.Done`; in other units where the values turn out
+    to need it.
+
+    Returns
+    -------
+    done : execution.Done
+        Its value is u, its outcome in the units of the solve.
+    info : dict
+        How it was done, in f's units; see `hetero.solve_poisson`.
+    """
+    stencil, dtype, exponent = asked.system, np.dtype(plan.problem.dtype), 0
+    if 0 in stencil.shape:
+        nothing, chosen = Outcome(CONVERGED, 0, 0.0, 0.0), plan.chosen
+        Done = load("hetero.calling.execution").Done
+        done = Done(np.zeros(stencil.shape, dtype), nothing, chosen.device, chosen.method)
+    else:
+        if done is None and is_ordinary(stencil.spacing, dtype.name):
+            done = execute(plan, asked, _right_side(f, faces, stencil.spacing, dtype), x0)
+        if done is None or _is_out_of_range(done.outcome, stencil, dtype, f, x0, faces):
+            done, stencil, exponent = _in_other_units(plan, asked, f, x0, faces)
+    status, iterations, residual, whole = done.outcome
+    if status == ROUNDING and (asked.lenient or plan.problem.options.rtol == 0.0):
+        # Rounding u alone leaves up to eps norm(A) norm(u) <= eps cond(A) norm(f).
+        low, high = stencil.eigenvalue_bounds()
+        if residual <= _ROUNDINGS * float(np.finfo(dtype).eps) * high / low * whole:
+            status = CONVERGED
+    relative = residual / whole if whole and whole > 0.0 else math.inf if residual else 0.0
+    if exponent:
+        with np.errstate(all="ignore"):
+            residual = float(np.ldexp(residual, exponent))
+    return done, {
+        "device": done.device,
+        "method": done.method,
+        "iterations": iterations,
+        "residual": residual,
+        "relative_residual": relative,
+        "converged": status == CONVERGED,
+        "status": status,
+        "plan": plan,
+    }
+
+
+def _right_side(f: Any, faces: list[Face], spacing: tuple[float, ...], dtype: np.dtype) -> Any:
+    """f plus value / spacing**2 next to each side; an array of f's kind, or f itself."""
+    if not faces:
+        return f
+    operand = describe(f)
+    total = np.array(on_host(f, dtype, operand))
+    with np.errstate(all="ignore"):  # `_is_out_of_range` sees to what is not finite
+        _add_boundary(total, faces, spacing, 0)
+    return total if operand.location == HOST else like(f, total)
+
+
+def _add_boundary(
+    total: np.ndarray, faces: list[Face], spacing: tuple[float, ...], exponent: int
+) -> None:
+    for axis, layer, value in faces:
+        index: list[Any] = [slice(None)] * total.ndim
+        index[axis] = layer
+        total[tuple(index)] += np.ldexp(value.astype(np.float64), exponent) / spacing[axis] ** 2
+
+
+def _is_out_of_range(
+    outcome: Outcome, stencil: Stencil, dtype: np.dtype, f: Any, x0: Any, faces: list[Face]
+) -> bool:
+    """Whether a solve did not end well because right-hand side or initial guess are too large or
+    too small for their squares.
+
+    The norm of the whole right-hand side, if a solver computed it, mostly answers alone, and
+    nothing is fetched from a device.
+    """
+    status, _, residual, whole = outcome
+    if status == CONVERGED and not (residual < _LEAST_RESIDUAL[dtype.name] or residual == math.inf):
+        return False
+    most = _VALUES[dtype.name]
+    start = _NONE if x0 is None else _exponent(on_host(x0, dtype))
+    if whole is not None:
+        least = math.ldexp(math.sqrt(math.prod(f.shape)), -most)
+        if least <= whole <= math.ldexp(1.0, most):  # and so is the largest value
+            return start > most
+    largest = max(_exponent(on_host(f, dtype)), _boundary_exponent(faces, stencil.spacing))
+    return largest > _NONE and (abs(largest) > most or start > most)
+
+
+def _in_other_units(
+    plan: Plan, asked: Solve, f: Any, x0: Any, faces: list[Face]
+) -> tuple[Any, Stencil, int]:
+    """The solve in units in which the largest value of the right-hand side is about 1: an
+    `execution.Done`, the stencil, and the exponent of f's units.
+
+    The solution is in the caller's units, and judged anew where its dtype has not the range.
+    """
+    dtype = np.dtype(plan.problem.dtype)
+    values, spacing = on_host(f, _DOUBLE), asked.system.spacing
+    e = math.frexp(min(spacing))[1]
+    parts = [math.frexp(h) for h in spacing]
+    spacing = tuple(math.ldexp(h, min(n - e, _FARTHEST)) for h, n in parts)
+    largest = max(_exponent(values) + 2 * e, _boundary_exponent(faces, spacing))
+    k = int(largest) if largest > _NONE else 0
+    if x0 is not None:
+        x0 = on_host(x0, _DOUBLE).reshape(values.shape)
+        exponent = _exponent(x0)
+        if (exponent if exponent > _NONE else 0) - k > _START:
+            x0 = None
+    with np.errstate(all="ignore"):
+        total = np.ldexp(values, 2 * e - k)
+        _add_boundary(total, faces, spacing, -k)
+        rhs = total.astype(dtype)
+        start = None if x0 is None else np.ldexp(x0, -k).astype(dtype)
+    stencil = Stencil(values.shape, spacing)
+    done = execute(with_host_result(plan), asked._replace(system=stencil), rhs, start)
+    outcome = done.outcome
+    with np.errstate(all="ignore"):
+        u = np.ldexp(done.value, k)
+        returned = np.ldexp(u, -k)
+        if not np.array_equal(returned, done.value):
+            residual, whole = load("hetero.ops.solvers.dst").norms(stencil, rhs, returned)
+            outcome = judged(residual, asked.rtol * whole, ROUNDING, outcome.iterations, whole)
+    if describe(f).location != HOST:
+        u = like(f, u)
+    return done._replace(value=u, outcome=outcome), stencil, k - 2 * e
+
+
+def _boundary_exponent(faces: list[Face], spacing: tuple[float, ...]) -> float:
+    """Of the largest of the boundary's shares, or one more."""
+    exponents = [
+        _exponent(value.astype(np.float64)) + 2 - 2 * math.frexp(spacing[axis])[1]
+        for axis, _, value in faces
+    ]
+    return max(exponents, default=_NONE)
+
+
+def _exponent(values: np.ndarray) -> float:
+    """Of two, of the largest absolute value; -inf for zeros or what is not finite."""
+    largest = max(float(values.max()), -float(values.min()))
+    return math.frexp(largest)[1] if 0.0 < largest < math.inf else _NONE
+
+
+def _plan(
+    given: tuple[Any, ...],
+    options: dict[str, Any],
+    device: str | None,
+    method: str | None,
+    machine: planner.Machine = planner.HERE,
+) -> Plan:
+    asked = problem(*given, **options, method=method)
+    if machine.is_here:
+        asked = staying(asked, device)
+    return machine.plan(asked, device, method)
+
+
+OPERATION = registry.register_operation(
+    registry.Operation(
+        name=NAME,
+        function="solve_poisson",
+        call=solve_poisson,
+        summary="Poisson's equation on a rectangle or a box",
+        dims=methods.DIMS,
+        problem=problem,
+        from_dims=from_dims,
+        plan=_plan,
+        keeps=lambda problem: False,
+        iterations=methods.iterations,
+    )
+)

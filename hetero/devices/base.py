@@ -296,10 +296,6 @@ class Device(abc.ABC):
         """A kernel for cooperative launches (`devices.cuda.cooperative`), None without those."""
         return None
 
-    def recorded(self, stream: Any) -> Any:
-        """Record what a stream is given, to start it again (`devices.cuda.cooperative`)."""
-        raise DeviceError(f"{self.kind} has no graphs of launches")
-
     def probe(self) -> None:
         """Compile and run a small kernel; DeviceError if it fails, or makes other values."""
         x = np.arange(2 * _PROBE_BLOCK, dtype=np.float32)

@@ -104,37 +104,3 @@ def _load(
         raise KernelCompileError(f"a block of {kernel} does not fit on {device.name}")
     most_blocks = resident * device.multiprocessors
     return CooperativeKernel(driver, function, block, shared_bytes, most_blocks)
-
-
-class Recorded:
-    """What a stream was given between the making of this object and `end`.
-
-    It is recorded and not done. To be used inside the device's `active`.
-    """
-
-    def __init__(self, device: Any, stream: Any) -> None:
-        self._driver = imports.load("cuda.bindings.driver")
-        self._device, self._state, self._stream = device, device.state(), stream
-        self._executable: Any = None
-        mode = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        _check(self._driver.cuStreamBeginCapture(stream.handle, mode))
-
-    def end(self) -> None:
-        """From now on the stream does what it is given, and `launch` what was recorded."""
-        graph = _check(self._driver.cuStreamEndCapture(self._stream.handle))
-        try:
-            self._executable = _check(self._driver.cuGraphInstantiate(graph, 0))
-        finally:
-            _check(self._driver.cuGraphDestroy(graph))
-
-    def launch(self) -> None:
-        """Let the stream do all of it; returns at once."""
-        _check(self._driver.cuGraphLaunch(self._executable, self._stream.handle))
-
-    def __del__(self) -> None:
-        if self._executable is not None and self._device.holds(self._state):
-            try:
-                with self._device.active():
-                    self._driver.cuGraphExecDestroy(self._executable)
-            except Exception:  # the process is ending, and the driver frees it
-                return

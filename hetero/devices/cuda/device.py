@@ -11,7 +11,6 @@ from hetero.devices.base import Defines, Device
 from hetero.devices.cuda import compiler, cooperative, copies, driver, libraries, pinned
 from hetero.devices.cuda.compiler import Compiling
 from hetero.devices.cuda.context import Active, Contexts, Lent, Local, State
-from hetero.devices.cuda.cooperative import Recorded
 from hetero.devices.storage import Storage, allocated, rounded
 from hetero.host.copying import slices
 from hetero.host.copying.copy_jobs import UPLOAD
@@ -236,9 +235,6 @@ class CudaDevice(Compiling):
         self, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int
     ) -> cooperative.CooperativeKernel | None:
         return cooperative.load(self, text, kernel, defines, block, shared_bytes)
-
-    def recorded(self, stream: Any) -> Recorded:
-        return Recorded(self, stream)
 
     # -- what orders the work that was started
 

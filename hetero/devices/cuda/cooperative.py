@@ -1,4 +1,4 @@
-"""Launches on CUDA that PyCUDA does not have: cooperative ones, and those recorded as one graph.
+"""Cooperative launches on CUDA, which PyCUDA does not have.
 
 In a cooperative launch all blocks are on the device at once and may wait for each other. The
 kernel's binary is loaded for it a second time through `cuda.bindings`, in the context that PyCUDA

@@ -10,22 +10,22 @@ range in this way.
 from __future__ import annotations
 
 import logging
-import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hetero import devices, registry
-from hetero.arrays import HOST, Operand, describe, kept, release
+from hetero.arrays import HOST, Operand, describe, release
 from hetero.calling import planner
 from hetero.devices import at_once, storage
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, HeteroError, MethodNotAvailable
 from hetero.host import pages
 from hetero.imports import load
-from hetero.moving import failures, keeping, passing, results, transfer
+from hetero.moving import failures, keeping, results, streaming, transfer
 from hetero.pricing import places, shares
 from hetero.pricing.plan import CPU, Plan, Share
 from hetero.profile import inventory
@@ -67,25 +67,20 @@ class Call(NamedTuple):
     start: np.ndarray | float | None = None
     read: tuple[Operand, ...] = ()
 
-    def with_output(self, problem: Problem) -> Call:
-        """This call with an ``out`` on the device: the caller's, or a new array of their type."""
+    def with_output(self, problem: Problem, device: Device | None = None) -> Call:
+        """This call with an ``out`` on the device: the caller's, or a new array, of their type, or
+        of a library that is here where no array of theirs is on a device."""
         if self.out is not None:
             return self
-        like, operand = next(
-            (a, o) for a, o in zip(self.arrays, self.operands, strict=True) if o.location != HOST
-        )
-        result = problem.output
-        out, pointer = transfer.empty_like(like, operand, result.shape, result.dtype)
-        target = result._replace(pointer=pointer, stream=operand.stream)
+        shape, dtype = problem.output.shape, problem.output.dtype
+        for array, operand in zip(self.arrays, self.operands, strict=True):
+            if operand.location != HOST:
+                out, pointer = transfer.empty_like(array, operand, shape, dtype)
+                target = problem.output._replace(pointer=pointer, stream=operand.stream)
+                return self._replace(out=out, target=target)
+        assert device is not None
+        out, target = results.new_array(device, shape, dtype)
         return self._replace(out=out, target=target)
-
-    def range(self, cut: registry.Cut, box: tuple[tuple[int, int], ...], out: np.ndarray) -> Call:
-        """A range of this call, which fills its part of ``out``."""
-        views = cut.arrays(box, self.arrays)  # of an array one, or several of rows that follow
-        arrays = tuple([x[0] if len(x) == 1 else _joined(x) for x in views])
-        operands = tuple([describe(x).unkept() for x in arrays])
-        part = cut.output(box, out)
-        return Call(arrays, operands, part, describe(part), self.options)
 
     def on(self, used: tuple[Device, ...], inputs: tuple[Any, ...], output: Any) -> Arguments:
         """The arguments of a run on these devices."""
@@ -127,17 +122,23 @@ def run(plan: Plan, call: Call, remedy: str = "the CPU computes this call") -> D
     if plan.kept:
         keeping.count(plan)
     chosen, problem = plan.chosen, plan.problem
+    row = chosen.implementation
     if chosen.device == CPU:
         _compile(plan)
-        return by_host((), chosen.implementation, problem, call)
+        return by_host((), row, problem, call)
     if chosen.shares:
-        return _shared(plan, call)
+        used = tuple([devices.get(share.plan.candidates[0].device) for share in chosen.shares])
+        return by_host(used, replace(row, run=partial(_in_shares, chosen.shares)), problem, call)
     begun, used, limit = devices.failures(), members(chosen.device), places.memory_limit()
     failed: DeviceError | None = None
-    for way in _ways(used, plan, call):
+    for row, is_whole in _ways(used, plan, call):
         try:
             with storage.limited_to(limit):
-                return way(call)
+                if limit is not None:
+                    _shed(used, problem, call, limit)
+                if is_whole:
+                    return on_device(used[0], row, problem, call)
+                return by_host(used, row, problem, call)
         except MethodNotAvailable:
             if failed is None:
                 raise
@@ -172,29 +173,6 @@ def _compile(plan: Plan) -> None:
             break
 
 
-def _shared(plan: Plan, call: Call) -> Done:
-    """Ranges of a host call on several devices at once, each written to its part of the result."""
-    chosen, parts = plan.chosen, plan.chosen.shares
-    found = shares.cut(plan.problem, len(parts))
-    assert found is not None  # as it was planned
-    cut, axis = found
-    out = _apart(call, plan.problem.output)
-    used = [devices.get(share.plan.candidates[0].device) for share in parts]
-
-    def do(share: Share) -> None:
-        part = call.range(cut, cut.box(axis, share.begin, share.end), out)
-        run(share.plan, part, f"the CPU does its {share.along}")
-
-    nbytes = min(shares.moved(share.plan.problem) for share in parts)
-    streams = nbytes >= at_once.LEAST and parts[0].plan.candidates[0].implementation.from_host
-    before = passing.relay.set(passing.between(used, cut.read_whole(axis)) if streams else None)
-    try:
-        at_once.run(used, [partial(do, share) for share in parts], nbytes)
-    finally:
-        passing.relay.reset(before)
-    return Done(_delivered(out, plan.problem, call), None, chosen.device, chosen.method)
-
-
 def members(name: str) -> tuple[Device, ...]:
     """The devices that a candidate's name stands for: one, or all of a kind with "cuda:*"."""
     kind, _, which = name.partition(":")
@@ -220,45 +198,43 @@ def _fallback(problem: Problem) -> Implementation:
 # -- What is tried on devices ----------------------------------------------------------------------
 
 
-def _ways(used: tuple[Device, ...], plan: Plan, call: Call) -> Iterator[Callable[[Call], Done]]:
-    """What is tried in turn, as long as the one before ran out of memory: as planned, then with
-    more memory freed, at last in ranges."""
-    as_planned = partial(_as_planned, used, plan)
-    yield as_planned
-    for _ in _made_room(used, sum(o.nbytes for o in (*call.operands, plan.problem.output))):
-        yield as_planned
-    row = _in_ranges(used, plan)
-    if row is not None:
-        yield partial(by_host, used, row, plan.problem)
+def _ways(
+    used: tuple[Device, ...], plan: Plan, call: Call
+) -> Iterator[tuple[Implementation, bool]]:
+    """(method, whether with all operands on one device) in turn, as long as the one before ran out
+    of memory: as planned, then with more memory freed, at last in ranges."""
+    row, problem = plan.chosen.implementation, plan.problem
+    ranged, info = _in_ranges(used, plan), places.described(used[0])
+    is_large = ranged is row and places.too_large(problem, used[0].name, info) is not None
+    is_whole = not (len(used) > 1 or row.from_host or is_large)
+    yield row, is_whole
+    for _ in _made_room(used, sum(o.nbytes for o in (*call.operands, problem.output))):
+        yield row, is_whole
+    if ranged is not None:
+        yield ranged, False
 
 
-def _as_planned(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
-    """Run the chosen method, after freeing kept copies beyond the memory limit."""
-    row, problem, limit = plan.chosen.implementation, plan.problem, places.memory_limit()
-    if limit is not None:
-        for device in used:
-            moved = (o for o in call.operands if device.name not in (o.location, *o.copies))
-            needed = problem.output.nbytes + sum(o.nbytes for o in moved)
-            with device.active():
-                device.shed(device.storage().copied() + min(needed, limit) - limit)
-    if len(used) > 1 or row.from_host or (_takes_ranges(used, plan) and _too_large(used, problem)):
-        return by_host(used, row, problem, call)
-    if problem.next_device is not None:
-        problem, call = results.placed(used[0], problem, call)
-    return on_device(used[0], row, problem, call)
-
-
-def _too_large(used: tuple[Device, ...], problem: Problem) -> bool:
+def _in_ranges(used: tuple[Device, ...], plan: Plan) -> Implementation | None:
+    """The method that does a call range by range on a device without room for the whole; None where
+    there is none, or where it is the plan's anyway."""
+    row, problem = plan.chosen.implementation, plan.problem
+    operands = (*problem.inputs, problem.output)
+    if len(used) > 1 or row.blocks == registry.ALWAYS:
+        return None
+    if row.blocks == registry.WHEN_SHORT and all(o.location == HOST for o in operands):
+        return row
+    if sum(o.nbytes for o in operands) < _SMALLEST:
+        return None
     info = places.described(used[0])
-    return places.too_large(problem, used[0].name, info) is not None
+    rows = [i for i in registry.lookup(problem.operation) if i.kind == used[0].kind]
+    rows = [i for i in rows if i.blocks == registry.ALWAYS and i.obstacle(problem, info) is None]
+    return rows[0] if rows else None
 
 
 def _made_room(used: tuple[Device, ...], nbytes: int) -> Iterator[None]:
-    """Free memory in stages, and yield after each: the device's pools, what array libraries keep,
-    then kept copies of operands, ``nbytes / 4`` at first and twice as much each time."""
-    if any([device.trim() for device in used]):  # noqa: C419  # each of them
-        yield
-    if any([release(device) for device in used]):  # noqa: C419
+    """Free memory in stages, and yield after each: the device's pools and what array libraries
+    keep, then kept copies of operands, ``nbytes / 4`` at first and twice as much each time."""
+    if any([device.trim() | release(device) for device in used]):  # noqa: C419  # each of them
         yield
     nbytes //= 4
     while any([device.shed(nbytes) for device in used]):  # noqa: C419
@@ -266,34 +242,40 @@ def _made_room(used: tuple[Device, ...], nbytes: int) -> Iterator[None]:
         nbytes *= 2
 
 
-def _takes_ranges(used: tuple[Device, ...], plan: Plan) -> bool:
-    """Whether one device can do a call on host arrays range by range."""
-    if plan.chosen.implementation.blocks != registry.WHEN_SHORT or len(used) > 1:
-        return False
-    return all(o.location == HOST for o in (*plan.problem.inputs, plan.problem.output))
+def _shed(used: tuple[Device, ...], problem: Problem, call: Call, limit: int) -> None:
+    """Free kept copies beyond a memory limit."""
+    for device in used:
+        moved = (o for o in call.operands if device.name not in (o.location, *o.copies))
+        needed = problem.output.nbytes + sum(o.nbytes for o in moved)
+        with device.active():
+            device.shed(device.storage().copied() + min(needed, limit) - limit)
 
 
-def _in_ranges(used: tuple[Device, ...], plan: Plan) -> Implementation | None:
-    """The method that does a call range by range on a device without room for the whole; None where
-    there is none, or where it ran already."""
-    chosen, problem = plan.chosen.implementation, plan.problem
-    if len(used) > 1 or chosen.blocks == registry.ALWAYS:
-        return None
-    if _takes_ranges(used, plan):
-        return chosen
-    if sum(o.nbytes for o in (*problem.inputs, problem.output)) < _SMALLEST:
-        return None
-    info = places.described(used[0])
-    return next(
-        (
-            row
-            for row in registry.lookup(problem.operation)
-            if row.kind == used[0].kind
-            and row.blocks == registry.ALWAYS
-            and row.obstacle(problem, info) is None
-        ),
-        None,
-    )
+def _in_shares(
+    parts: tuple[Share, ...], used: tuple[Device, ...], problem: Problem, arguments: Arguments
+) -> None:
+    """``run`` of a host call that several devices share: ranges at once, each written to its part
+    of the result."""
+    found = shares.cut(problem, len(parts))
+    assert found is not None  # as it was planned
+    cut, axis = found
+
+    def do(share: Share) -> None:
+        box = cut.box(axis, share.begin, share.end)
+        arrays = cut.arrays(box, arguments.inputs)
+        operands = tuple([describe(x).unkept() for x in arrays])
+        out = cut.output(box, arguments.output)
+        call = Call(arrays, operands, out, describe(out), arguments.options)
+        run(share.plan, call, f"the CPU does its {share.along}")
+
+    nbytes = min(shares.moved(share.plan.problem) for share in parts)
+    streams = nbytes >= at_once.LEAST and parts[0].plan.candidates[0].implementation.from_host
+    relay = streaming.between(used, cut.read_whole(axis)) if streams else None
+    before = streaming.relay.set(relay)
+    try:
+        at_once.run(used, [partial(do, share) for share in parts], nbytes)
+    finally:
+        streaming.relay.reset(before)
 
 
 # -- One run of a method ---------------------------------------------------------------------------
@@ -308,22 +290,17 @@ def by_host(
         if operand.location != HOST:
             copy = transfer.to_host(call.arrays[number], operand)
             hosts = (*hosts[:number], copy, *hosts[number + 1 :])
-    result = problem.output
-    if result.location != HOST:
-        out = (pages.empty if used else np.empty)(result.shape, result.dtype)
-    elif used:  # the operands stay as they are, for the CPU
-        out = _apart(call, result)
-    elif call.out is None:
-        out = pages.maker(result.nbytes)(result.shape, result.dtype)
-    else:
-        out = call.out
+    result, out = problem.output, call.out
+    # The operands of devices stay as they are, for the CPU.
+    if out is None or result.location != HOST or (used and _overlap(out, call.arrays)):
+        out = (pages.empty if used else pages.maker(result.nbytes))(result.shape, result.dtype)
     if isinstance(call.start, np.ndarray):
         out[...] = call.start.reshape(out.shape)
     elif call.start is not None and len(used) < 2:  # several devices begin from zero themselves
         out[...] = call.start
     if call.read and used:
         with used[0].active():
-            transfer.follow(used[0], transfer.of(used[0], call.read))
+            transfer.follow(used[0], call.read)
     assert implementation.run is not None
     outcome = implementation.run(used, problem, call.on(used, hosts, out))
     place = CPU if not used else used[0].name if len(used) == 1 else used[0].kind + ":*"
@@ -340,32 +317,29 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
     DeviceError
         If the device fails; what `call.out` held is then as it was where it overlaps an operand.
     """
-    run = implementation.run
-    assert run is not None
-    result = problem.output
-    stays = result.location == device.name
+    if problem.next_device is not None and call.out is None:
+        problem = replace(problem, output=problem.output._replace(location=device.name))
+    result, stays, owner = problem.output, problem.output.location == device.name, None
+    assert implementation.run is not None
     with device.active():
-        described = call.operands if call.target is None else (*call.operands, call.target)
         staged = transfer.stage_all(device, call.arrays, call.operands)
-        inputs = tuple(buffer for buffer, _ in staged)
-        others = transfer.of(device, (*described, *call.read))
-        transfer.follow(device, others)
-        owner = None
         if stays:
-            call = call.with_output(problem)
-            assert call.target is not None
+            call = call.with_output(problem, device)
+        described = [o for o in (*call.operands, call.target, *call.read) if o is not None]
+        transfer.follow(device, described)
+        if stays:
             buffer = call.target.pointer
         else:
             buffer, owner = device.allocate(max(result.nbytes, 1))
-        arguments = call.on((device,), inputs, buffer)
+        arguments = call.on((device,), tuple(buffer for buffer, _ in staged), buffer)
         # The start of a solve is copied to its output, which has the strides of a new array.
         if isinstance(call.start, np.ndarray):
             device.upload(np.ascontiguousarray(call.start, result.dtype), buffer)
         elif call.start is not None:
             device.fill(buffer, result.nbytes)
-        outcome = run((device,), problem, arguments)
+        outcome = implementation.run((device,), problem, arguments)
         if stays:
-            transfer.precede(device, others)
+            transfer.precede(device, described)
             if outcome is not None:  # a solve's failures are to show up here
                 device.synchronize()
             return Done(call.out, outcome, device.name, implementation.method)
@@ -375,30 +349,13 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
         if out is not None and _overlap(out, call.arrays):
             out = None  # or the CPU would find operands half overwritten
         values = transfer.fetch(device, buffer, result.shape, result.dtype, out)
-        is_new = result.location == HOST and call.out is None and outcome is None
-        is_large = result.nbytes >= kept.LEAST_WATCHED
-        if is_new and is_large and places.memory_limit() is None:
+        if result.location == HOST and call.out is None and outcome is None:
             source = problem.operation, problem.dims, problem.dtype
-            if (known := kept.find(values, source=source)) is not None:
-                copy = storage.Copy(device.name, buffer, owner, values.nbytes)
-                keeping.hold(device, values, known, known.watch, copy, shed=False)
-                memory = values if values.base is None else values.base
-                weakref.finalize(memory, known.release).atexit = False
-                values = values.view()  # `memory` dies with the last view of it
+            copy = storage.Copy(device.name, buffer, owner, values.nbytes)
+            values = keeping.held_result(device, values, copy, source)
         del owner
     values = _delivered(values, problem, call)
     return Done(values, outcome, device.name, implementation.method)
-
-
-def _joined(rows: list[np.ndarray]) -> np.ndarray:
-    return np.ascontiguousarray(np.concatenate(rows, axis=-2))
-
-
-def _apart(call: Call, result: Operand) -> np.ndarray:
-    """Temporary memory for a host call's result where ``out`` overlaps an operand."""
-    if call.out is None or _overlap(call.out, call.arrays):
-        return pages.empty(result.shape, result.dtype)
-    return call.out
 
 
 def _overlap(out: np.ndarray, arrays: tuple[Any, ...]) -> bool:

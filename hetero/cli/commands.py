@@ -176,8 +176,8 @@ def explain(arguments: argparse.Namespace) -> Answer:
     plan = calls.plan(operation, problem, machine, *place, options)
     content, course = plan.to_dict(), None
     if arguments.again is not None:
-        again = load("hetero.moving.again")
-        course = again.course(plan.problem, arguments.again, lambda p: machine.plan(p, *place))
+        keeping = load("hetero.moving.keeping")
+        course = keeping.course(plan.problem, arguments.again, lambda p: machine.plan(p, *place))
         content["again"] = course and course.to_dict()
 
     def text() -> str:

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
 
 from hetero import devices
 from hetero.arrays import kept
-from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.profile import inventory
 
-T = TypeVar("T")
 log = logging.getLogger("hetero")
 _without_fallback: ContextVar[bool] = ContextVar("hetero_without_fallback", default=False)
 
@@ -78,15 +75,6 @@ def release(error: BaseException | None) -> None:
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
-
-
-def twice(device: Device, move: Callable[[], T]) -> T:
-    """Do what only this device can do; where it fails, say so and try once more."""
-    try:
-        return move()
-    except DeviceError as error:
-        report(device.name, error, "it is tried once more")
-    return move()
 
 
 def reset(device: str | None = None) -> None:

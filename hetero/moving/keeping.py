@@ -1,20 +1,28 @@
-"""Copies of operands that do not change: promised by `keep`, when they pay, what holds them."""
+"""Copies of operands that do not change: promised by `keep`, when they pay, what holds them.
+
+`course` tells what calls take that are made again and again on the same operands.
+"""
 
 from __future__ import annotations
 
 import sys
+import weakref
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.arrays import Array, as_array, is_device_array, kept
-from hetero.arrays.kept import Kept
+from hetero import registry
+from hetero.arrays import HOST, Array, as_array, is_device_array, kept
+from hetero.arrays.kept import FLOATS, Kept
 from hetero.devices.base import Device
 from hetero.devices.storage import Copy
-from hetero.pricing import pricing
+from hetero.pricing import places, pricing
 from hetero.pricing.plan import KeptOperand, Plan
 from hetero.registry.problem import Problem
+from hetero.times import readable
 
 SHARE = 0.8  # of a device's memory that copies take at most
 
@@ -143,3 +151,97 @@ def hold(
     with kept.lock:
         if known.watch is watch and known.is_intact():  # else this call alone uses it
             known.held[storage] = copy
+
+
+def held_result(device: Device, values: np.ndarray, copy: Copy, source: Any) -> np.ndarray:
+    """A new result, or a view of it, whose buffer the device holds as a copy where earlier results
+    of the same ``source``, hashable, were operands of later calls."""
+    if values.nbytes < kept.LEAST_WATCHED or places.memory_limit() is not None:
+        return values
+    if (known := kept.find(values, source=source)) is None:
+        return values
+    hold(device, values, known, known.watch, copy, shed=False)
+    memory = values if values.base is None else values.base
+    weakref.finalize(memory, known.release).atexit = False
+    return values.view()  # `memory` dies with the last view of it
+
+
+# -- Calls in a loop -------------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """Calls in a row that run alike."""
+
+    first: int  # number of a call, from 1
+    last: int
+    device: str
+    method: str
+    seconds: float  # of each call, predicted
+    moves: tuple[int, ...]  # operands that move to the device, to stay there, from 1
+
+    def __str__(self) -> str:
+        calls, each = f"call {self.first}", ""
+        if self.last > self.first:
+            calls, each = f"calls {self.first} to {self.last}", " each"
+        moved = f", operand {' and '.join(map(str, self.moves))} moves there" if self.moves else ""
+        return f"{calls}: {self.device} {self.method}, {readable(self.seconds)}{each}{moved}"
+
+
+class Course(NamedTuple):
+    """The calls of a loop over the same operands, and the seconds of all of them together, with
+    copies that stay and without."""
+
+    steps: tuple[Step, ...]
+    seconds: float
+    without: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return self._asdict() | {"steps": [step._asdict() for step in self.steps]}
+
+    def __str__(self) -> str:
+        total, without = readable(self.seconds), readable(self.without)
+        lines = [f"   {step}" for step in self.steps]
+        return "\n".join([*lines, f"   in all {total}; {without} without copies that stay"])
+
+
+def course(problem: Problem, calls: int, priced: Callable[[Problem], Plan]) -> Course | None:
+    """The calls of a loop in which operands on the host of `LEAST_WATCHED` bytes and more stay the
+    same: from the second call on they are known. None where a call has no price.
+
+    ``priced(problem)`` gives a plan by the copies that its inputs have.
+    """
+
+    @cache
+    def plan_with(copies: tuple[tuple[str, ...], ...]) -> Plan:
+        pairs = zip(problem.inputs, copies, strict=True)
+        inputs = tuple([o._replace(copies=c, kept=None) for o, c in pairs])
+        return priced(replace(problem, inputs=inputs))
+
+    known: dict[int, Kept] = {}
+    each: list[Step] = []
+    for number in range(1, calls + 1):
+        inputs = list(problem.inputs)
+        for i, one in known.items():
+            inputs[i] = inputs[i]._replace(copies=one.copies, kept=one)
+        plan = plan_with(tuple([o.copies for o in inputs]))
+        plan = placed(plan, replace(problem, inputs=tuple(inputs)))
+        chosen = plan.candidates[0] if plan.candidates else None
+        if chosen is None or chosen.seconds is None:
+            return None
+        count(plan)
+        moves = tuple([one.position + 1 for one in plan.kept if one.moves_to])
+        for i in moves:
+            known[i - 1].held[chosen.device] = Copy(chosen.device, None, None, 0)
+        step = Step(number, number, chosen.device, chosen.method, chosen.seconds, moves)
+        if each and each[-1][2:] == step[2:]:
+            step = step._replace(first=each.pop().first)
+        each.append(step)
+        keeps = registry.operation(problem.operation).keeps(problem)
+        if number == 1 and keeps and pricing.copies_pay(plan):
+            for i, o in enumerate(problem.inputs):
+                if o.location == HOST and o.nbytes >= kept.LEAST_WATCHED and o.dtype.char in FLOATS:
+                    known[i] = Kept()
+                    known[i].uses = 1
+    seconds = sum(step.seconds * (step.last - step.first + 1) for step in each)
+    return Course(tuple(each), seconds, calls * each[0].seconds)

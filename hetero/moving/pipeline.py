@@ -24,11 +24,16 @@ _AHEAD = 16  # steps whose loads may be begun before those of the first are comp
 class Slot:
     """A buffer of a device, as a launch takes it, for one block after another; `slots` makes it."""
 
-    def __init__(self, buffer: Any, owner: Any, nbytes: int, free: Any) -> None:
-        self.buffer, self._owner, self.nbytes = buffer, owner, nbytes
+    def __init__(self, buffer: Any, owner: Any, free: Any) -> None:
+        self.buffer, self._owner = buffer, owner
         self.free = free  # the event after which it may be overwritten
-        self.users = 0  # steps read ahead that use what lies here
-        self.leaving: list[Copy] = []  # stores from here that are under way
+        self.leaving: list[Copy] = []  # stores from here that may be under way
+
+    def stored(self) -> None:
+        """Wait until what lies here has been stored."""
+        for copy in self.leaving:
+            copy.wait()
+        self.leaving = []
 
 
 class Load(NamedTuple):
@@ -39,7 +44,6 @@ class Load(NamedTuple):
 
     source: np.ndarray
     slot: Slot
-    offset: int = 0
     begin: Callable[[np.ndarray, Slot], Copy] | None = None
 
 
@@ -48,7 +52,6 @@ class Store(NamedTuple):
 
     slot: Slot
     target: np.ndarray
-    offset: int = 0
 
 
 class Step(NamedTuple):
@@ -70,7 +73,7 @@ def slots(device: Device, nbytes: int, number: int) -> list[Slot]:
     Memory that is handed out may still be in use by work begun before, which is waited for.
     """
     before = device.record()
-    return [Slot(*device.allocate(max(nbytes, 16)), nbytes, before) for _ in range(number)]
+    return [Slot(*device.allocate(max(nbytes, 16)), before) for _ in range(number)]
 
 
 def run(device: Device, steps: Iterable[Step]) -> None:
@@ -85,62 +88,54 @@ def run(device: Device, steps: Iterable[Step]) -> None:
     """
     source = iter(steps)
     begun: deque[tuple[Step, list[Copy]]] = deque()
-    stored: dict[Slot, None] = {}
+    stores: list[Copy] = []
     try:
         following = next(source, None)
         while following is not None or begun:
-            while following is not None and (
-                not begun
-                or (len(begun) < _AHEAD and not any(x.slot.users for x in following.loads))
-            ):
+            while following is not None and _may_begin(following, begun):
                 copies: list[Copy] = []
                 begun.append((following, copies))
-                _begin(device, following, copies)
+                for block, slot, begin in following.loads:
+                    slot.stored()
+                    if begin is None:
+                        copy = device.begin_upload(block, slot.buffer, 0, slot.free)
+                    else:
+                        copy = begin(block, slot)
+                    copies.append(copy)
                 following = next(source, None)
             step, copies = begun[0]
             for copy in copies:
                 copy.wait()
-            for slot in step.slots():
-                _stored(slot)
+            used = step.slots()
+            for slot in used:
+                slot.stored()
             step.compute()
             after = device.record()
-            for slot in step.slots():
-                slot.users -= 1
+            for slot in used:
                 slot.free = after
-            for slot, target, offset in step.stores:
-                stored[slot] = None
-                slot.leaving.append(device.begin_download(slot.buffer, target, offset, after))
+            for slot, target in step.stores:
+                stores.append(device.begin_download(slot.buffer, target, 0, after))
+                slot.leaving.append(stores[-1])
             begun.popleft()
-        for slot in stored:
-            _stored(slot)
+        for copy in stores:
+            copy.wait()
     except BaseException:
         copies = [copy for _, copies in begun for copy in copies]
-        settle(device, copies + [copy for slot in stored for copy in slot.leaving])
+        settle([copy.wait for copy in copies + stores] + [device.synchronize])
         raise
 
 
-def _begin(device: Device, step: Step, copies: list[Copy]) -> None:
-    """Begin a step's loads, each after what used its slot before."""
-    for slot in step.slots():
-        slot.users += 1
-    for source, slot, offset, begin in step.loads:
-        _stored(slot)
-        if begin is None:
-            copies.append(device.begin_upload(source, slot.buffer, offset, slot.free))
-        else:
-            copies.append(begin(source, slot))
+def _may_begin(step: Step, begun: deque[tuple[Step, list[Copy]]]) -> bool:
+    """Whether no step that is begun, and not computed, uses what this one loads."""
+    if not begun or len(begun) >= _AHEAD:
+        return not begun
+    used = set().union(*(earlier.slots() for earlier, _ in begun))
+    return used.isdisjoint([load.slot for load in step.loads])
 
 
-def _stored(slot: Slot) -> None:
-    """Wait until what lies in a slot has been stored."""
-    while slot.leaving:
-        slot.leaving[0].wait()
-        del slot.leaving[0]
-
-
-def settle(device: Device, copies: list[Copy]) -> None:
-    """Wait for all that is in flight, whatever becomes of it; one error is enough."""
-    for wait in [copy.wait for copy in copies] + [device.synchronize]:
+def settle(waits: Iterable[Callable[[], object]]) -> None:
+    """Make calls that wait for what is in flight, whatever becomes of it; one error is enough."""
+    for wait in waits:
         while True:
             try:
                 wait()

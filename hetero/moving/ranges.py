@@ -10,12 +10,9 @@ the device chooses; that and the links make the price.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import product
 from math import inf, prod
-from operator import mul
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hetero import registry
@@ -31,6 +28,7 @@ if TYPE_CHECKING:
     from hetero.profile import Profile
 
 Index = tuple[int, ...]
+Box = tuple[tuple[int, int], ...]
 _ROOM = 0.8  # of a device's memory: its pool rounds sizes up, and others use it too
 _OF_LIMIT = 0.95  # of a limit that the caller set: a range's method may allocate memory, too
 _MOST = 1 << 14  # ranges; more take longer to begin than the CPU takes for the call
@@ -38,7 +36,7 @@ _IN_WORK = 3  # parts of an array, or results: one moves, one is computed with, 
 _LOAD = 2e-5  # seconds of the host for a copy that is begun; H100, 16 cores
 _COMPUTING = "pack", "upload", "overhead", "compute", "download"  # others are the operation's own
 _SIZES = (1 << 30, 256 << 20, 64 << 20, 16 << 20, 4 << 20)  # bytes of a range and its result
-_TIMES = (3, 9, 33)  # likewise, times what it reads beside its own part
+_IN_VAIN = 8  # lengths that are tried, and no faster, before shorter ones are not
 
 
 def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile) -> Price:
@@ -102,7 +100,7 @@ class Ranges(NamedTuple):
         is_used_again = len(axes) == 1 and count < prod(self.counts)
         return is_used_again and devices <= count == self.slots[number]
 
-    def box(self, index: Index) -> tuple[tuple[int, int], ...]:
+    def box(self, index: Index) -> Box:
         """(begin, end) of a range along each axis."""
         return tuple(
             (i * length, min((i + 1) * length, extent))
@@ -130,32 +128,25 @@ def choose(
     """
     cut = registry.cut(problem)
     assert cut is not None
-    best: Ranges | None = None
     for workspace in dict.fromkeys((cut.workspace, 0)):
-        least, since = inf, 0
-        for ways in _cuts(cut, room):
-            for lengths in ways:
-                plan, (middle, sizes, taken) = None, _measured(cut, lengths, name, workspace)
-                if any(_slots(cut, lengths, sizes, room - taken)):
-                    plan = planned(cut, middle, name, info, constants)
-                    if (whole := cut.whole(plan, lengths)) != lengths:
-                        lengths = whole
-                        middle, sizes, taken = _measured(cut, lengths, name, workspace)
-                        plan = planned(cut, middle, name, info, constants)
-                for slots, held in _slots(cut, lengths, sizes, room - taken):
-                    nbytes = taken + _taken(slots, sizes)
-                    ranges = Ranges(cut, lengths, slots, held, plan, nbytes)
-                    terms = _terms(problem, ranges, sizes, name, info, constants)
-                    if terms is None:
-                        return ranges
-                    if sum(terms.values()) < least:
-                        best, least, since = ranges._replace(terms=terms), sum(terms.values()), 0
+        best, least, since = None, inf, 0
+        for lengths in dict.fromkeys(_cuts(cut, room / (_IN_WORK + workspace))):
+            middle, sizes, taken = _measured(cut, lengths, name, workspace)
+            found = _slots(cut, lengths, sizes, room - taken)
+            plan = planned(cut, middle, name, info, constants) if found else None
             since += best is not None
-            if since > 2:
+            for slots, held in found:
+                ranges = Ranges(cut, lengths, slots, held, plan, taken + _taken(slots, sizes))
+                terms = _terms(problem, ranges, sizes, name, info, constants)
+                if terms is None:
+                    return ranges
+                if sum(terms.values()) < least:
+                    best, least, since = ranges._replace(terms=terms), sum(terms.values()), 0
+            if since > _IN_VAIN:
                 break
         if best is not None:
-            break
-    return best
+            return best
+    return None
 
 
 def _is_tiled(cut: Cut) -> bool:
@@ -164,14 +155,14 @@ def _is_tiled(cut: Cut) -> bool:
     return len(cut.axes) > 1 and not any(last <= set(axes) for axes in cut.needs)
 
 
-def _cuts(cut: Cut, room: float) -> Iterator[list[Index]]:
+def _cuts(cut: Cut, size: float) -> Iterator[Index]:
     """Lengths of ranges, longer ones first: of two axes by halves, both or one alone; else by the
-    bytes of a range, which is some of the outer axis or a part of the inner one."""
+    bytes of a range, ``size`` at most: some of the outer axis, or a part of the inner one."""
     extents = [extent for _, extent in cut.axes]
     if not _is_tiled(cut):
-        yield from ([lengths] for lengths in dict.fromkeys(_by_bytes(cut, extents, room)))
+        yield from _by_bytes(cut, extents, size)
         return
-    number, seen = 1, set()
+    number = 1
     while number <= min(_MOST, 2 * prod(extents)):
         rest, outer = number, []
         for extent in extents[:-2]:
@@ -179,19 +170,17 @@ def _cuts(cut: Cut, room: float) -> Iterator[list[Index]]:
             rest = -(-rest // outer[-1])
         side = 1 << rest.bit_length() // 2
         other = -(-rest // side)
-        found = []
         for way in sorted({(side, other), (other, side), (rest, 1), (1, rest)}):
             lengths = []
             for extent, count, step in zip(extents, (*outer, *way), cut.steps, strict=True):
                 length = -(-extent // min(count, extent))
-                lengths.append(-(-length // step) * step if extent > length > step else length)
-            found.append(tuple(map(min, lengths, extents)))
-        yield [lengths for lengths in dict.fromkeys(found) if lengths not in seen]
-        seen.update(found)
+                length = -(-length // step) * step if extent > length > step else length
+                lengths.append(min(length, extent))
+            yield tuple(lengths)
         number *= 2
 
 
-def _by_bytes(cut: Cut, extents: list[int], room: float) -> Iterator[Index]:
+def _by_bytes(cut: Cut, extents: list[int], size: float) -> Iterator[Index]:
     """Lengths of ranges along one axis, or along the inner of two, by `_SIZES`."""
     *outer, extent = extents
 
@@ -200,15 +189,13 @@ def _by_bytes(cut: Cut, extents: list[int], room: float) -> Iterator[Index]:
         box = (*((0, 1) for _ in outer), (begin, begin + length))
         return sum(_sizes(cut, cut.problem(box, HOST)))
 
-    whole, least = nbytes(extent), nbytes(1)
+    whole, least = nbytes(extent), nbytes(1)  # with what a range reads beside its own part
     each = max((whole - least) / max(extent - 1, 1), 1)
-    beside = least - each  # what a range reads beside its own part
-    for size in (*_SIZES, *(beside * times for times in _TIMES)):
-        size = min(size, room / (_IN_WORK + cut.workspace))
-        if whole <= size:
-            yield *(int(min(max(size // whole, 1), n)) for n in outer), extent
+    for most in (min(most, size) for most in _SIZES):
+        if whole <= most:
+            yield *(int(min(max(most // whole, 1), n)) for n in outer), extent
         else:
-            yield *(1 for _ in outer), int(min(max((size - beside) // each, 1), extent))
+            yield *(1 for _ in outer), int(min(max((most - least) // each + 1, 1), extent))
 
 
 def _measured(
@@ -227,31 +214,31 @@ def _sizes(cut: Cut, problem: Problem) -> list[int]:
     return [o.nbytes for o in problem.inputs[: len(cut.needs)]] + [problem.output.nbytes]
 
 
-def _taken(slots: Index, sizes: Sequence[int]) -> int:
+def _taken(slots: Sequence[int], sizes: Sequence[int]) -> int:
     return sum(number * rounded(size) for number, size in zip(slots, sizes, strict=True))
 
 
-def _slots(cut: Cut, lengths: Index, sizes: list[int], room: float) -> Iterator[tuple[Index, int]]:
+def _slots(cut: Cut, lengths: Index, sizes: list[int], room: float) -> list[tuple[Index, int]]:
     """(slots of each array and of results, the array that is held): all parts that are used again
     where they have room, else as many of one array as have; none where not even one of each has."""
     counts = Ranges(cut, lengths).counts
     number = prod(counts)
     parts = [prod(counts[axis] for axis in axes) for axes in cut.needs]
     again = [i for i, n in enumerate(parts) if n < number]
-    every = [n if i in again else min(n, _IN_WORK) for i, n in enumerate(parts)]
-    every = *every, min(number, _IN_WORK)
+    every = [n if i in again else min(n, _IN_WORK) for i, n in enumerate((*parts, number))]
     if _taken(every, sizes) <= room:
-        yield every, 0
-        return
+        return [(tuple(every), 0)]
+    found = []
     for held in again or [0]:
         for passing in range(_IN_WORK, 0, -1):  # with one there is no room to load ahead
-            slots = [*(min(n, passing) for n in parts), min(number, passing)]
+            slots = [min(n, passing) for n in (*parts, number)]
             slots[held] = 0
-            more = int((room - _taken(tuple(slots), sizes)) // rounded(sizes[held]))
+            more = int((room - _taken(slots, sizes)) // rounded(sizes[held]))
             slots[held] = min(more, parts[held] if held in again else passing)
             if slots[held] >= min(parts[held], passing):
-                yield tuple(slots), held
+                found.append((tuple(slots), held))
                 break
+    return found
 
 
 def _tiles(held: int, passing: int, a: int, b: int) -> list[tuple[int, int]]:
@@ -317,10 +304,8 @@ def _terms(
     chosen, cut, counts = ranges.plan.candidates[0], ranges.cut, ranges.counts
     if chosen.reason is not None or chosen.seconds is None:
         return None
-    full = [
-        extent / (n * count)
-        for (_, extent), n, count in zip(cut.axes, ranges.lengths, counts, strict=True)
-    ]
+    axes = zip(cut.axes, ranges.lengths, counts, strict=True)
+    full = [extent / (n * count) for (_, extent), n, count in axes]
     arrays = problem.inputs[: len(cut.needs)]
     loads = [sum(load for _, load in part) for part in ranges.placed(ranges.order())]
     number, beyond = prod(counts), {k: v for k, v in chosen.terms.items() if k not in _COMPUTING}
@@ -331,9 +316,8 @@ def _terms(
     except KeyError:
         return None
     (call, each), last = cut.seconds, down(sizes[-1])
-    times = [
-        n * prod(full[axis] for axis in axes) for n, axes in zip(loads, cut.needs, strict=True)
-    ]
+    each_part = zip(loads, cut.needs, strict=True)
+    times = [n * prod(full[axis] for axis in axes) for n, axes in each_part]
     for i, (devices, left) in info.get("passed", {}).items():
         times[i] *= left if ranges.are_passed(i, devices) else 1.0
     first, up = _in_turn(links, sizes, [1] * len(times)), _in_turn(links, sizes, times)
@@ -364,29 +348,24 @@ def _in_turn(links: list[Callable[[float], float]], sizes: list[int], times: lis
     return alone if len(links) < 2 else (alone + min(alone, together)) / 2
 
 
-def _of_whole(link: Callable[[float], float], whole: int) -> Callable[[float], float]:
-    """Seconds of a part's copy: by its own size, and no less than its share of the whole's."""
-    rate = link(whole) / max(whole, 1)
-    return lambda nbytes: max(link(nbytes), nbytes * rate)
-
-
 def _links(
     arrays: Sequence[Operand], output: Operand, name: str, constants: Profile
 ) -> tuple[list[Callable[[float], float]], bool]:
     """Seconds of copies of each array and of the result by their bytes, and whether they go on
-    beside the computation. The driver's own are no faster than those of the whole.
-
-    Raises
-    ------
-    KeyError
-        If the profile does not know them.
-    """
+    beside the computation, as the driver's own do not. KeyError if the profile knows none."""
     moved = [*((o, "upload") for o in arrays), (output, "download")]
-    with contextlib.suppress(KeyError):
-        kinds = [PINNED if o.pinned else STAGED for o, _ in moved]
-        found = [constants.link(name, way, k) for (_, way), k in zip(moved, kinds, strict=True)]
-        if len(arrays) < 2:  # else they follow one another
-            found = [_of_whole(link, o.nbytes) for link, (o, _) in zip(found, moved, strict=True)]
-        return found, True
-    rates = [constants.link(name, way, o.memory)(o.nbytes) / max(o.nbytes, 1) for o, way in moved]
-    return [partial(mul, rate) for rate in rates], False
+    beside = True
+    try:
+        links = [constants.link(name, way, PINNED if o.pinned else STAGED) for o, way in moved]
+    except KeyError:
+        links = [constants.link(name, way, o.memory) for o, way in moved]
+        beside = False
+    if len(arrays) > 1:  # they follow one another
+        return links, beside
+    return [_of_whole(link, o.nbytes) for link, (o, _) in zip(links, moved, strict=True)], beside
+
+
+def _of_whole(link: Callable[[float], float], whole: int) -> Callable[[float], float]:
+    """Seconds of a part's copy: by its own size, and no less than its share of the whole's."""
+    rate = link(whole) / max(whole, 1)
+    return lambda nbytes: max(link(nbytes), nbytes * rate)

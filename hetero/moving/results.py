@@ -20,11 +20,10 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from hetero import devices, settings
+from hetero import settings
 from hetero.arrays import HOST, Operand, as_array, describe, is_device_array, maker_for
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.host import pages
 from hetero.moving import transfer
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
@@ -64,15 +63,6 @@ def on_host(plan: Plan) -> Plan:
     return replace(plan, problem=replace(plan.problem, next_device=None))
 
 
-def placed(device: Device, problem: Problem, call: Any) -> tuple[Problem, Any]:
-    """Problem and `execution.Call` of a run on a device, with an array there for what stays."""
-    if problem.next_device is None or call.out is not None:
-        return problem, call
-    made, target = new_array(device, problem.output.shape, problem.output.dtype)
-    output = problem.output._replace(location=device.name)
-    return replace(problem, output=output), call._replace(out=made, target=target)
-
-
 def new_array(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, Operand]:
     """A new C-contiguous array on a device, of a library that is here, and its description: CuPy's
     on a CUDA device, else of the device's own library. DeviceError if there is no room, or the
@@ -91,52 +81,6 @@ def new_array(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> tuple[
     target = describe(made)
     assert target.location != HOST
     return made, target
-
-
-class Download:
-    """A copy to the host that was begun by `to_host`; `wait` gives the array.
-
-    ``operand`` is None for what lay on the host already.
-    """
-
-    def __init__(
-        self, array: Any, operand: Operand | None = None, out: np.ndarray | None = None
-    ) -> None:
-        self._array, self._operand, self._out, self._copy = array, operand, out, None
-        if operand is None:
-            return
-        self._low, end = operand.span() if operand.size else (0, 0)
-        if not operand.is_c_contiguous():  # with the gaps between the elements
-            self._target = np.empty(end - self._low, np.uint8)
-        else:
-            self._target = pages.empty(operand.shape, operand.dtype) if out is None else out
-        if operand.size:
-            self._device = devices.get(operand.location)
-            with self._device.active():
-                transfer.follow(self._device, transfer.of(self._device, [operand]))
-                begin = self._device.begin_download
-                self._copy = begin(operand.pointer, self._target, self._low)
-
-    def wait(self) -> np.ndarray:
-        """The array on the host, once it is there; again, the same.
-
-        Raises
-        ------
-        hetero.errors.DeviceError
-            If the device fails.
-        """
-        if self._copy is not None:
-            with self._device.active():
-                self._copy.wait()
-            self._copy = None
-        if (operand := self._operand) is not None:
-            self._array, self._operand = self._target, None
-            if not operand.is_c_contiguous():
-                self._array = transfer.view(self._target, operand, self._low)
-                if self._out is not None:
-                    self._out[...] = self._array
-                    self._array = self._out
-        return self._array
 
 
 @overload
@@ -198,10 +142,10 @@ def to_host(x: Any, out: np.ndarray | None = None, *, wait: bool = True) -> Any:
         if out is not None:
             out[...] = array
             array = out
-        return array if wait else Download(array)
+        return array if wait else transfer.Download(array)
     if wait:
         return transfer.to_host(array, operand, out)
-    return Download(array, operand, out)
+    return transfer.Download(array, operand, out)
 
 
 def _check(out: Any, operand: Operand) -> None:

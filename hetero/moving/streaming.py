@@ -1,35 +1,49 @@
-"""Calls on host arrays go through a device range by range; `ranges` says in which.
+"""Calls on host arrays go through devices range by range; `ranges` says in which.
 
 While one range is computed, parts of those after it go up and results of those before it come down.
+
+Of several devices that share a call each goes through ranges of its own. A part of an array that
+all of them read whole has a home: the device that uploads it. Once it is up, it is copied to the
+other devices, while all compute. So every byte goes over the host's bus once, not once for each
+device. That takes direct paths between all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
-from functools import cache
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, nullcontext, suppress
+from contextvars import ContextVar
+from functools import cache, partial
+from itertools import combinations
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero import profile, tables
+from hetero import locks, profile, tables
 from hetero.arrays import Operand
-from hetero.errors import DeviceMemoryError
-from hetero.moving import failures, passing, pipeline, ranges, results
-from hetero.moving.pipeline import Load, Step, Store
+from hetero.devices import at_once, peers
+from hetero.devices.base import Copy, Device
+from hetero.errors import DeviceError, DeviceMemoryError
+from hetero.host.copying.copy_jobs import Flight
+from hetero.moving import failures, pipeline, ranges, results
+from hetero.moving.pipeline import Load, Slot, Step, Store
 from hetero.pricing import places, shares
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
 from hetero.registry import Arguments
 from hetero.registry.problem import Problem
 
-if TYPE_CHECKING:
-    from hetero.devices.base import Device
-
+Key = tuple[Any, ...]  # number of an array, and the part of it
+Part = Future["tuple[Slot, Sequence[Any]] | None"]
 _ALIGNED = 16  # bytes that divide the addresses of slots
 _LOOKED_AHEAD = 0.5  # of the host's memory: a larger array is a file, which is read but once
+_LATE = 0.5  # seconds that a home may take to begin, before the others do without it
 _schedules = tables.new_table()
+
+relay: ContextVar[Relay | None] = ContextVar("relay", default=None)  # of the call, in its threads
 
 
 def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
@@ -41,16 +55,16 @@ def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
         Where there is no room for the smallest ranges.
     """
     (device,) = devices
-    room, relay = ranges.room_of(places.described(device)), passing.relay.get()
-    while (schedule := _remembered(problem, device, room, relay)) is not None:
+    room, others = ranges.room_of(places.described(device)), relay.get()
+    while (schedule := _remembered(problem, device, room, others)) is not None:
         try:
-            homes = relay.joined(device, schedule.homes) if relay else nullcontext()
+            homes = others.joined(device, schedule.homes) if others else nullcontext()
             with device.active(), homes as passed:  # which turns the driver's errors into ours
                 _go_through(device, arguments, schedule, passed)
             return
         except DeviceMemoryError as error:
             failures.release(error)
-        relay = None
+        others = None
         device.trim()
         room = schedule.choice.nbytes / 2
     raise DeviceMemoryError(f"{device.name} has no room for the smallest range")
@@ -61,33 +75,33 @@ class _Schedule(NamedTuple):
     parts lie where, the plans of problems, and the homes of parts that devices pass on."""
 
     choice: ranges.Ranges
-    boxes: list[tuple[tuple[int, int], ...]]
+    boxes: list[ranges.Box]
     problems: list[Problem]
     placed: list[list[tuple[int, bool]]]
     plans: dict[Problem, Plan]
-    homes: dict[passing.Key, Device]
+    homes: dict[Key, Device]
 
 
 def _remembered(
-    problem: Problem, device: Device, room: float, relay: passing.Relay | None
+    problem: Problem, device: Device, room: float, others: Relay | None
 ) -> _Schedule | None:
     """With this machine's constants; None where there is no room."""
-    key = problem, device.name, room, relay and (relay.devices, relay.arrays)
+    key = problem, device.name, room, others and (others.devices, others.arrays)
     schedule = _schedules.get(key)
     if schedule is None:
         now = tables.generation()
         info, constants = inventory.devices()[device.name], profile.current()
-        if relay is not None:  # as `shares` has planned it
-            number = len(relay.devices)
+        if others is not None:  # as `shares` has planned it
+            number = len(others.devices)
             constants = constants.at_once(f"{device.kind}*{number}")
-            given = problem.inputs, relay.arrays, device.name, number, constants
+            given = problem.inputs, others.arrays, device.name, number, constants
             info = {**info, "passed": shares.passed_on(*given)}
         choice = ranges.choose(problem, device.name, info, constants, room)
         if choice is None:
             return None
         order, homes = choice.order(), {}
-        if relay is not None:
-            order, homes = _passed_on(choice, order, device, relay)
+        if others is not None:
+            order, homes = _passed_on(choice, order, device, others)
         boxes = [choice.box(index) for index in order]
         problems = [choice.cut.problem(box, device.name) for box in boxes]
         schedule = _Schedule(choice, boxes, problems, choice.placed(order), {}, homes)
@@ -96,19 +110,19 @@ def _remembered(
 
 
 def _passed_on(
-    choice: ranges.Ranges, order: list[ranges.Index], device: Device, relay: passing.Relay
-) -> tuple[list[ranges.Index], dict[passing.Key, Device]]:
+    choice: ranges.Ranges, order: list[ranges.Index], device: Device, others: Relay
+) -> tuple[list[ranges.Index], dict[Key, Device]]:
     """The order that begins with the parts that this device uploads for the others, and the homes
     of all."""
-    homes: dict[passing.Key, Device] = {}
-    for number in relay.arrays:
-        if choice.are_passed(number, len(relay.devices)):
+    homes: dict[Key, Device] = {}
+    for number in others.arrays:
+        if choice.are_passed(number, len(others.devices)):
             (axis,) = choice.cut.needs[number]
             count = choice.counts[axis]
-            first = next(part for part in range(count) if relay.home(part, count) is device)
+            first = next(part for part in range(count) if others.home(part, count) is device)
             order = [(*i[:axis], (i[axis] + first) % count, *i[axis + 1 :]) for i in order]
             for index in order:
-                homes[number, choice.box(index)[axis]] = relay.home(index[axis], count)
+                homes[number, choice.box(index)[axis]] = others.home(index[axis], count)
     return order, homes
 
 
@@ -118,9 +132,9 @@ def _go_through(
     """Compute range after range; the device is active. ``passed(key)`` gives what begins the load
     of a part that devices pass on, None for others."""
     choice, boxes, problems, placed, plans, _ = schedule
-    cut, slots_of = choice.cut, choice.slots
-    whole, out, options = arguments
+    cut, (whole, out, options) = choice.cut, arguments
     parts = [cut.arrays(box, whole) for box in boxes]
+    targets = [cut.output(box, out) for box in boxes]
 
     def planned(part: Problem) -> Plan:
         if part not in plans:
@@ -130,45 +144,34 @@ def _go_through(
 
     @cache
     def launch(part: Problem) -> Callable[..., None]:
-        return _launch(device, planned(part), options, len(cut.needs))
+        return _launch(device, planned(part), options)
 
     @cache
     def chosen(at: int) -> Problem:
         look, part = cut.look, problems[at]
         return look(planned(part), parts[at][0], options) if look else part
 
-    sizes = [
-        max(sum(v.nbytes for v in views) for views in column) for column in zip(*parts, strict=True)
-    ]
-    sizes.append(max(cut.output(box, out).nbytes for box in boxes))
-    slots = [
-        pipeline.slots(device, size, number) for size, number in zip(sizes, slots_of, strict=True)
-    ]
+    columns = [*zip(*parts, strict=True), targets]
+    sizes = [max(view.nbytes for view in views) for views in columns]
+    slots = [pipeline.slots(device, *pair) for pair in zip(sizes, choice.slots, strict=True)]
     memory = inventory.devices()[CPU].get("memory_bytes", inf)
     if cut.look is None or sum(array.nbytes for array in whole) <= _LOOKED_AHEAD * memory:
         for at in range(len(boxes)):  # before anything moves: beside copies a look takes longer
             launch(chosen(at))
 
     def step(at: int) -> Step:
-        part, used, loads = problems[at], [], []
-        for number, (views, operand) in enumerate(zip(parts[at], part.inputs, strict=False)):
+        used, loads, operands = [], [], problems[at].inputs
+        for number, (view, operand) in enumerate(zip(parts[at], operands, strict=False)):
             slot, load = placed[number][at]
             used.append(slots[number][slot])
             if load:
                 where = number, *(boxes[at][axis] for axis in cut.needs[number])
                 begin = passed(where) if passed is not None else None
-                offset = 0
-                for view in views:  # one after the other; there is only one that is passed on
-                    loads.append(Load(_as_packed(view, operand), used[-1], offset, begin))
-                    offset += view.nbytes
+                loads.append(Load(_as_packed(view, operand), used[-1], begin))
         target = slots[-1][at % len(slots[-1])]
-
-        def compute() -> None:
-            buffers = [slot.buffer for slot in (*used, target)]
-            launch(chosen(at))(*buffers)
-
-        store = Store(target, _as_packed(cut.output(boxes[at], out), part.output))
-        return Step(compute, tuple(loads), (store,), tuple(used))
+        buffers = [slot.buffer for slot in (*used, target)]
+        store = Store(target, _as_packed(targets[at], problems[at].output))
+        return Step(lambda: launch(chosen(at))(*buffers), tuple(loads), (store,), tuple(used))
 
     pipeline.run(device, map(step, range(len(boxes))))
 
@@ -179,26 +182,147 @@ def _as_packed(view: np.ndarray, operand: Operand) -> np.ndarray:
     return np.swapaxes(view, -1, -2) if by_columns else view
 
 
-def _launch(device: Device, plan: Plan, options: Any, number: int) -> Callable[..., None]:
+def _launch(device: Device, plan: Plan, options: Any) -> Callable[..., None]:
     """``launch(*parts, result)`` of buffers begins a range."""
-    row, problem = plan.chosen.implementation, plan.problem
-    if row.prepare is not None:  # launches with less overhead
-        prepared = row.prepare(device, problem, _ALIGNED, options)
+    row, problem, look = plan.chosen.implementation, plan.problem, results.look.get()
+    prepared = row.prepare and row.prepare(device, problem, _ALIGNED, options)  # less overhead
 
-        def begin(*buffers: Any) -> None:
-            prepared(*(buffers if number > 1 else (buffers[0], *buffers)))
+    def begin(*buffers: Any) -> None:
+        *parts, result = buffers
+        if prepared:
+            prepared(parts[0], parts[-1], result)
+        else:
+            row.run((device,), problem, Arguments(tuple(parts), result, options))
+        if look is not None:
+            look(device, problem.dtype, result, problem.output.size)
 
-    else:
+    return begin
 
-        def begin(*buffers: Any) -> None:
-            row.run((device,), problem, Arguments(buffers[:-1], buffers[-1], options))
 
-    look = results.look.get()
-    if look is None:
-        return begin
+# -- Parts that several devices need ---------------------------------------------------------------
 
-    def begin_and_look(*buffers: Any) -> None:
-        begin(*buffers)
-        look(device, problem.dtype, buffers[-1], problem.output.size)
 
-    return begin_and_look
+class Relay:
+    """Which parts lie on which of the devices that share a call, and are passed on to the others.
+
+    Parameters
+    ----------
+    devices : sequence of Device
+        All of which go through ranges at the same time.
+    arrays : sequence of int
+        Numbers of the arrays that all of them read whole.
+    """
+
+    def __init__(self, devices: Sequence[Device], arrays: Sequence[int]) -> None:
+        self.devices, self.arrays = tuple(devices), frozenset(arrays)
+        self.news = locks.condition()
+        self.begun: set[Device] = set()
+        self.ended: set[Device] = set()  # who need no part any longer
+        self.left: set[Device] = set()  # whose memory may be gone
+        self.late = time.monotonic() + _LATE
+        # Its home promises a part by setting it running; others may cancel what is not promised.
+        # The result is where it lies and the events that come when it is up, or None.
+        self._parts: dict[Key, Part] = {}
+
+    def home(self, part: int, parts: int) -> Device:
+        """The device that uploads a part of an array."""
+        return self.devices[part * len(self.devices) // parts]
+
+    @contextmanager
+    def joined(self, device: Device, homes: dict[Key, Device]) -> Iterator[Callable[..., Any]]:
+        """``begin(key)`` gives what begins a load of a part, where ``homes`` has its home.
+
+        Until the others have what lies on this device, it stays there.
+        """
+        with self.news:
+            parts = {key: self._parts.setdefault(key, Future()) for key in homes}
+        own = [part for key, part in parts.items() if homes[key] is device]
+        own = [part for part in own if part.set_running_or_notify_cancel()]
+        with self.news:
+            self.begun.add(device)
+            self.news.notify_all()
+
+        def begin(key: Key) -> Callable[[np.ndarray, Slot], Copy] | None:
+            part, home = parts.get(key), homes.get(key)
+            if part is None or home is not device:
+                return part and partial(_Passed, self, part, home, device)
+            return partial(_upload, part, device) if part in own else None
+
+        def end() -> None:
+            for part in own:
+                _settle(part, None)
+            with self.news:
+                self.ended.add(device)
+                self.news.notify_all()
+                self.news.wait_for(lambda: self.begun <= self.ended)
+                self.left.add(device)
+
+        try:
+            yield begin
+            end()
+        finally:
+            pipeline.settle([end])
+
+
+def _settle(part: Part, value: tuple[Slot, Sequence[Any]] | None) -> None:
+    with suppress(InvalidStateError):  # by another thread
+        part.set_result(value)
+
+
+def _upload(part: Part, device: Device, source: np.ndarray, slot: Slot) -> Copy:
+    """Begin the home's upload; then the part is sent to the others."""
+    copy = device.begin_upload(source, slot.buffer, 0, slot.free)
+    copy.then(lambda marks: _settle(part, None if marks is None else (slot, marks)))
+    return copy
+
+
+class _Passed(Copy):
+    """A part on its way from its home to another device; from the host where it does not come."""
+
+    def __init__(
+        self, relay: Relay, part: Part, home: Device, device: Device, source: np.ndarray, slot: Slot
+    ) -> None:
+        super().__init__(device, Flight())
+        self._relay, self._part, self._home = relay, part, home
+        self._source, self._slot = source, slot
+        part.add_done_callback(self._begin)
+
+    def _begin(self, part: Part) -> None:
+        """Begin the copy, by the thread that has the part: behind its upload, on the device."""
+        device, marks, error = self._device, [], None
+        try:
+            found = None if part.cancelled() else part.result()
+            with self._relay.news:
+                if found is None or self._home in self._relay.left:
+                    raise DeviceError("the part does not come")
+            source, up = found
+            with device.active():
+                stream = device.new_stream()
+                for mark in (self._slot.free, *up):
+                    device.wait(mark, stream)
+                given = self._slot.buffer, self._home, source.buffer, self._source.nbytes
+                device.copy_from_peer(*given, 0, 0, stream)
+                marks = [device.record(stream)]
+        except Exception as failed:
+            error = failed
+        finally:
+            self._flight.end(marks, error)
+
+    def wait(self) -> None:
+        relay = self._relay
+        with relay.news:
+            left = max(relay.late - time.monotonic(), 0.0)
+            relay.news.wait_for(lambda: self._home in relay.begun, left)
+        self._part.cancel()  # which its home has not promised
+        try:
+            super().wait()
+        except DeviceError:
+            self._flight = None
+            self._device.begin_upload(self._source, self._slot.buffer, 0, self._slot.free).wait()
+
+
+def between(devices: Sequence[Device], arrays: Sequence[int]) -> Relay:
+    """A relay; without arrays where not all of the devices copy directly from each other."""
+    direct = bool(arrays) and at_once.independent(devices)
+    direct = direct and all(peers.trusted(*pair) for pair in combinations(devices, 2))
+    return Relay(devices, arrays if direct else ())

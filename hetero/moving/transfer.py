@@ -6,21 +6,20 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable
-from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from hetero import locks
+from hetero import devices, locks
 from hetero.arrays import HOST, UNKNOWN_STREAM, Operand, kept, library_of
 from hetero.devices import storage
 from hetero.devices.base import Device
-from hetero.errors import KeptOperandChanged
+from hetero.errors import DeviceError, KeptOperandChanged
 from hetero.host import pages
 from hetero.host.copying.copy_jobs import Copy
-from hetero.imports import load
 from hetero.moving import failures, keeping, pipeline
 
+T = TypeVar("T")
 _making = locks.new()  # one copy that stays at a time: they share the bus
 
 
@@ -55,20 +54,8 @@ def _check(array: np.ndarray, known: kept.Kept, copy: storage.Copy) -> None:
         )
 
 
-def _staged(device: Device, array: Any, operand: Operand) -> tuple[Any, Any, Copy]:
-    """(buffer, owner, copy, which may be under way) of the operand in the device's memory: where it
-    lies there, else a copy, whose strides `Operand.staged_strides` tells."""
-    if operand.location == device.name:
-        return operand.pointer, array, Copy()
-    if operand.location != HOST:
-        array = to_host(array, operand)
-    if operand.kept is not None:
-        return *staged_copy(device, array, operand), Copy()
-    return _begin(device, array)
-
-
 def _begin(device: Device, array: np.ndarray) -> tuple[Any, Any, Copy]:
-    """(buffer, owner, copy) of a host array."""
+    """(buffer, owner, copy that is under way) of a host array."""
     buffer, owner = device.allocate(max(array.nbytes, 1))
     return buffer, owner, device.begin_upload(as_dense(array), buffer, overlap=False)
 
@@ -76,22 +63,30 @@ def _begin(device: Device, array: np.ndarray) -> tuple[Any, Any, Copy]:
 def stage_all(
     device: Device, arrays: tuple[Any, ...], operands: tuple[Operand, ...]
 ) -> list[tuple[Any, Any]]:
-    """(buffer, owner) of each operand in the device's memory, where it lies or a copy.
+    """(buffer, owner) of each operand in the device's memory, where it lies or a copy, of which
+    `Operand.staged_strides` tells the strides.
 
-    Staged copies are made at once; an operand that is given twice is moved once.
+    Copies are made at once; an operand that is given twice is moved once.
     """
     found: dict[int, tuple[Any, Any]] = {}
     under_way: list[Copy] = []
     try:
         for array, operand in zip(arrays, operands, strict=True):
-            if id(array) not in found:
-                buffer, owner, copy = _staged(device, array, operand)
+            if id(array) in found:
+                continue
+            if operand.location == device.name:
+                found[id(array)] = operand.pointer, array
+            elif operand.kept is not None:
+                found[id(array)] = staged_copy(device, array, operand)
+            else:
+                host = array if operand.location == HOST else to_host(array, operand)
+                buffer, owner, copy = _begin(device, host)
                 found[id(array)] = buffer, owner
                 under_way.append(copy)
         for copy in under_way:
             copy.wait()
-    except BaseException:
-        pipeline.settle(device, under_way)  # before the buffers are somebody else's
+    except BaseException:  # before the buffers are somebody else's
+        pipeline.settle([*(copy.wait for copy in under_way), device.synchronize])
         raise
     return [found[id(array)] for array in arrays]
 
@@ -110,29 +105,65 @@ def fetch(
 ) -> np.ndarray:
     """A C-contiguous device buffer on the host, in ``target`` where given."""
     if target is None:
-        is_large = prod(shape) * dtype.itemsize >= pages.LEAST
-        target = (pages.empty if is_large else np.empty)(shape, dtype)
+        target = pages.empty(shape, dtype)
     device.download(source, target)
     return target
 
 
+class Download:
+    """A copy of an array on a device to the host, in ``out`` where given; `wait` gives the array.
+
+    ``operand`` is None for what lies on the host already. Without ``overlap`` the copy is complete
+    when this is made.
+    """
+
+    def __init__(
+        self,
+        array: Any,
+        operand: Operand | None = None,
+        out: np.ndarray | None = None,
+        overlap: bool = True,
+    ) -> None:
+        self._array, self._operand, self._out, self._copy = array, operand, out, None
+        if operand is None:
+            return
+        if operand.is_c_contiguous() or not operand.size:
+            self._low = 0
+            self._target = pages.empty(operand.shape, operand.dtype) if out is None else out
+        else:  # with the gaps between the elements
+            self._low, self._target = _span(operand)
+        if operand.size:
+            self._device = devices.get(operand.location)
+            with self._device.active():
+                follow(self._device, [operand])
+                move = self._device.begin_download if overlap else self._device.download
+                self._copy = move(operand.pointer, self._target, self._low)
+
+    def wait(self) -> np.ndarray:
+        """The array on the host, once it is there; again, the same.
+
+        Raises
+        ------
+        hetero.errors.DeviceError
+            If the device fails.
+        """
+        if self._copy is not None:
+            with self._device.active():
+                self._copy.wait()
+            self._copy = None
+        if (operand := self._operand) is not None:
+            self._array, self._operand = self._target, None
+            if operand.size and not operand.is_c_contiguous():
+                self._array = _view(self._target, operand, self._low)
+                if self._out is not None:
+                    self._out[...] = self._array
+                    self._array = self._out
+        return self._array
+
+
 def to_host(array: Any, operand: Operand, out: np.ndarray | None = None) -> np.ndarray:
     """A device array as NumPy array, with whatever strides it has, or in ``out``."""
-    if not operand.size:
-        return np.empty(operand.shape, operand.dtype) if out is None else out
-
-    def move(device: Device) -> np.ndarray:
-        if operand.is_c_contiguous():
-            return fetch(device, operand.pointer, operand.shape, operand.dtype, out)
-        low, raw = _span(operand)
-        device.download(operand.pointer, raw, low)
-        return view(raw, operand, low)
-
-    values = _ordered(move, [operand])
-    if out is None or values is out:
-        return values
-    out[...] = values
-    return out
+    return _twice(operand, lambda: Download(array, operand, out, overlap=False).wait())
 
 
 def from_host(values: np.ndarray, array: Any, operand: Operand) -> None:
@@ -142,43 +173,44 @@ def from_host(values: np.ndarray, array: Any, operand: Operand) -> None:
         low, raw = _span(operand)
         if not operand.is_dense():
             device.download(operand.pointer, raw, low)  # what lies in the gaps stays
-        view(raw, operand, low)[...] = values
+        _view(raw, operand, low)[...] = values
         device.upload(raw, operand.pointer, low)
 
     if operand.size:
-        _ordered(move, [operand], is_written=True)
+        _write(move, [operand])
 
 
 def put(values: Any, operand: Operand, array: Any, target: Operand) -> None:
     """Write an array's values into another one of the same shape and dtype, both on devices."""
     contiguous = operand.is_c_contiguous() and target.is_c_contiguous()
-    if operand.location != target.location or not contiguous or not target.size:
+    if operand.location == target.location and contiguous and target.size:
+        given = target.pointer, operand.pointer, target.nbytes
+        _write(lambda device: device.copy(*given), [operand, target])
+    else:
         from_host(to_host(values, operand), array, target)
-        return
-
-    def copy(device: Device) -> None:
-        device.copy(target.pointer, operand.pointer, target.nbytes)
-
-    _ordered(copy, [operand, target], is_written=True)
 
 
-def _ordered(
-    move: Callable[[Device], Any], operands: list[Operand], is_written: bool = False
-) -> Any:
+def _write(move: Callable[[Device], Any], operands: list[Operand]) -> None:
     """Do ``move(device)`` behind what the streams of the operands hold, and before what they get
-    where one is written to; once more where the device fails."""
-    device = load("hetero.devices").get(operands[0].location)
+    later; once more where the device fails."""
 
-    def attempt() -> Any:
+    def attempt() -> None:
+        device = devices.get(operands[0].location)
         with device.active():
-            streams = of(device, operands)
-            follow(device, streams)
-            result = move(device)
-            if is_written:
-                precede(device, streams)
-            return result
+            follow(device, operands)
+            move(device)
+            precede(device, operands)
 
-    return failures.twice(device, attempt)
+    _twice(operands[0], attempt)
+
+
+def _twice(operand: Operand, attempt: Callable[[], T]) -> T:
+    """Do what only an operand's device can do; where it fails, say so and try once more."""
+    try:
+        return attempt()
+    except DeviceError as error:
+        failures.report(operand.location, error, "it is tried once more")
+    return attempt()
 
 
 def _span(operand: Operand) -> tuple[int, np.ndarray]:
@@ -187,7 +219,7 @@ def _span(operand: Operand) -> tuple[int, np.ndarray]:
     return low, np.empty(high - low, np.uint8)
 
 
-def view(raw: np.ndarray, operand: Operand, low: int) -> np.ndarray:
+def _view(raw: np.ndarray, operand: Operand, low: int) -> np.ndarray:
     """An operand's elements in host bytes that begin ``low`` bytes from its pointer."""
     return np.ndarray(operand.shape, operand.dtype, raw, -low, operand.strides)
 
@@ -201,40 +233,39 @@ def empty_like(
     """
 
     def new_array(shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, int]:
-        devices = load("hetero.devices")
         device = devices.get(operand.location)
-        return failures.twice(device, lambda: device.new_array(shape, dtype))
+        return _twice(operand, lambda: device.new_array(shape, dtype))
 
     library = library_of(array)
     assert library is not None
     return library.empty(array, shape, dtype, new_array)
 
 
-def of(device: Device, operands: Iterable[Operand]) -> set[int]:
-    """The streams of operands on a device that its default queue is not ordered with."""
-    return {o.stream for o in operands if o.location == device.name and not o.is_ordered()}
-
-
-def follow(device: Device, streams: set[int]) -> None:
-    """Let the device's default queue wait for what the streams hold now.
+def follow(device: Device, operands: Iterable[Operand]) -> None:
+    """Let the device's default queue wait for what the operands' streams hold now.
 
     Where a library does not tell its stream, it was asked to order its work itself; see
     `hetero.arrays.dlpack`. In a context that is not the primary one that is no order.
     """
-    for stream in streams:
+    for stream in _streams(device, operands):
         if stream != UNKNOWN_STREAM:
             device.follow_stream(stream)
         elif not device.same_in_threads():
             device.synchronize()
 
 
-def precede(device: Device, streams: set[int]) -> None:
-    """Let the streams wait for what the device's default queue holds now.
+def precede(device: Device, operands: Iterable[Operand]) -> None:
+    """Let the operands' streams wait for what the device's default queue holds now.
 
     The host waits where a library does not tell its stream.
     """
-    for stream in streams:
+    for stream in _streams(device, operands):
         if stream != UNKNOWN_STREAM:
             device.precede_stream(stream)
         else:
             device.synchronize()
+
+
+def _streams(device: Device, operands: Iterable[Operand]) -> set[int]:
+    """The streams of operands on a device that its default queue is not ordered with."""
+    return {o.stream for o in operands if o.location == device.name and not o.is_ordered()}

@@ -112,15 +112,12 @@ class Cut(NamedTuple):
         ``problem(box, place)`` gives the `Problem` of a range: of its parts as they lie on "host",
         or packed on a device.
     arrays : callable
-        ``arrays(box, arrays)`` gives for each array the views that, one after the other, are the
-        part that the range reads.
+        ``arrays(box, arrays)`` gives for each array the part that the range reads, a view if it
+        can be one.
     output : callable
         ``output(box, out)`` gives the view of the whole's result that the range fills.
     steps : tuple of int
         A range that is longer than this along an axis is a multiple of it long.
-    whole : callable
-        ``whole(plan, lengths)`` gives the lengths of ranges that the method of a plan computes as
-        it computes the whole; ``lengths``, or a little less.
     seconds : (float, float)
         Of the host for a call, whose copies it makes itself, and for each range; about.
     both : float
@@ -131,22 +128,21 @@ class Cut(NamedTuple):
         ``priced(plan, constants)`` gives the plan of a range on a device with what a call of the
         operation takes beside it.
     look : callable or None
-        ``look(plan, views, options)`` gives the problem of a range as its values decide it: the
-        plan's, or another one.
+        ``look(plan, part, options)`` gives the problem of a range as the values of its first part
+        decide it: the plan's, or another one.
     """
 
     axes: tuple[tuple[str, int], ...]
     needs: tuple[tuple[int, ...], ...]
     problem: Callable[[tuple[tuple[int, int], ...], str], Problem]
-    arrays: Callable[..., tuple[list[Any], ...]]
+    arrays: Callable[..., tuple[Any, ...]]
     output: Callable[[tuple[tuple[int, int], ...], Any], Any]
     steps: tuple[int, ...]
     seconds: tuple[float, float]
     both: float
-    whole: Callable[[Any, tuple[int, ...]], tuple[int, ...]] = lambda plan, lengths: lengths
     workspace: int = 0
     priced: Callable[[Any, Any], Any] = lambda plan, constants: plan
-    look: Callable[[Any, list[Any], Any], Problem] | None = None
+    look: Callable[[Any, Any, Any], Problem] | None = None
 
     def box(self, axis: int, begin: int, end: int) -> tuple[tuple[int, int], ...]:
         """A range along one axis, of all there is along the others."""

@@ -7,13 +7,13 @@ from test_kept_copies import device, operands  # noqa: F401
 import hetero
 from hetero.calling import planner
 from hetero.host import write_tracking
-from hetero.moving import again
+from hetero.moving import keeping
 
 CALLS = 30
 
 
 def course(problem, calls=CALLS):
-    return again.course(problem, calls, planner.plan)
+    return keeping.course(problem, calls, planner.plan)
 
 
 @pytest.mark.skipif(write_tracking.obstacle() is not None, reason=str(write_tracking.obstacle()))

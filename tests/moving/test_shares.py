@@ -213,7 +213,7 @@ def tiles(monkeypatch):
     """Ranges of 8 rows by 8 columns."""
     sides = {"rows": 8, "columns": 8}
     monkeypatch.setattr(
-        ranges, "_cuts", lambda cut, room: [[tuple(min(sides.get(n, 1), e) for n, e in cut.axes)]]
+        ranges, "_cuts", lambda cut, size: [tuple(min(sides.get(n, 1), e) for n, e in cut.axes)]
     )
 
 

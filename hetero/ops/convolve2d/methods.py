@@ -261,8 +261,8 @@ def cut(problem: Problem) -> registry.Cut:
             some = some._replace(strides=strides)  # so that packing is priced
         return described(some, filter, dtype, window)
 
-    def arrays(box: Box, given: tuple[np.ndarray]) -> tuple[list[np.ndarray]]:
-        return ([images(np.asarray(given[0], dtype), box)[..., band(whole, *box[1])[1], :]],)
+    def arrays(box: Box, given: tuple[np.ndarray]) -> tuple[np.ndarray]:
+        return (images(np.asarray(given[0], dtype), box)[..., band(whole, *box[1])[1], :],)
 
     def output(box: Box, out: np.ndarray) -> np.ndarray:
         return images(out, box)[..., slice(*box[1]), :]
@@ -270,12 +270,12 @@ def cut(problem: Problem) -> registry.Cut:
     def images(stack: np.ndarray, box: Box) -> np.ndarray:
         return stack.reshape(-1, *stack.shape[-2:])[slice(*box[0])] if stacked else stack
 
-    def look(plan: Any, found: list[np.ndarray], options: FilterOptions) -> Problem:
+    def look(plan: Any, found: np.ndarray, options: FilterOptions) -> Problem:
         """The problem of a range as its values decide it: a transform might lose some."""
         problem = plan.problem
         if plan.chosen.method != FFT:
             return problem
-        wide = is_wide(found[0], options.filter, problem.options, options.fillvalue)
+        wide = is_wide(found, options.filter, problem.options, options.fillvalue)
         seen = problem.options._replace(finite=wide is not None, wide_range=bool(wide))
         return replace(problem, options=seen)
 

@@ -31,9 +31,9 @@ def cut(problem: Problem) -> Cut:
         assert made is not None  # as the whole
         return made
 
-    def arrays(box: Box, whole: tuple[np.ndarray, ...]) -> tuple[list[np.ndarray], ...]:
+    def arrays(box: Box, whole: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
         pairs = zip(whole, places, strict=True)
-        return tuple([x[_index(x.ndim, where, box)]] for x, where in pairs)
+        return tuple(x[_index(x.ndim, where, box)] for x, where in pairs)
 
     names = (*["batch"] * (ndim - 2), "rows", "columns")
     return Cut(

@@ -33,7 +33,7 @@ def cut_into(monkeypatch):
     """``cut_into(images, rows)``: ranges of so many are the only choice."""
 
     def only(images, rows):
-        monkeypatch.setattr(ranges, "_cuts", lambda cut, room: [[(images, rows)]])
+        monkeypatch.setattr(ranges, "_cuts", lambda cut, size: [(images, rows)])
         inventory.changed()
 
     yield only

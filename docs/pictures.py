@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 
 from hetero import registry
-from hetero.calling.planner import OtherMachine
+from hetero.calling.planner import Machine
 from hetero.evaluation import calls
 
 DOCS = Path(__file__).parent
@@ -160,7 +160,7 @@ def square(cell: str) -> float:
 def predicted() -> None:
     """matmul from NumPy to NumPy on an H100's host, by its shipped profile."""
     constants, devices = calls.known("h100")
-    operation, machine = registry.operation("matmul"), OtherMachine(constants, devices)
+    operation, machine = registry.operation("matmul"), Machine(constants, devices)
 
     def best(n: int, device: str) -> float:
         problem = operation.from_dims((n, n, n), "float32", "host")

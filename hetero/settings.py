@@ -16,12 +16,15 @@ class Settings(NamedTuple):
         Where results of operands on the host stay; see `hetero.moving.results`.
     memory_limit : int or None
         Bytes of a device's memory that a call may take.
+    watch : bool or None
+        Whether arrays that are used again are watched; see `hetero.arrays.kept`.
     """
 
     device: str | None = None
     method: str | None = None
     results: str | None = None
     memory_limit: int | None = None
+    watch: bool | None = None
 
 
 # Remembered calls hold outside of `use` blocks only.

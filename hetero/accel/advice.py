@@ -20,7 +20,7 @@ from hetero.accel.loading import GAIN, LOADING
 from hetero.accel.notes import calls_in_words, line_of_script
 from hetero.accel.session import Attempt, Session, copies_of
 from hetero.arrays import describe_used, kept
-from hetero.calling.planner import OtherMachine, use
+from hetero.calling.planner import Machine, use
 from hetero.evaluation import calls
 from hetero.pricing.plan import CPU, Candidate
 from hetero.registry.problem import Problem
@@ -144,7 +144,7 @@ def advise(
             ending = error
     rest = time.perf_counter() - begin - session.noting
     rest -= sum(line.here for line, *_ in session.noted.values())
-    machine = OtherMachine(constants, devices)
+    machine = Machine(constants, devices)
     for line, problem, attempt in session.noted.values():
         line.plain = line.there = line.here
         if problem is not None:
@@ -162,9 +162,7 @@ def advise(
     return Advice(constants.name, on is None, lines, rest, loading, **sums), ending
 
 
-def _price(
-    line: Line, problem: Problem, attempt: Attempt, machine: OtherMachine, own: bool
-) -> None:
+def _price(line: Line, problem: Problem, attempt: Attempt, machine: Machine, own: bool) -> None:
     """Fill in what a line's calls take on a machine; what was measured on it holds."""
     each = round(line.iterations / line.count)
     for name in ("iterations", "maxiter"):  # as many as here, on average
@@ -205,7 +203,7 @@ def _price(
         line.notes.append(text)
 
 
-def _best(problem: Problem, machine: OtherMachine, host: bool | None = None) -> Candidate | None:
+def _best(problem: Problem, machine: Machine, host: bool | None = None) -> Candidate | None:
     """The fastest priced candidate; of the CPU's alone, or of devices' alone, where asked so."""
     priced = (c for c in machine.plan(problem).candidates if c.reason is None and c.seconds)
     return next((c for c in priced if host is None or host == (c.device == CPU)), None)

@@ -15,7 +15,6 @@ import os
 import time
 import weakref
 from collections import OrderedDict
-from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -24,12 +23,12 @@ from hetero import locks
 from hetero.arrays.operand import addresses, key_of
 from hetero.arrays.pinned import holds
 from hetero.host import write_tracking
+from hetero.settings import forced
 
 LEAST = 4096  # bytes: moving a smaller operand takes no longer than starting any copy
 LEAST_WATCHED = 1 << 20  # bytes: what is smaller is moved in the time that a call takes anyway
 FLOATS = "fd"  # what devices compute in
 OFF = "HETERO_WATCH"
-asked: ContextVar[bool | None] = ContextVar("hetero_watch", default=None)  # by `use`
 _MOST_VIEWS = 1024  # of one promised array, such as the rows of a matrix, that are known
 _MOST = 64  # watched arrays, and sources of results; the one that was used first is forgotten
 _IDLE = 30.0  # seconds without a call, after which an array is forgotten when another one is used
@@ -178,7 +177,8 @@ def _remember(key: Any, known: Kept) -> Kept:
 
 def obstacle() -> str | None:
     """Why arrays are not watched; None where they are."""
-    if (wanted := asked.get()) is None and os.environ.get(OFF) == "0":
+    outer = forced.get()
+    if (wanted := outer and outer.watch) is None and os.environ.get(OFF) == "0":
         return f"{OFF}=0"
     return "switched off by hetero.use" if wanted is False else write_tracking.obstacle()
 

@@ -19,7 +19,7 @@ from hetero import tables
 from hetero.arrays import Access, Operand, alignment, library_of
 from hetero.errors import DeviceError
 from hetero.imports import load
-from hetero.settings import Settings, forced
+from hetero.settings import forced
 from hetero.tables import bound, find
 
 if TYPE_CHECKING:
@@ -86,9 +86,11 @@ def _access_to(array: Any) -> Access | None:
 
 
 def _is_placed() -> bool:
-    """Whether a `use` block sets more than ``results``, which calls on device arrays ignore."""
+    """Whether a `use` block sets what calls on device arrays heed."""
     outer = _forced()
-    return outer is not None and outer != Settings(results="device")
+    if outer is None:
+        return False
+    return not (outer.device is outer.method is outer.memory_limit is None)
 
 
 def _finder(kind: type, access: Access) -> Callable[..., Any]:

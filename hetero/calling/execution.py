@@ -22,13 +22,12 @@ from hetero.arrays import HOST, Operand, describe, release
 from hetero.calling import planner
 from hetero.devices import at_once, storage
 from hetero.devices.base import Device
-from hetero.errors import DeviceError, HeteroError, MethodNotAvailable
+from hetero.errors import DeviceError, MethodNotAvailable
 from hetero.host import pages
 from hetero.imports import load
 from hetero.moving import failures, keeping, results, streaming, transfer
 from hetero.pricing import places, shares
 from hetero.pricing.plan import CPU, Plan, Share
-from hetero.profile import inventory
 from hetero.registry import Arguments, Implementation
 from hetero.registry.problem import Problem
 
@@ -150,7 +149,7 @@ def run(plan: Plan, call: Call, remedy: str = "the CPU computes this call") -> D
                 break
     assert failed is not None
     failures.report(used[0].name, failed, remedy, begun)
-    return by_host((), _fallback(problem), problem, call)
+    return by_host((), planner.plan(problem, CPU).chosen.implementation, problem, call)
 
 
 def _compile(plan: Plan) -> None:
@@ -185,16 +184,6 @@ def members(name: str) -> tuple[Device, ...]:
     )
 
 
-def _fallback(problem: Problem) -> Implementation:
-    """The CPU's fastest candidate, or any that can do the problem where none is priced."""
-    try:
-        return planner.plan(problem, CPU).chosen.implementation
-    except HeteroError:
-        info = inventory.devices()[CPU]
-        rows = (i for i in registry.lookup(problem.operation) if i.kind == CPU)
-        return next(i for i in rows if i.obstacle(problem, info) is None)
-
-
 # -- What is tried on devices ----------------------------------------------------------------------
 
 
@@ -202,44 +191,35 @@ def _ways(
     used: tuple[Device, ...], plan: Plan, call: Call
 ) -> Iterator[tuple[Implementation, bool]]:
     """(method, whether with all operands on one device) in turn, as long as the one before ran out
-    of memory: as planned, then with more memory freed, at last in ranges."""
+    of memory: as planned; with what pools and array libraries keep freed, then kept copies; at last
+    in ranges."""
     row, problem = plan.chosen.implementation, plan.problem
-    ranged, info = _in_ranges(used, plan), places.described(used[0])
-    is_large = ranged is row and places.too_large(problem, used[0].name, info) is not None
-    is_whole = not (len(used) > 1 or row.from_host or is_large)
+    is_whole = len(used) == 1 and not row.from_host
+    if is_whole and row.blocks and problem.device is None:
+        is_whole = not places.too_large(problem, used[0].name, places.described(used[0]))
     yield row, is_whole
-    for _ in _made_room(used, sum(o.nbytes for o in (*call.operands, problem.output))):
+    if any([device.trim() | release(device) for device in used]):  # noqa: C419  # each of them
         yield row, is_whole
-    if ranged is not None:
+    nbytes = sum(o.nbytes for o in (*call.operands, problem.output)) // 4
+    while any([device.shed(nbytes) for device in used]):  # noqa: C419
+        yield row, is_whole
+        nbytes *= 2
+    if len(used) == 1 and (ranged := _in_ranges(used[0], row, problem)) is not None:
         yield ranged, False
 
 
-def _in_ranges(used: tuple[Device, ...], plan: Plan) -> Implementation | None:
+def _in_ranges(device: Device, row: Implementation, problem: Problem) -> Implementation | None:
     """The method that does a call range by range on a device without room for the whole; None where
     there is none, or where it is the plan's anyway."""
-    row, problem = plan.chosen.implementation, plan.problem
-    operands = (*problem.inputs, problem.output)
-    if len(used) > 1 or row.blocks == registry.ALWAYS:
-        return None
-    if row.blocks == registry.WHEN_SHORT and all(o.location == HOST for o in operands):
+    if row.blocks == registry.WHEN_SHORT and problem.device is None:
         return row
-    if sum(o.nbytes for o in operands) < _SMALLEST:
+    nbytes = sum(o.nbytes for o in (*problem.inputs, problem.output))
+    if row.blocks == registry.ALWAYS or nbytes < _SMALLEST:
         return None
-    info = places.described(used[0])
-    rows = [i for i in registry.lookup(problem.operation) if i.kind == used[0].kind]
+    info = places.described(device)
+    rows = [i for i in registry.lookup(problem.operation) if i.kind == device.kind]
     rows = [i for i in rows if i.blocks == registry.ALWAYS and i.obstacle(problem, info) is None]
     return rows[0] if rows else None
-
-
-def _made_room(used: tuple[Device, ...], nbytes: int) -> Iterator[None]:
-    """Free memory in stages, and yield after each: the device's pools and what array libraries
-    keep, then kept copies of operands, ``nbytes / 4`` at first and twice as much each time."""
-    if any([device.trim() | release(device) for device in used]):  # noqa: C419  # each of them
-        yield
-    nbytes //= 4
-    while any([device.shed(nbytes) for device in used]):  # noqa: C419
-        yield
-        nbytes *= 2
 
 
 def _shed(used: tuple[Device, ...], problem: Problem, call: Call, limit: int) -> None:

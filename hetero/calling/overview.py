@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from hetero import devices, profile
@@ -48,19 +49,17 @@ class Inventory(dict[str, Any]):
         return "\n".join([*lines, "'hetero info --verbose' prints all that is known"])
 
 
-def _lines(value: dict[str, Any], depth: int) -> list[str]:
-    lines = []
+def _lines(value: dict[str, Any], depth: int) -> Iterator[str]:
+    pad = "  " * depth
     for key, item in value.items():
-        pad = "  " * depth
+        if not isinstance(item, (dict, list)):
+            yield f"{pad}{key}: {'none' if item is None else item}"
+            continue
+        yield f"{pad}{key}:" + ("" if item else " none")
         if isinstance(item, dict):
-            lines.append(f"{pad}{key}:" + ("" if item else " none"))
-            lines += _lines(item, depth + 1)
-        elif isinstance(item, list):
-            lines.append(f"{pad}{key}:" + ("" if item else " none"))
-            lines += [f"{pad}  - {entry}" for entry in item]
+            yield from _lines(item, depth + 1)
         else:
-            lines.append(f"{pad}{key}: {'none' if item is None else item}")
-    return lines
+            yield from (f"{pad}  - {entry}" for entry in item)
 
 
 def machine() -> Inventory:
@@ -103,7 +102,11 @@ def machine() -> Inventory:
     return Inventory(
         cpu={
             **{key: value for key, value in here["cpu"].items() if key != "kind"},
-            "loop_threads": _loop_threads(),
+            "loop_threads": (
+                f"none, because {denied}: NumPy and SciPy compute in their place"
+                if (denied := loops.obstacle()) is not None
+                else load("hetero.host.threads").describe()
+            ),
             "write_tracking": f"off, {why_not}" if (why_not := kept.obstacle()) else "on",
         },
         devices={name: info for name, info in here.items() if name != "cpu"},
@@ -119,12 +122,6 @@ def machine() -> Inventory:
         },
         profiles={str(one.path): _fit(one) for one in stored},
     )
-
-
-def _loop_threads() -> str:
-    if (denied := loops.obstacle()) is not None:
-        return f"none, because {denied}: NumPy and SciPy compute in their place"
-    return load("hetero.host.threads").describe()
 
 
 def _fit(stored: profile.Stored) -> str:

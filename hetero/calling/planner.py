@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from hetero import profile, registry, tables
-from hetero.arrays import HOST, kept
+from hetero.arrays import HOST
 from hetero.devices import here as registered
 from hetero.errors import DeviceNotAvailable, one_of
 from hetero.host import cpu
@@ -96,7 +96,6 @@ class use(ContextDecorator):
     ) -> None:
         self._given = device, method, results, memory_limit, watch
         self._token: Token[Settings | None] | None = None
-        self._watching: Token[bool | None] | None = None
         kinds = {part.partition(":")[0] for part in str(device).split("+")}
         if device is not None and not kinds <= {CPU, *registered.kinds}:
             _require(device)  # of a kind that there is, devices are looked for when it is entered
@@ -108,7 +107,8 @@ class use(ContextDecorator):
         if watch not in (None, True, False):
             raise ValueError(f"watch must be True or False, got {watch!r}")
         limit = None if memory_limit is None else places.parsed_limit(memory_limit)
-        self._settings = Settings(device, method, results, limit)
+        watch = None if watch is None else bool(watch)
+        self._settings = Settings(device, method, results, limit, watch)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self._given
@@ -124,17 +124,12 @@ class use(ContextDecorator):
         outer = forced.get() or Settings()
         inner = (o if g is None else g for g, o in zip(self._settings, outer, strict=True))
         self._token = forced.set(Settings(*inner))
-        watch = self._given[-1]
-        self._watching = None if watch is None else kept.asked.set(bool(watch))
 
     def __exit__(self, *error: object) -> None:
         token, self._token = self._token, None
-        watching, self._watching = self._watching, None
         # A generator may be closed by another thread or task, in which the block never began.
         with suppress(ValueError):
             forced.reset(token)
-            if watching is not None:
-                kept.asked.reset(watching)
 
 
 def check_placement(operation: str, device: str | None, method: str | None) -> None:
@@ -181,31 +176,37 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
     if planned is None:  # those that are remembered keep no array
         inputs = tuple([o._replace(kept=None) for o in problem.inputs])
         unkept = replace(problem, inputs=inputs) if known else problem
-        planned = _planned(unkept, device, method, key)
+        planned = _planned(unkept, device, method, limit, key)
     if known and (planned.keepable or any([o.copies for o in known])):  # noqa: C419  # of every call
         return keeping.placed(planned, problem)
     return planned
 
 
-def _planned(problem: Problem, device: str | None, method: str | None, key: Any) -> Plan:
+def _planned(
+    problem: Problem, device: str | None, method: str | None, limit: int | None, key: Any
+) -> Plan:
     """A new plan, remembered under a key."""
-    _, _, limit, _ = key
     if device is not None:
         _require(device)
-    for _ in inventory.devices():  # each round but the last finds a broken one
+    while True:  # each round but the last finds a broken device
         now = tables.generation()
         here = places.limited(inventory.devices(), limit)
         result = price(problem, profile.current(), here, device, method)
-        doubted = [name for name in _places(result) if not inventory.believed(name)]
+        doubted = [name for name in _places(result, here) if not inventory.believed(name)]
         if not doubted:
             tables.remember(_plans, key, result, now)
             return result
         for name in doubted:
             log.warning("%s is broken and not used: %s", name, inventory.broken().get(name))
         inventory.changed()  # the list that named them is out of date
-    # Other threads bring devices back as fast as they break.
-    here = places.limited(inventory.devices(), limit)
-    return price(problem, profile.current(), here, device or CPU, method)
+
+
+def _places(plan: Plan, here: places.Devices) -> list[str]:
+    """The devices on which a plan's choice runs."""
+    chosen = plan.candidates[0] if plan.candidates else None
+    if chosen is None or chosen.reason is not None or chosen.device == CPU:
+        return []
+    return matching_devices(chosen.device, here)
 
 
 def at_once(problem: Problem) -> Plan | None:
@@ -257,55 +258,38 @@ def plan_call(
 
 
 class Machine:
-    """This machine's constants and devices, read anew for each plan."""
+    """A machine that makes plans: this one, with its constants and devices as they are for each
+    plan, or one that is known by its profile alone, of which nothing is remembered.
 
-    is_here = True
+    Parameters
+    ----------
+    constants : Profile, optional
+    devices : dict, optional
+        Device name -> description, as `Profile.machine` gives it.
+    """
+
+    def __init__(
+        self,
+        constants: profile.Profile | None = None,
+        devices: dict[str, dict[str, Any]] | None = None,
+    ) -> None:
+        self.is_here, self._constants, self._devices = constants is None, constants, devices
 
     def devices(self) -> dict[str, dict[str, Any]]:
         """Device name -> description."""
+        if self._devices is not None:
+            return self._devices
         return places.limited(inventory.devices(), places.memory_limit())
 
     def plan(self, problem: Problem, device: str | None = None, method: str | None = None) -> Plan:
         """The plan of a problem; see `plan`."""
-        return plan(problem, device, method)
-
-    def moved_by_host(self, problem: Problem) -> dict[str, float]:
-        """Seconds of "download" and "upload" around a computation from copies on the host."""
-        return by_way_of_host(problem, profile.current())
-
-
-HERE = Machine()
-
-
-class OtherMachine(Machine):
-    """One that is known by its profile alone; nothing is remembered of its plans.
-
-    Parameters
-    ----------
-    constants : Profile
-    devices : dict
-        Device name -> description, as `Profile.machine` gives it.
-    """
-
-    is_here = False
-
-    def __init__(self, constants: profile.Profile, devices: dict[str, dict[str, Any]]) -> None:
-        self._constants, self._devices = constants, devices
-
-    def devices(self) -> dict[str, dict[str, Any]]:
-        return self._devices
-
-    def plan(self, problem: Problem, device: str | None = None, method: str | None = None) -> Plan:
+        if self.is_here:
+            return plan(problem, device, method)
         return price(problem, self._constants, self._devices, device, method)
 
     def moved_by_host(self, problem: Problem) -> dict[str, float]:
-        return by_way_of_host(problem, self._constants)
+        """Seconds of "download" and "upload" around a computation from copies on the host."""
+        return by_way_of_host(problem, self._constants or profile.current())
 
 
-def _places(plan: Plan) -> list[str]:
-    """The devices on which a plan's choice runs."""
-    chosen = plan.candidates[0] if plan.candidates else None
-    if chosen is None or chosen.reason is not None or chosen.device == CPU:
-        return []
-    here = inventory.devices()
-    return [chosen.device] if chosen.device in here else matching_devices(chosen.device, here)
+HERE = Machine()

@@ -171,7 +171,7 @@ def explain(arguments: argparse.Namespace) -> Answer:
     if arguments.on != "host" and arguments.on not in devices:
         raise ValueError(one_of("--on", ("host", *devices), arguments.on))
     problem = operation.from_dims(dims, arguments.dtype, arguments.on, **options)
-    machine = load("hetero.calling.planner").OtherMachine(constants, devices)
+    machine = load("hetero.calling.planner").Machine(constants, devices)
     place = arguments.device, arguments.method
     plan = calls.plan(operation, problem, machine, *place, options)
     content, course = plan.to_dict(), None

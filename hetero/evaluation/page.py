@@ -20,7 +20,7 @@ from typing import Any
 from hetero import registry
 from hetero.arrays import HOST
 from hetero.calling import overview
-from hetero.calling.planner import OtherMachine
+from hetero.calling.planner import Machine
 from hetero.evaluation import calls, problems, report
 from hetero.evaluation.calls import break_even, extents
 from hetero.evaluation.problems import Line
@@ -119,7 +119,7 @@ def _lines(
 ) -> Iterator[tuple[str, Line, Callable[[int], Prices], list[int]]]:
     """Each line of problems that the profile knows; the prices of candidates by size, the fastest
     first, of calls on host operands, what they move included; and the sizes to look at."""
-    machine = OtherMachine(constants, devices)
+    machine = Machine(constants, devices)
     for operation in registry.operations():
         of, known = problems.of(operation), {*constants.dtypes().get(operation.name, ())}
         dtype = min(known & {of.dtype} or known, default="float64")

@@ -12,7 +12,7 @@ from functools import cache, partial
 from typing import Any
 
 from hetero.arrays import HOST
-from hetero.calling.planner import OtherMachine
+from hetero.calling.planner import Machine
 from hetero.evaluation import calls
 from hetero.evaluation.calls import Call, break_even, extents
 from hetero.evaluation.report import draw_curves, markdown
@@ -52,7 +52,7 @@ def transfer(
     if call is not None:
         extent, over, least, most = call.extent, call.leading, 8, 16384
     sizes = extents(min(least, extent), max(most, 4 * extent))
-    constants, machine = known[0], OtherMachine(*known)
+    constants, machine = known[0], Machine(*known)
 
     def parts(size: int) -> list[list[int]]:
         """Bytes of each copy up, and down."""

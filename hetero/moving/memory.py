@@ -11,12 +11,12 @@ import numpy as np
 
 from hetero import devices
 from hetero.arrays import pinned
-from hetero.devices.base import Device
 from hetero.errors import DeviceError
 from hetero.host import pages
 from hetero.profile import inventory
 
 log = logging.getLogger("hetero")
+_state = {"warned": False}  # that there is no pinned memory
 
 
 class Memory(dict[str, Any]):
@@ -116,10 +116,6 @@ def clear_memory(device: str | None = None) -> None:
             log.warning("the memory of %s could not be given back: %s", name, error)
 
 
-log = logging.getLogger("hetero")
-_state = {"warned": False}
-
-
 def empty_pinned(shape: int | Sequence[int], dtype: Any = np.float64) -> np.ndarray:
     """A new NumPy array, not initialized, in pinned memory of the host.
 
@@ -167,21 +163,13 @@ def empty_pinned(shape: int | Sequence[int], dtype: Any = np.float64) -> np.ndar
     nbytes = prod(shape) * dtype.itemsize
     if nbytes:
         try:
-            device = _device()
-            with device.active():
-                memory = device.pinned(nbytes)
+            for name, device in devices.available().items():
+                if device.stages and not devices.inherited(name) and devices.believed(name):
+                    with device.active():
+                        return device.pinned(nbytes).view(dtype).reshape(shape)
+            raise DeviceError("there is no GPU here that can be used")
         except DeviceError as error:
             if not _state["warned"]:
                 _state["warned"] = True
                 log.warning("arrays are in ordinary memory instead of pinned: %s", error)
-        else:
-            return memory.view(dtype).reshape(shape)
     return np.empty(shape, dtype)
-
-
-def _device() -> Device:
-    """The first device that has pinned memory; DeviceError where there is none."""
-    for name, device in devices.available().items():
-        if device.stages and not devices.inherited(name) and devices.believed(name):
-            return device
-    raise DeviceError("there is no GPU here that can be used")

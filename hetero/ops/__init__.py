@@ -82,7 +82,7 @@ def plan(
     if profile is None:
         return planner.plan_call(known, operands, options, device, method)
     constants = load("hetero.profile").named(profile)
-    machine = planner.OtherMachine(constants, constants.machine())
+    machine = planner.Machine(constants, constants.machine())
     if known.plan is not None:
         return known.plan(operands, options, device, method, machine)
     return machine.plan(known.problem(*operands, **options), device, method)

@@ -15,7 +15,6 @@ from scipy import signal
 
 import hetero
 from hetero import devices, registry
-from hetero.calling import planner
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 from hetero.profile import inventory
 
@@ -57,24 +56,6 @@ def test_first_failure_warns_and_the_cpu_answers(fails, opencl, warnings_of, err
     assert opencl in text
     assert str(error) in text
     assert devices.disabled(opencl) is None
-
-
-def test_failures_of_several_threads_are_two_warnings(fails, opencl, warnings_of):
-    fails(DeviceError("ill"))
-    planner.plan(hetero.ops.matmul.problem(A32, B32), opencl)
-    wrong = []
-
-    def work():
-        for _ in range(5):
-            try:
-                if not np.array_equal(hetero.matmul(A32, B32, device=opencl), A32 @ B32):
-                    wrong.append("value")
-            except Exception as error:
-                wrong.append(error)
-
-    fakes.in_threads(*[work] * 4)
-    assert not wrong
-    assert len(warnings_of()) == 2
 
 
 def test_one_incident_in_two_threads_counts_once(cuda, monkeypatch):
@@ -255,15 +236,6 @@ def test_reset_opens_an_opencl_device_anew(opencl, monkeypatch, warnings_of):
     assert device._opened[0] != lost
     assert len(warnings_of()) == said
     assert not devices.troubles()
-
-
-@pytest.mark.parametrize("refusing", [hetero.reset, devices.get])
-def test_no_choice_is_offered_and_refused(refusing, opencl):
-    with pytest.raises(hetero.errors.DeviceNotAvailable, match="must be one of") as caught:
-        refusing("cpu")
-    choices = str(caught.value).partition("got")[0]
-    assert opencl in choices
-    assert "cpu" not in choices
 
 
 def test_reset_asks_a_broken_device_again(cuda, monkeypatch):

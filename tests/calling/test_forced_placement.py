@@ -90,7 +90,7 @@ def test_a_block_can_be_copied_and_pickled(copied):
         inside = copied(block)
     for one in (before, inside):
         with one:
-            assert settings.forced.get() == ("cpu", None, "host", 10**9)
+            assert settings.forced.get() == ("cpu", None, "host", 10**9, None)
         assert settings.forced.get() is None
 
 

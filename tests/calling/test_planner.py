@@ -1,27 +1,21 @@
-"""Plans: priced term by term, the cheapest chosen, each loser with its reason."""
+"""Plans: priced term by term, the cheapest chosen, each loser with its reason; remembered until
+something changes that they depend on."""
 
 from __future__ import annotations
 
-import pytest
-from made_up import CPU, GPU, TWO, machine, priced, reason, square
+import threading
+
+import numpy as np
+from fakes import in_threads
+from made_up import CPU, GPU, TWO, machine, priced, reason, roofline, square
 
 import hetero
-from hetero import profile, registry
+from hetero import profile, registry, tables
 from hetero.arrays import Spec
+from hetero.calling import planner
+from hetero.ops import matmul
 from hetero.pricing import pricing
-
-
-@pytest.mark.parametrize("number", [2, 3])
-def test_equal_gpus_together_have_the_memory_of_all(number):
-    assert not pricing.groups(TWO)
-    here = {name: {**info, "memory_limit": 1000} for name, info in TWO.items()}
-    here |= {f"cuda:{n}": {**here["cuda:0"], "same_as": "cuda:0"} for n in range(1, number)}
-    group = pricing.groups(here)["cuda:*"]
-    assert (group["members"], group["constants"]) == (tuple(here)[1:], f"cuda*{number}")
-    assert group["memory_bytes"] == number * GPU["memory_bytes"]
-    assert group["memory_limit"] == number * 1000
-    here["cuda:1"]["set_aside"] = "it failed twice"
-    assert list(pricing.groups(here)) == (["cuda:*"] if number > 2 else [])
+from hetero.profile import inventory
 
 
 def test_what_several_gpus_cannot_do_together_the_first_of_them_does_where_asked_for_all():
@@ -78,3 +72,60 @@ def test_without_constants_the_cpu_is_taken():
     assert "not priced" in str(unknown)
     on_device = priced(square(999, "cuda:0"), constants=machine(models={}, links={}))
     assert on_device.chosen.device == "cpu"
+
+
+# -- Remembered ------------------------------------------------------------------------------------
+
+
+def test_calls_follow_the_profile(cuda):
+    """A remembered call is forgotten with the plan behind it."""
+    A = np.ones((64, 64), np.float32)
+    profile.set_current(machine())
+    hetero.matmul(A, A)
+    hetero.matmul(A, A)
+    assert "compute" not in cuda.log
+    fast = machine().data["models"] | {"cpu|matmul|blas|float32|*": roofline(1.0, 1e10, 1e10)}
+    profile.set_current(machine(models=fast))
+    np.testing.assert_array_equal(hetero.matmul(A, A), A @ A)
+    assert "compute" in cuda.log
+
+
+def test_memory_is_bounded():
+    A = np.ones((3, 3))
+    for n in range(2 * tables._MOST // 100):
+        planner.plan(square(n + 1))
+    table = {}
+    for n in range(tables._MOST + 10):
+        tables.remember(table, n, A, tables.generation())
+    assert len(table) <= tables._MOST
+    # A plan made before a change is not kept.
+    before = tables.generation()
+    profile.set_current(machine())
+    table = {}
+    tables.remember(table, "key", "old", before)
+    assert not table
+
+
+def test_threads_that_plan_while_things_change():
+    wrong, stop = [], threading.Event()
+    rng = np.random.default_rng(0)
+    pairs = [(rng.random((n, n + 1)), rng.random((n + 1, 3))) for n in range(1, 30)]
+
+    def work():
+        try:
+            while not stop.is_set():
+                for A, B in pairs:
+                    if not np.array_equal(hetero.matmul(A, B), A @ B):
+                        wrong.append("value")
+                    planner.plan(matmul.problem(A, B))
+        except Exception as error:
+            wrong.append(error)
+
+    def change():
+        for _ in range(30):
+            profile.set_current(profile.shipped("conservative"))
+            inventory.changed()
+        stop.set()
+
+    in_threads(*[work] * 4, change)
+    assert not wrong

@@ -505,31 +505,13 @@ def test_options_changed(name, machine):
     singles = [one for key in space.values for one in space.changes(space.plain, key)]
     for changed in singles:
         path += [changed, changed, space.plain]
-    if name != "solve_poisson":  # whose calls take long
-        path += [
-            {**space.plain, one: first, other: second}
-            for one, other in itertools.combinations(space.values, 2)
-            for first in space.values[one]
-            for second in space.values[other]
-        ]
+    pairs = [
+        {**space.plain, one: first, other: second}
+        for one, other in itertools.combinations(space.values, 2)
+        for first in space.values[one]
+        for second in space.values[other]
+    ]
+    if name == "solve_poisson":  # whose calls take long
+        pairs = random.Random(0).sample(pairs, 100)
+    path += pairs
     follow(space, [point for point in path if not space.impossible(point)], machine)
-
-
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("name", SPACES)
-@pytest.mark.filterwarnings("ignore")  # as above
-def test_walk(name, seed, machine):
-    """From call to call another option is changed, and some are made twice."""
-    space, choose = SPACES[name], random.Random(seed)
-    steps = STEPS.get(name, 400)
-    path = [space.plain]
-    while len(path) < steps:
-        options = space.changes(path[-1], choose.choice(list(space.values)))
-        if choose.random() < 0.05:
-            options = [space.plain]
-        if options:
-            path.append(choose.choice(options))
-    follow(space, path, machine)
-
-
-STEPS = {"matmul": 800, "matvec": 800, "solve_poisson": 100}

@@ -12,7 +12,7 @@ import pytest
 from command_line import FAILED, OK, refused
 
 from hetero import profile, registry
-from hetero.calling.planner import OtherMachine
+from hetero.calling.planner import Machine
 from hetero.evaluation import calls, cluster
 from hetero.evaluation.cluster import Cluster, Link
 
@@ -117,7 +117,7 @@ def test_several_sweeps_in_a_pass_exchange_once():
 def test_one_device_costs_what_a_plan_says(function, method, dims, dtype):
     one = solve(dims, method=method, function=function, dtype=dtype)
     constants, devices = calls.known("h200")
-    machine = OtherMachine(constants, devices)
+    machine = Machine(constants, devices)
     plan = calls.plan(one.call.operation, one.call.problem(), machine, "cuda:0", method)
     compute = plan.candidates[0].terms["compute"]
     steps = one.row.work(one.call.problem(), one.info).repeat

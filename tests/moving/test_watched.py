@@ -14,8 +14,10 @@ from test_kept_copies import KEPT, device, operands  # noqa: F401
 
 import hetero
 from hetero.arrays import kept
+from hetero.calling import planner
 from hetero.devices.opencl import OpenCLDevice
 from hetero.host import write_tracking
+from hetero.moving import keeping
 
 pytestmark = pytest.mark.skipif(
     write_tracking.obstacle() is not None, reason=str(write_tracking.obstacle())
@@ -340,3 +342,41 @@ def test_results_that_nobody_uses_do_not_stay(device):  # noqa: F811
         for _ in range(6):
             hetero.matmul(hetero.matmul(A, A), A)
         assert device.live == before
+
+
+# -- The calls of a loop, as `hetero explain --again` tells them -----------------------------------
+
+CALLS = 30
+
+
+def course(problem, calls=CALLS):
+    return keeping.course(problem, calls, planner.plan)
+
+
+@pytest.mark.parametrize("n", [512, 600, 800, 1024])
+def test_it_is_what_happens(device, n):  # noqa: F811
+    A, x = operands(n)
+    expected = course(hetero.plan("matvec", A, x).problem)
+    ran = []
+    for _ in range(CALLS):
+        computed, moved = device.log.count("compute"), device.uploads
+        hetero.matvec(A, x)
+        on = "cuda:0" if device.log.count("compute") > computed else "cpu"
+        ran.append((on, device.uploads > moved))
+    steps = [s for s in expected.steps for _ in range(s.first, s.last + 1)]
+    assert ran == [(step.device, step.moves == (1,)) for step in steps]
+    assert sum(step.seconds for step in steps) == pytest.approx(expected.seconds)
+    assert expected.without == CALLS * steps[0].seconds
+    assert expected.seconds <= 2.0 * expected.without, "as `keeping.placed` promises"
+    if n == 1024:
+        assert [step.moves for step in expected.steps] == [(), (1,), ()]
+
+
+def test_the_command(run, data):
+    words = ("explain", "matvec", "8192", "8192", "--dtype", "float32", "--profile", "h200")
+    for number in ("0", "-3", "100001", "x"):
+        code, _, err = run(*words, "--again", number)
+        assert code != 0
+        assert "--again" in err
+    words = ("explain", "solve_poisson", "512", "512", "--profile", "h200")
+    assert len(data(*words, "--again", "60")["again"]["steps"]) == 1, "it keeps no operand"

@@ -252,7 +252,7 @@ def _products(
             if estimated:
                 what = "estimated" if is_first else "estimated, others"
         axes = [[n - less for n in axis] for axis in axes_of(operation, what, place, quick)]
-        if row.excludes(problem(*(axis[-1] for axis in axes)), place.info) is not None:
+        if row.why_not(problem(*(axis[-1] for axis in axes)), place.info) is not None:
             continue  # it cannot, or would do as another one does
         checks = _BETWEEN[quick] // (2 if "others" in what else 1)
         knots = [dims for dims in sorted(grid(axes), key=prod) if _fits(problem(*dims), place)]

@@ -19,9 +19,10 @@ from hetero.host import cpu
 from hetero.moving import keeping
 from hetero.moving.results import staying
 from hetero.pricing import places
+from hetero.pricing.moves import by_way_of_host
 from hetero.pricing.places import check_method, matching_devices
 from hetero.pricing.plan import CPU, Plan
-from hetero.pricing.pricing import by_way_of_host, price
+from hetero.pricing.pricing import price
 from hetero.profile import inventory
 from hetero.registry.problem import Problem
 from hetero.settings import Settings, forced, placement

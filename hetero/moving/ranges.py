@@ -124,7 +124,7 @@ def choose(
     """The fastest ranges that fit ``room`` bytes of a device; None where none fit.
 
     The smallest are tried without memory for their method where they do not fit with it. ``info``
-    may have "passed", as `pricing.shares.passed_on` gives it.
+    may have "passed", as `pricing.moves.passed_on` gives it.
     """
     cut = registry.cut(problem)
     assert cut is not None

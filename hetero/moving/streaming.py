@@ -30,7 +30,7 @@ from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.host.copying.copy_jobs import Flight
 from hetero.moving import failures, pipeline, ranges, results
 from hetero.moving.pipeline import Load, Slot, Step, Store
-from hetero.pricing import places, shares
+from hetero.pricing import moves, places
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
 from hetero.registry import Arguments
@@ -91,11 +91,11 @@ def _remembered(
     if schedule is None:
         now = tables.generation()
         info, constants = inventory.devices()[device.name], profile.current()
-        if others is not None:  # as `shares` has planned it
+        if others is not None:  # as it was planned
             number = len(others.devices)
             constants = constants.at_once(f"{device.kind}*{number}")
             given = problem.inputs, others.arrays, device.name, number, constants
-            info = {**info, "passed": shares.passed_on(*given)}
+            info = {**info, "passed": moves.passed_on(*given)}
         choice = ranges.choose(problem, device.name, info, constants, room)
         if choice is None:
             return None

@@ -28,7 +28,8 @@ for _power, _letter in enumerate("KMGT", 1):
 log = logging.getLogger("hetero")
 _SHARE = 0.9  # of a device's memory; its driver keeps the rest
 
-Devices = dict[str, dict[str, Any]]
+Info = dict[str, Any]  # a description of a device, as `hetero.machine` has it
+Devices = dict[str, Info]
 
 
 def check_method(
@@ -59,7 +60,7 @@ def together(devices: Devices, device: str | None) -> dict[str, list[str]]:
     return {kind: names for kind, names in found.items() if len(names) > 1}
 
 
-def matching_devices(device: str, devices: dict[str, dict[str, Any]]) -> list[str]:
+def matching_devices(device: str, devices: Devices) -> list[str]:
     """The devices that a name such as "cuda" or "cuda:0" stands for, or `DeviceNotAvailable`."""
     if device in devices:
         return [device]
@@ -77,31 +78,32 @@ def matching_devices(device: str, devices: dict[str, dict[str, Any]]) -> list[st
     return matching
 
 
-def groups(devices: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def groups(devices: Devices) -> Devices:
     """All equal devices of a kind together, "cuda:*", where there are several.
 
     A group's constants are kept under its kind and number, "cuda*2".
     """
-    by_kind: dict[str, dict[str, Any]] = {}
-    if not any(["same_as" in info for info in devices.values()]):  # noqa: C419  of every new plan
-        return by_kind
-    for name, info in devices.items():
-        members = [n for n, i in devices.items() if n == name or i.get("same_as") == name]
-        members = [n for n in members if not devices[n].get("set_aside")]
-        if len(members) > 1 and f"{info['kind']}:*" not in by_kind:
-            by_kind[f"{info['kind']}:*"] = {
-                **info,
-                "members": tuple(members),
-                "constants": f"{info['kind']}*{len(members)}",
-                "memory_bytes": sum(devices[n]["memory_bytes"] for n in members),
-            }
-            if (limit := info.get("memory_limit")) is not None:  # of each of them
-                by_kind[f"{info['kind']}:*"]["memory_limit"] = limit * len(members)
-    return by_kind
+    found: Devices = {}
+    for first in {i["same_as"]: None for i in devices.values() if "same_as" in i}:
+        alike = [n for n, i in devices.items() if first in (n, i.get("same_as"))]
+        members = [n for n in alike if not devices[n].get("set_aside")]
+        if len(members) > 1 and first in devices:
+            info, number = devices[first], len(members)
+            sizes = {key: info[key] for key in ("memory_bytes", "memory_limit") if info.get(key)}
+            found.setdefault(
+                f"{info['kind']}:*",
+                {
+                    **info,
+                    "members": tuple(members),
+                    "constants": f"{info['kind']}*{number}",
+                    **{key: number * nbytes for key, nbytes in sizes.items()},
+                },
+            )
+    return found
 
 
 def of_device(
-    problem: Problem, name: str, info: dict[str, Any], asked: bool
+    problem: Problem, name: str, info: Info, asked: bool
 ) -> tuple[str | None, str | None]:
     """Why no method runs on a device, and why it lacks room for the operands; None where it can."""
     reason = info.get("set_aside")
@@ -119,7 +121,7 @@ def of_device(
 def obstacle(
     problem: Problem,
     row: Implementation,
-    info: dict[str, Any],
+    info: Info,
     here: tuple[str | None, str | None],
 ) -> str | None:
     """Why a method is none on the device of which `of_device` says ``here``; None where it is."""
@@ -131,7 +133,7 @@ def obstacle(
         short = Unasked(short)
     else:
         reason = reason or short
-    return (row.excludes(problem, info) if reason is None else reason) or short
+    return (row.why_not(problem, info) if reason is None else reason) or short
 
 
 def _elsewhere(problem: Problem, name: str) -> str | None:
@@ -142,7 +144,7 @@ def _elsewhere(problem: Problem, name: str) -> str | None:
     return None
 
 
-def too_large(problem: Problem, name: str, info: dict[str, Any]) -> str | None:
+def too_large(problem: Problem, name: str, info: Info) -> str | None:
     """Why a device has no room for a problem's operands, None where it has.
 
     With a memory limit, copies that are on the device already count as well.
@@ -185,7 +187,7 @@ def is_rescued(problem: Problem, devices: Devices, device: str | None, method: s
 # -- Ranges of a call, and the memory that it may take ---------------------------------------------
 
 
-def not_in_ranges(problem: Problem, info: dict[str, Any]) -> str | None:
+def not_in_ranges(problem: Problem, info: Info) -> str | None:
     """Why a problem cannot be done in ranges of the host's arrays, None where it can.
 
     Few bytes are only where the caller says so, or limits the device's memory.
@@ -250,20 +252,20 @@ def limited(devices: Devices, limit: int | None) -> Devices:
     }
 
 
-def described(device: Device) -> dict[str, Any]:
+def described(device: Device) -> Info:
     """A device's description, with the limit of a call that begins now."""
     limit, info = memory_limit(), device.describe()
     return info if limit is None else {**info, "memory_limit": limit}
 
 
-def room(info: dict[str, Any]) -> float:
+def room(info: Info) -> float:
     """Bytes of a device's memory that a call may take; infinite where that is not known."""
     memory = info.get("memory_bytes")
     most = float("inf") if memory is None else _SHARE * memory
     return min(most, info.get("memory_limit") or most)
 
 
-def too_much(nbytes: int, info: dict[str, Any]) -> str | None:
+def too_much(nbytes: int, info: Info) -> str | None:
     """Why a call cannot take ``nbytes`` of a device's memory, None where it can."""
     if nbytes <= room(info):
         return None

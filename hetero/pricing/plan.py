@@ -18,6 +18,7 @@ CPU = "cpu"
 AGAIN = "is this machine's CPU again"  # of an OpenCL device
 ALL_AT_ONCE = "all at once"  # links of several devices
 Terms = dict[str, float]  # seconds, by what they are spent on
+_CHOSEN = "device", "method", "seconds"  # what is said of the chosen candidate
 
 
 class Candidate(NamedTuple):
@@ -101,13 +102,15 @@ def is_last(candidate: Candidate) -> bool:
     return isinstance(candidate.reason, Unasked) or bool(in_ranges)
 
 
-def _terms(candidate: Candidate) -> str:
+def _terms(c: Candidate) -> str:
     """What the prediction adds up, and on how many threads, over which links, by what."""
-    terms = " + ".join(f"{name} {readable(value)}" for name, value in candidate.terms.items())
-    more = f", links {candidate.links}" if candidate.links else ""
-    more += f": {candidate.made_of}" if candidate.made_of else ""
-    more += "; not to be trusted: calibrate again" if candidate.doubtful else ""
-    return f"{terms}{_on(candidate)}{more}"
+    text = " + ".join(f"{name} {readable(value)}" for name, value in c.terms.items())
+    if c.threads is not None and c.implementation is not None:
+        most = "at most " if c.implementation.pool == LOOPS else ""
+        text += f", on {most}{c.threads} thread{'s' * (c.threads > 1)}"
+    text += f", links {c.links}" if c.links else ""
+    text += f": {c.made_of}" if c.made_of else ""
+    return text + ("; not to be trusted: calibrate again" if c.doubtful else "")
 
 
 class Share(NamedTuple):
@@ -127,6 +130,12 @@ class Share(NamedTuple):
     begin: int
     end: int
     plan: Plan
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        one = self.plan.candidates[0]
+        found = {"device": one.device, "method": one.method, "along": self.along}
+        return {**found, "range": [self.begin, self.end], "seconds": one.seconds}
 
     def __str__(self) -> str:
         one = self.plan.candidates[0]
@@ -244,35 +253,18 @@ class Plan:
         operand that does not change counts: its position from 1, where copies are, where it is
         moved with the call, and for other devices the seconds lost and those of the move.
         """
-        rows = [
-            {
-                "device": c.device,
-                "method": c.method,
-                "seconds": c.seconds,
-                "terms": dict(c.terms),
-                "reason": c.reason,
-                "threads": c.threads,
-                "links": c.links,
-                **({"doubtful": True} if c.doubtful else {}),
-                **({"shares": [_share_dict(share) for share in c.shares]} if c.shares else {}),
-                "made_of": c.made_of,
-            }
-            for c in self.candidates
-        ]
         try:
-            best = self.chosen
+            chosen = self.chosen
         except NotPriced:
             chosen = None
-        else:
-            chosen = {"device": best.device, "method": best.method, "seconds": best.seconds}
         content = {
             "operation": self.problem.operation,
             "dims": list(self.problem.dims),
             "batch": self.problem.batch,
             "dtype": self.problem.dtype,
             "profile": self.profile_name,
-            "chosen": chosen,
-            "candidates": rows,
+            "chosen": chosen and {name: getattr(chosen, name) for name in _CHOSEN},
+            "candidates": [_row(c) for c in self.candidates],
         }
         if self.kept:
             content["kept"] = [one.to_dict() for one in self.kept]
@@ -332,24 +324,15 @@ class Plan:
         return f": {readable(total.seconds)}" + (f", of it {' + '.join(moves)}" if moves else "")
 
 
-def _share_dict(share: Share) -> dict[str, Any]:
-    one = share.plan.candidates[0]
-    return {
-        "device": one.device,
-        "method": one.method,
-        "along": share.along,
-        "range": [share.begin, share.end],
-        "seconds": one.seconds,
-    }
-
-
-def _on(candidate: Candidate) -> str:
-    """The number of threads a candidate runs on, as text; "" where it is not known."""
-    threads = candidate.threads
-    if threads is None or candidate.implementation is None:
-        return ""
-    most = "at most " if candidate.implementation.pool == LOOPS else ""
-    return f", on {most}{threads} thread{'s' * (threads > 1)}"
+def _row(c: Candidate) -> dict[str, Any]:
+    """A candidate as plain data; what few have is left out of others."""
+    row = {name: getattr(c, name) for name in (*_CHOSEN, "terms", "reason", "threads", "links")}
+    row["terms"] = dict(c.terms)
+    if c.doubtful:
+        row["doubtful"] = True
+    if c.shares:
+        row["shares"] = [share.to_dict() for share in c.shares]
+    return {**row, "made_of": c.made_of}
 
 
 def _together(chosen: list[Candidate], moves: dict[str, float]) -> Candidate:

@@ -1,7 +1,7 @@
 """The price of each way to do a problem, by the constants of one profile; the smallest one wins.
 
 A way is a method on a device, or on several of a kind together, of which each has a range of the
-call (`shares`) or a part in a method of its own. Its price is a sum; this is White's listing 4.18
+call or a part in a method of its own. Its price is a sum; this is White's listing 4.18
 for any number of ways:
 
     moving operands there + what the host does to begin + compute + moving the result back
@@ -18,20 +18,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple
+from functools import cache
+from typing import NamedTuple
 
 from hetero import registry
 from hetero.arrays import HOST, Operand
 from hetero.devices import at_once
-from hetero.host.copying import staging
-from hetero.pricing import places, shares
-from hetero.pricing.places import UNKNOWN_THERE, Devices, groups
+from hetero.pricing import places
+from hetero.pricing.moves import (
+    bounds,
+    contended,
+    cut,
+    moved,
+    moves,
+    passed_on,
+    to_all,
+    upload_next,
+)
+from hetero.pricing.places import UNKNOWN_THERE, Devices, Info, groups
 from hetero.pricing.plan import (
     ALL_AT_ONCE,
     CPU,
     Candidate,
     Plan,
+    Share,
     Terms,
     is_last,
     possible,
@@ -39,14 +49,15 @@ from hetero.pricing.plan import (
     total,
     with_terms,
 )
-from hetero.profile import PAGEABLE, STAGED, Profile
-from hetero.registry import Implementation, Unasked
+from hetero.profile import STAGED, Profile
+from hetero.registry import Cut, Implementation, Unasked
 from hetero.registry.problem import Problem
 
 _LEAST_SAVED = 1e-4  # seconds; to look for copies, and to plan with them, takes as long
-UPLOAD_NEXT = "upload next"  # of a result on the host that a device is expected to use next
 _HOME = "leaves its result on the host"
 UNKNOWN = Unasked("no constants in this profile; hetero.calibrate() measures them")
+_ROUNDS = 3  # of balancing ranges between devices of different speed
+_TOO_LITTLE = f"each device would move less than {at_once.LEAST >> 20} MiB"
 
 
 def price(
@@ -64,81 +75,29 @@ def price(
     """
     every = registry.lookup(problem.operation)
     places.check_method(method, every)
-    rows = every if method is None else [row for row in every if row.method == method]
-    ways = partial(_ways, problem, constants, devices)
-    found = ways(device, rows, named=method is not None)
+    rows = [row for row in every if method in (None, row.method)]
+    ways = Ways(problem, constants, devices, device, method is not None)
+    found = ways.by(rows)
     if not found:
         places.refuse(problem, devices, device, method, every)
     if not possible(found):
-        found = ways(device, rows, named=True)  # with what is out unless nothing else can
+        ways = ways._replace(named=True)  # with what is out unless nothing else can
+        found = ways.by(rows)
     if not possible(found) and places.is_rescued(problem, devices, device, method):
         done = [c.implementation for c in found]
-        found += ways(CPU, [row for row in every if row not in done], named=True)
+        found += ways._replace(device=CPU).by([row for row in every if row not in done])
     if problem.next_device is not None:
         problem, found = _staying(problem, found)
     able = sorted(possible(found), key=rank)
     if not able and not (device is method is None):
         places.refuse(problem, devices, device, method, every, found)
-    others = sorted((_without_price(c) for c in found if c.reason), key=is_last)
+    others = [
+        c._replace(unasked=c.reason) if isinstance(c.reason, Unasked) else c
+        for c in found
+        if c.reason
+    ]
     keepable = any(savings(able, problem.inputs, known=False))
-    return Plan(problem, (*able, *others), constants.title, keepable=keepable)
-
-
-def _ways(
-    problem: Problem,
-    constants: Profile,
-    devices: Devices,
-    device: str | None,
-    rows: Sequence[Implementation],
-    named: bool,
-) -> list[Candidate]:
-    """Candidates of methods, ``named`` by the caller or not, on each device and on all of a kind.
-
-    Of a kind that the caller names, the first device does what they cannot do together.
-    """
-    asked = device is not None
-
-    def on(there: Devices, rows: Sequence[Implementation]) -> list[Candidate]:
-        found: list[Candidate] = []
-        for name, info in there.items():
-            of_kind = [row for row in rows if row.kind == info["kind"]]
-            found += candidates(problem, of_kind, name, info, constants, asked, named)
-        return found
-
-    each = partial(candidates, asked=asked, named=asked or named)
-    cut = _in_shares(problem, rows, devices, device, constants, each)
-    if asked and possible(cut):
-        return cut
-    names = list(devices) if device is None else places.matching_devices(device, devices)
-    kinds = {name: info for name, info in groups(devices).items() if device in (None, name)}
-    shared = [row for row in rows if row.shared and row.shared(problem)] if kinds else []
-    together = on(kinds, shared)
-    if device is not None and together:
-        names = kinds[device]["members"][:1]
-        of_group = f"{kinds[device]['constants']}|{problem.operation}|"
-        known = any(key.startswith(of_group) for key in constants.data["models"])
-        done = {c.method for c in together if c.seconds is not None or not known or named}
-        rows = [row for row in rows if row.method not in done]
-    return on({name: devices[name] for name in names}, rows) + together + cut
-
-
-def _in_shares(
-    problem: Problem,
-    rows: Sequence[Implementation],
-    devices: Devices,
-    device: str | None,
-    constants: Profile,
-    each: Callable[..., list[Candidate]],
-) -> list[Candidate]:
-    """All devices of each kind together, by each of the methods, where the call can be cut."""
-    if problem.device is not None:
-        return []
-    found: list[Candidate] = []
-    for kind, members in places.together(devices, device).items():
-        group = shares.Group(kind, members, devices, constants, device is not None, each)
-        found += group.candidates(problem, [row for row in rows if row.kind == kind])
-    after = upload_next(problem, constants)  # which the next call pays
-    return [with_terms(c, after) for c in found]
+    return Plan(problem, (*able, *sorted(others, key=is_last)), constants.title, keepable=keepable)
 
 
 def _staying(problem: Problem, found: list[Candidate]) -> tuple[Problem, list[Candidate]]:
@@ -151,66 +110,140 @@ def _staying(problem: Problem, found: list[Candidate]) -> tuple[Problem, list[Ca
     def comes_home(c: Candidate) -> bool:
         return bool(c.shares) or (c.implementation is not None and c.implementation.from_host)
 
-    priced = [c for c in possible(found) if c.seconds is not None]
-    if any(c.device != CPU and not comes_home(c) for c in priced):
-        return problem, [
-            c._replace(reason=c.reason or (_HOME if comes_home(c) else None)) for c in found
-        ]
-    best = min(possible(found), key=rank, default=None)
-    if best is not None and comes_home(best):
+    able = possible(found)
+    if any(c.seconds is not None and c.device != CPU and not comes_home(c) for c in able):
+        out = [c for c in able if comes_home(c)]
+        return problem, [c._replace(reason=_HOME) if c in out else c for c in found]
+    if able and comes_home(min(able, key=rank)):
         problem = replace(problem, next_device=None)
     return problem, found
 
 
-def _without_price(candidate: Candidate) -> Candidate:
-    """A way that is out; what compiling would gain is of interest, and what a result costs that
-    does not stay."""
-    reason = candidate.reason
-    unasked = reason if isinstance(reason, Unasked) else ""
-    if candidate.seconds is None or reason in (registry.NOT_COMPILED, _HOME):
-        return candidate._replace(unasked=unasked) if unasked else candidate
-    return candidate._replace(unasked=unasked, seconds=None, terms={})
+class Ways(NamedTuple):
+    """What is priced: ways to do a problem by one machine's constants.
 
+    ``device`` is the one that the caller asked for, or None; ``named`` says whether methods that
+    are not taken unasked are taken.
+    """
 
-def candidates(
-    problem: Problem,
-    rows: Iterable[Implementation],
-    name: str,
-    info: dict[str, Any],
-    constants: Profile,
-    asked: bool,
-    named: bool,
-) -> list[Candidate]:
-    """Ways to do a problem on one device, or on several together, with their prices: ``name`` and
-    ``info`` are the device's, which the caller ``asked`` for, or not, as the methods were
-    ``named``."""
-    if asked:
-        info = {**info, "asked": True}  # for methods that would leave it idle
-    here = places.of_device(problem, name, info, asked)
-    around: _Around | KeyError | None = None
-    unknown = UNKNOWN_THERE if info.get("elsewhere") else UNKNOWN
-    found = []
-    for row in rows:
-        reason = places.obstacle(problem, row, info, here)
-        way = Candidate(name, row.method, None, {}, _unless(named, reason), row)
-        found.append(way)
-        is_out = way.reason is not None and way.reason is not registry.NOT_COMPILED
-        if is_out or (name == CPU and problem.device_obstacle):
-            continue
-        if around is None:
-            around = _around(problem, name, info, constants)
-        why: str = unknown
-        try:
-            way = _priced(way, problem, info, constants, around)
-        except (KeyError, ValueError) as error:  # a link, or other dimensions
-            why = f"the profile's constants do not cover it: {error}"
-            why = Unasked(why) if name == CPU and unknown is UNKNOWN else why
-        if way.seconds is None and way.reason is None:
-            way = way._replace(reason=_unless(named and (asked or name == CPU), why))
-        if named and way.reason is not None and way.seconds is not None:
-            way = way._replace(reason=_unless(named, way.reason))
-        found[-1] = way
-    return found
+    problem: Problem
+    constants: Profile
+    devices: Devices
+    device: str | None
+    named: bool
+
+    def by(self, rows: Sequence[Implementation]) -> list[Candidate]:
+        """Candidates of methods, on each device and on all of a kind.
+
+        Of a kind that the caller names, the first device does what they cannot do together.
+        """
+        problem, devices, device = self.problem, self.devices, self.device
+        ranged: list[Candidate] = []
+        if problem.device is None:
+            for kind, members in places.together(devices, device).items():
+                group = _Group(kind, members, self)
+                ranged += group.candidates(problem, [row for row in rows if row.kind == kind])
+            after = upload_next(problem, self.constants)  # which the next call pays
+            ranged = [with_terms(c, after) for c in ranged]
+            if device is not None and possible(ranged):
+                return ranged
+        names = list(devices) if device is None else places.matching_devices(device, devices)
+        kinds = {name: info for name, info in groups(devices).items() if device in (None, name)}
+        shared = [row for row in rows if row.shared and row.shared(problem)] if kinds else []
+        together = self._on_each(kinds, shared)
+        if device is not None and together:
+            names = kinds[device]["members"][:1]
+            known = any(c.seconds is not None for c in together) and not self.named
+            done = {c.method for c in together if c.seconds is not None or not known}
+            rows = [row for row in rows if row.method not in done]
+        return self._on_each({name: devices[name] for name in names}, rows) + together + ranged
+
+    def _on_each(self, there: Devices, rows: Sequence[Implementation]) -> list[Candidate]:
+        found: list[Candidate] = []
+        for name, info in there.items():
+            found += self.on(name, info, [row for row in rows if row.kind == info["kind"]])
+        return found
+
+    def on(self, name: str, info: Info, rows: Iterable[Implementation]) -> list[Candidate]:
+        """Candidates of methods on one device, or on several together, with their prices."""
+        problem, asked = self.problem, self.device is not None
+        if asked:
+            info = {**info, "asked": True}  # for methods that would leave it idle
+        here = places.of_device(problem, name, info, asked)
+        around = cache(lambda: self._around(name, info))  # which is the same for all methods
+        unknown: str = UNKNOWN_THERE if info.get("elsewhere") else UNKNOWN
+        found = []
+        for row in rows:
+            reason = _unless(self.named, places.obstacle(problem, row, info, here))
+            way, why = Candidate(name, row.method, None, {}, reason, row), unknown
+            is_out = reason is not None and reason is not registry.NOT_COMPILED
+            if not is_out and not (name == CPU and problem.device_obstacle):
+                try:
+                    way = self._priced(way, info, around)
+                except (KeyError, ValueError) as error:  # a link, or other dimensions
+                    why = f"the profile's constants do not cover it: {error}"
+                    why = Unasked(why) if name == CPU and unknown is UNKNOWN else why
+                if way.seconds is None and way.reason is None:
+                    lifted = self.named and (asked or name == CPU)
+                    way = way._replace(reason=_unless(lifted, why))
+            found.append(way)
+        return found
+
+    def _around(self, name: str, info: Info) -> tuple[Terms, Terms, float, str]:
+        """What a call on a device takes besides the method's own time, whichever that is: seconds
+        of moves before and after, those of the host, and the kind of the links. KeyError where
+        links are not known."""
+        problem, constants, there = self.problem, self.constants, self.problem.device
+        if "constants" in info:  # several devices share the call: it is priced from the host
+            return *moves(problem, CPU, constants)[:2], 0.0, ""
+        before, after, is_staged = moves(problem, name, constants)
+        if name != CPU:
+            begin = constants.dispatch(name, "device" if there else "host")
+        else:
+            begin = constants.dispatch(there, "detour") if there else 0.0
+        return before, after, begin, STAGED if is_staged else ""
+
+    def _priced(
+        self,
+        way: Candidate,
+        info: Info,
+        around: Callable[[], tuple[Terms, Terms, float, str]],
+    ) -> Candidate:
+        """A candidate with its price, if there are constants for it; KeyError and ValueError if
+        they do not cover the problem."""
+        problem, constants, row = self.problem, self.constants, way.implementation
+        name, group = way.device, info.get("constants")
+        if row.price is not None:  # by those of other methods
+            terms, made_of, reason = row.price(problem, name, info, constants)
+            reason = _unless(self.named, reason or way.reason)
+            if terms is None or (reason is not None and reason is not registry.NOT_COMPILED):
+                return way._replace(reason=reason, made_of=made_of)
+            if row.from_host:
+                terms = {**terms, **upload_next(problem, constants)}
+            seconds = sum(terms.values())
+            return way._replace(reason=reason, made_of=made_of, seconds=seconds, terms=terms)
+        of_row = problem.operation, row.method, problem.dtype, problem.layout
+        key = (group or name, "" if group else row.kind, *of_row)
+        cost = constants.cost(*key)
+        if cost is None and name == CPU and row.loops is None and not info.get("elsewhere"):
+            cost = Profile.conservative().cost(CPU, CPU, *of_row)
+        if cost is None:
+            return way
+        work = row.work(problem, info)
+        overhead, compute = cost(work)
+        before, after, begin, links = around()
+        overhead = overhead * work.calls + begin
+        if group and constants.moves_apart(*key):
+            up, down = to_all(problem, info, constants)
+            before, after, links = total(before, up), total(down, after), ALL_AT_ONCE
+        terms = total({**before, "overhead": overhead, "compute": compute}, after)
+        return way._replace(
+            seconds=sum(terms.values()),
+            terms=terms,
+            threads=row.threads(info),
+            links=links,
+            doubtful=constants.is_doubtful(*key),
+        )
 
 
 def _unless(named: bool, reason: str | None) -> str | None:
@@ -218,178 +251,96 @@ def _unless(named: bool, reason: str | None) -> str | None:
     return reason.otherwise if named and isinstance(reason, Unasked) else reason
 
 
-class _Around(NamedTuple):
-    """What a call on a device takes besides the method's own time, whichever that is."""
-
-    before: Terms  # seconds of moves
-    after: Terms
-    begin: float  # seconds of the host, of a call on one device
-    is_staged: bool
+# -- All devices of a kind, each with a range ------------------------------------------------------
 
 
-def _around(
-    problem: Problem, name: str, info: dict[str, Any], constants: Profile
-) -> _Around | KeyError:
-    """An error where the links are not known."""
-    try:
-        if "constants" in info:  # several devices share the call: it is priced from the host
-            return _Around(*moves(problem, CPU, constants), 0.0, False)
-        before, after = moves(problem, name, constants)
-        staged = bool(before or after) and is_staged(problem, name, constants)
-        return _Around(before, after, dispatch(problem, name, constants), staged)
-    except KeyError as error:
-        return error
+class _Group(NamedTuple):
+    """Devices of a kind that may share a call: it takes as long as the slowest of them.
 
+    A range is a problem, and is priced as any other.
+    """
 
-def _priced(
-    way: Candidate,
-    problem: Problem,
-    info: dict[str, Any],
-    constants: Profile,
-    around: _Around | KeyError,
-) -> Candidate:
-    """A candidate with its price, if there are constants for it; KeyError and ValueError if they
-    do not cover the problem."""
-    name, row, group = way.device, way.implementation, info.get("constants")
-    assert row is not None
-    if row.price is not None:  # by those of other methods
-        terms, made_of, reason = row.price(problem, name, info, constants)
-        if terms is None:
-            return way._replace(reason=reason or way.reason, made_of=made_of)
-        if row.from_host:
-            terms = {**terms, **upload_next(problem, constants)}
-        way = way._replace(reason=reason or way.reason, made_of=made_of)
-        return way._replace(seconds=sum(terms.values()), terms=terms)
-    of_row = problem.operation, row.method, problem.dtype, problem.layout
-    key = (group or name, "" if group else row.kind, *of_row)
-    cost = constants.cost(*key)
-    if cost is None and name == CPU and row.loops is None and not info.get("elsewhere"):
-        cost = Profile.conservative().cost(CPU, CPU, *of_row)
-    if cost is None:
-        return way
-    work = row.work(problem, info)
-    overhead, compute = cost(work)
-    if isinstance(around, KeyError):
-        raise around
-    before, after, begin, staged = around
-    overhead = overhead * work.calls + begin
-    links = STAGED if staged else ""
-    if group and constants.moves_apart(*key):
-        up, down = to_all(problem, info, constants)
-        before, after, links = total(before, up), total(down, after), ALL_AT_ONCE
-    terms = total({**before, "overhead": overhead, "compute": compute}, after)
-    return way._replace(
-        seconds=sum(terms.values()),
-        terms=terms,
-        threads=row.threads(info),
-        links=links,
-        doubtful=constants.is_doubtful(*key),
-    )
+    kind: str
+    members: list[str]
+    ways: Ways
 
+    @property
+    def name(self) -> str:
+        """The name of all of them in a profile, such as "cuda*2"."""
+        return f"{self.kind}*{len(self.members)}"
 
-# -- Moving operands to the device that computes, and the result from it ---------------------------
+    def candidates(self, problem: Problem, rows: Iterable[Implementation]) -> list[Candidate]:
+        """All devices together by each of the methods, if the call can be cut."""
+        found = cut(problem, len(self.members))
+        return [self._candidate(problem, row, *found) for row in rows if found]
 
+    def _candidate(self, problem: Problem, row: Implementation, cut: Cut, axis: int) -> Candidate:
+        """All devices, each with its range, by one method; balanced where they differ.
 
-def moves(problem: Problem, name: str, constants: Profile) -> tuple[Terms, Terms]:
-    """Seconds of moves for computing on a device: terms before and after computing."""
-    here = HOST if name == CPU else name
-    before: Terms = {}
-    after: Terms = upload_next(problem, constants) if here == HOST else {}
-    if here == HOST and problem.device is None:
-        return before, after
-    staged: list[tuple[int, float]] = []  # bytes, and seconds alone
+        It takes as long as the slowest, or as all of them where they run one after another. To
+        begin on all of them takes some time more than on one.
+        """
+        members, devices = self.members[: cut.axes[axis][1]], self.ways.devices
+        way = Candidate(f"{self.kind}:*", row.method, None, {}, _TOO_LITTLE, row)
+        if moved(problem) < at_once.LEAST * len(members) and self.ways.device is None:
+            return way
+        equal = len({devices[name].get("same_as", name) for name in members}) == 1
+        weights = [1.0] * len(members)
+        for _ in range(1 if equal else _ROUNDS):
+            shares = self._shares(row, cut, axis, members, weights)
+            chosen = [share.plan.candidates[0] for share in shares]
+            if all(c.seconds for c in chosen):
+                pairs = zip(shares, chosen, strict=True)
+                weights = [(share.end - share.begin) / c.seconds for share, c in pairs]
+        reason = next((c.reason for c in chosen if c.reason), None)
+        if reason is not None or any(c.seconds is None for c in chosen):
+            return way._replace(reason=reason, shares=() if reason else shares)
+        way = way._replace(reason=None, shares=shares, seconds=0.0)
+        if min(moved(share.plan.problem) for share in shares) < at_once.LEAST:
+            return with_terms(way, *(c.terms for c in chosen))
+        begin = self.ways.constants.dispatch(self.name, "host")
+        way = with_terms(way, max(chosen, key=lambda c: c.seconds).terms, {"overhead": begin})
+        return way._replace(links=ALL_AT_ONCE)
 
-    def move(terms: dict[str, float], operand: Operand, source: str, target: str) -> None:
-        if source == target or target in operand.copies:
-            return
-        if source != HOST:  # device to device goes through the host
-            memory = operand.memory if target == HOST else PAGEABLE
-            term = constants.link(source, "download", memory)(operand.nbytes)
-            terms["download"] = terms.get("download", 0.0) + term
-        if target != HOST:
-            is_packed = source == HOST and terms is before and not operand.is_dense()
-            memory = PAGEABLE if is_packed or source != HOST else operand.memory
-            term = constants.link(target, "upload", memory)(operand.nbytes)
-            is_staged = operand.nbytes >= constants.least_staged(target, "upload")
-            if is_staged and memory == PAGEABLE and terms is before:
-                staged.append((operand.nbytes, term))
-            if is_packed:
-                packing = constants.pack(operand.nbytes)
-                if is_staged:  # packed by the threads that copy
-                    packing = max(packing / staging.usual_threads() - term, 0.0)
-                terms["pack"] = terms.get("pack", 0.0) + packing
-            terms["upload"] = terms.get("upload", 0.0) + term
+    def _shares(
+        self, row: Implementation, cut: Cut, axis: int, members: list[str], weights: list[float]
+    ) -> tuple[Share, ...]:
+        """A share for each device, in proportion to the weights; equal devices are priced once."""
+        along, extent = cut.axes[axis]
+        ranges = bounds(extent, weights)
+        problems = [cut.problem(cut.box(axis, *ends), HOST) for ends in ranges]
+        constants, passed = self.ways.constants, []
+        if min(map(moved, problems)) >= at_once.LEAST:
+            constants, passed = constants.at_once(self.name), cut.read_whole(axis)
+        known: dict[tuple[str, Problem], Candidate] = {}
+        shares = []
+        for name, ends, part in zip(members, ranges, problems, strict=True):
+            key = self.ways.devices[name].get("same_as", name), part
+            if key not in known:
+                known[key] = self._priced(part, row, name, constants, passed)
+            plan = Plan(part, (known[key]._replace(device=name),), constants.title)
+            shares.append(Share(along, *ends, plan))
+        return tuple(shares)
 
-    for operand in problem.inputs:
-        move(before, operand, operand.location, here)
-    if len(staged) > 1:  # at once: between one after the other and one copy of them all
-        together = constants.link(here, "upload", PAGEABLE)(sum(n for n, _ in staged))
-        before["upload"] += 0.5 * min(together - sum(seconds for _, seconds in staged), 0.0)
-    if problem.next_device is None:
-        move(after, problem.output, here, problem.output.location)
-    return before, after
-
-
-def is_staged(problem: Problem, name: str, constants: Profile) -> bool:
-    """Whether some operand or the result goes through pinned buffers (`host.copying.staging`)."""
-    here = HOST if name == CPU else name
-    moves = [(operand, operand.location, here) for operand in problem.inputs]
-    if problem.next_device is None:
-        moves.append((problem.output, here, problem.output.location))
-    return any(
-        operand.nbytes >= constants.least_staged(*link)
-        for operand, source, target in moves
-        if source != target and target not in operand.copies and not operand.pinned
-        for link in ((source, "download"), (target, "upload"))
-        if link[0] != HOST
-    )
-
-
-def upload_next(problem: Problem, constants: Profile) -> Terms:
-    """Seconds to upload a result on the host to the device that is expected to use it next; empty
-    where that, or its link, is not known."""
-    if problem.next_device is None:
-        return {}
-    try:
-        link = constants.link(problem.next_device, "upload")
-    except KeyError:
-        return {}
-    return {UPLOAD_NEXT: link(problem.output.nbytes)}
-
-
-def to_all(problem: Problem, info: dict[str, Any], constants: Profile) -> tuple[Terms, Terms]:
-    """Seconds to move shares of the operands from the host to several devices, which ``info``
-    describes as `groups` does, and the result back; KeyError if the links are not known."""
-    members = info["members"]
-
-    def seconds(direction: str, operand: Operand) -> float:
-        nbytes = operand.nbytes // len(members)
-        if nbytes < at_once.LEAST:  # one after the other
-            return len(members) * constants.link(members[0], direction)(nbytes)
-        return constants.at_once(info["constants"]).link(members[0], direction)(nbytes)
-
-    before = sum(seconds("upload", operand) for operand in problem.inputs)
-    return {"upload": before}, {"download": seconds("download", problem.output)}
-
-
-def by_way_of_host(problem: Problem, constants: Profile) -> dict[str, float]:
-    """Seconds of "download" and "upload" around a computation of device operands from host copies;
-    empty where nothing is moved, and where the links are not known."""
-    if problem.device is None:
-        return {}
-    try:
-        before, after = moves(problem, CPU, constants)
-    except KeyError:
-        return {}
-    return {**before, **after}
-
-
-def dispatch(problem: Problem, name: str, constants: Profile) -> float:
-    """Seconds of the host's own work: staging for a device, or the way back from one."""
-    if name != CPU:
-        return constants.dispatch(name, "device" if problem.device else "host")
-    there = problem.device
-    return constants.dispatch(there, "detour") if there else 0.0
+    def _priced(
+        self, part: Problem, row: Implementation, name: str, constants: Profile, passed: list[int]
+    ) -> Candidate:
+        """A range on one device beside the others, which pass on arrays of these numbers."""
+        ways, rows = self.ways, registry.lookup(part.operation)  # a single row may be another's
+        same = [i for i in rows if (i.kind, i.method) == (row.kind, row.method)]
+        if not same:
+            return Candidate(name, row.method, None, {}, f"no {part.operation} has it", row)
+        # It is priced as itself, whether or not it equals another one.
+        info = {key: value for key, value in ways.devices[name].items() if key != "same_as"}
+        info["passed"] = passed_on(part.inputs, passed, name, len(self.members), constants)
+        named = ways.named or ways.device is not None
+        ways = ways._replace(problem=part, constants=constants, named=named)
+        (candidate,) = ways.on(name, info, same)
+        if row.blocks == registry.ALWAYS and constants is not self.ways.constants:  # all at once
+            candidate = contended(candidate, part, info, constants)
+        # The copy from a dense range to a result of the whole that has gaps.
+        gaps = not part.output.is_c_contiguous()
+        return with_terms(candidate, {"pack": constants.pack(part.output.nbytes)} if gaps else {})
 
 
 def savings(

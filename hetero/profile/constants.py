@@ -1,14 +1,20 @@
-"""What a profile says: constants of one machine, ready to be asked; the bytes of a file of them."""
+"""What a profile says: constants of one machine, ready to be asked; and files of them, as bytes
+that are checked as a whole before anything is used."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from math import inf
-from typing import Any, Self
+from pathlib import Path
+from typing import Any
 
+from hetero import paths
+from hetero.errors import ProfileError, one_of
+from hetero.imports import load
 from hetero.registry.models import Cost, ModelKey, bind, bind_link, try_out
 
 PAGEABLE, PINNED, STAGED = "pageable", "pinned", "staged"
@@ -47,8 +53,18 @@ def is_trusted(load: dict[str, Any]) -> bool:
     return load.get("left", 0) <= LEFT * max(load.get("samples", 0), 1)
 
 
-class Constants:
-    """Constants of one machine, ready to be asked; see `hetero.Profile`."""
+class Profile:
+    """Constants of one machine, ready to be asked, which can be kept in a file.
+
+    Attributes
+    ----------
+    name, title : str
+        The title says, too, if other load spoiled the calibration.
+    is_trusted : bool
+        Whether it did not.
+    data, devices : dict
+        The content of the file; device name -> description.
+    """
 
     def __init__(self, data: dict[str, Any]) -> None:
         self.data = data
@@ -59,6 +75,18 @@ class Constants:
         self._group, self._times = "", 1  # of `at_once`
         for name in ("link", "curve", "least_staged", "at_once", "model", "cost"):
             setattr(self, name, functools.cache(getattr(self, name)))
+
+    @staticmethod
+    def conservative() -> Profile:
+        """The constants of a machine that is not calibrated."""
+        return shipped("conservative")
+
+    def save(self, path: str | os.PathLike[str] | None = None) -> Path:
+        """Write the profile as a whole; by default to `default_path`. A link is replaced."""
+        target = load("hetero.profile.inventory").place(path)
+        paths.sweep(target.parent, target.name, paths.ABANDONED)
+        paths.replace_file(target, encode(self.data), durable=True)
+        return target
 
     def link(self, device: str, direction: str, memory: str = "pageable") -> Callable[[int], float]:
         """Seconds that a copy takes, as a function of bytes; KeyError where the profile knows
@@ -83,7 +111,7 @@ class Constants:
     def curve(self, device: str, direction: str, memory: str) -> Callable[[int], float]:
         """One curve as it was measured; parameters as in `link`, but "staged" is pageable memory
         through pinned buffers (`hetero.host.copying.staging`), and "pageable" by the driver."""
-        names = (self._group, *self._names(device, device.partition(":")[0]))
+        names = (self._group, *self._names(device))
         links = (self.data["links"].get(name, {}).get(direction, {}) for name in names)
         model = next((kinds[memory] for kinds in links if memory in kinds), None)
         if model is None:
@@ -91,14 +119,14 @@ class Constants:
         seconds, times = bind_link(model), self._times
         return seconds if times == 1 else lambda nbytes: times * seconds(nbytes)
 
-    def at_once(self, group: str) -> Self:
+    def at_once(self, group: str) -> Profile:
         """The same constants, with the links of each of several devices that copy at once, which
         ``group`` names: "cuda*2".
 
         Where their links were not measured they are taken to share one bus: copies at once take as
         long as one after the other.
         """
-        variant = type(self)(self.data)
+        variant = Profile(self.data)
         variant._group = group
         if group not in self.data["links"]:
             variant._times = int(group.partition("*")[2])
@@ -127,7 +155,7 @@ class Constants:
         return {
             name: {way: self.least_staged(name, way) for way in ("upload", "download")}
             for name in self.devices
-            if not known.isdisjoint(self._names(name, name.partition(":")[0]))
+            if not known.isdisjoint(self._names(name))
         }
 
     def pack(self, nbytes: int) -> float:
@@ -141,15 +169,14 @@ class Constants:
         operands on the device and computed on the CPU.
         """
         known = self.data["host"].get("dispatch", {})
-        for name in self._names(device, device.partition(":")[0]):
-            if name in known:
-                return float(known[name].get(case, 0.0))
-        return 0.0
+        found = [known[name] for name in self._names(device) if name in known]
+        return float(found[0].get(case, 0.0)) if found else 0.0
 
-    def _names(self, device: str, kind: str) -> tuple[str, ...]:
+    def _names(self, device: str, kind: str | None = None) -> tuple[str, ...]:
         """The names that constants of a device may be stored under, the nearest one first."""
-        same_as = self.devices.get(device, {}).get("same_as")
-        return (device, *((same_as,) if same_as else ()), f"{kind}:*")
+        same_as = self.devices.get(device, {}).get("same_as", device)
+        kind = device.partition(":")[0] if kind is None else kind
+        return device, same_as, f"{kind}:*"
 
     def model(
         self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
@@ -201,26 +228,69 @@ class Constants:
 
     def residuals(self) -> dict[str, dict[str, float]]:
         """Model key -> relative errors of the fit: mean, p95, worst."""
-        models = dict(self.data["models"])
-        for device, directions in self.data["links"].items():
-            for direction, kinds in directions.items():
-                models |= {f"{device}|{direction}|{kind}": m for kind, m in kinds.items()}
+        models = self.data["models"] | self._links()
         return {key: m["residuals"] for key, m in models.items() if "residuals" in m}
+
+    def _links(self) -> dict[str, dict[str, Any]]:
+        """Their names, "device|direction|memory", and their models."""
+        return {
+            f"{device}|{direction}|{memory}": model
+            for device, ways in self.data["links"].items()
+            for direction, kinds in ways.items()
+            for memory, model in kinds.items()
+        }
 
     def doubtful(self) -> list[str]:
         """The keys of models and links that are off by a factor: something else ran meanwhile."""
         return [name for name, errors in self.residuals().items() if not errors["mean"] < OFF]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.data,)
+        return Profile, (self.data,)
 
     def __repr__(self) -> str:
         return f"<Profile {self.name!r}: {', '.join(self.devices)}>"
 
 
-def try_all(profile: Constants) -> None:
-    """Evaluate everything once, so that wrong content shows here and not in a call; the error says
-    what is wrong, as Python does."""
+# -- Files -----------------------------------------------------------------------------------------
+
+
+def read(path: str | os.PathLike[str]) -> Profile:
+    """Read and check a profile file, whatever machine it is of; ProfileError if it is corrupt,
+    truncated, or of another schema: the message says which part."""
+    try:
+        content = paths.read_file(path, LARGEST)
+    except ValueError as error:
+        raise ProfileError(str(error)) from None
+    return parse(content)
+
+
+def parse(content: bytes) -> Profile:
+    """Check the bytes of a profile file: schema, checksum and every constant."""
+    try:
+        data = json.loads(content)
+        if not isinstance(data, dict):
+            raise ProfileError(f"it must hold a JSON object, got {type(data).__name__}")
+        if (version := data.get("schema_version")) != SCHEMA_VERSION:
+            raise ProfileError(f"schema_version must be {SCHEMA_VERSION}, got {version!r}")
+        if data.get("sha256") != digest(data):
+            raise ProfileError(
+                "sha256 does not match the content; if it was edited on purpose, "
+                "'python -m hetero.calibration.ship FILE NAME FILE' renews it"
+            )
+        return _tried(Profile(data))
+    except ProfileError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ProfileError(f"its content cannot be used ({reason})") from None
+    except (RecursionError, MemoryError) as error:
+        message = f"its JSON is nested too deeply or too large ({type(error).__name__})"
+        raise ProfileError(message) from None
+
+
+def _tried(profile: Profile) -> Profile:
+    """The profile, all of which is evaluated once, so that wrong content shows here and not in a
+    call; the error says what is wrong, as Python does."""
     data = profile.data
     dict(data["fingerprint"])
     for info in profile.devices.values():
@@ -231,14 +301,34 @@ def try_all(profile: Constants) -> None:
     for key, model in data["models"].items():
         ModelKey.parse(key)
         try_out(model)
-    links = [
-        model
-        for ways in data["links"].values()
-        for kinds in ways.values()
-        for model in kinds.values()
-    ]
-    for model in (data["host"]["pack"], *links):
+    for model in (data["host"]["pack"], *profile._links().values()):
         if not all(0.0 <= bind_link(model)(nbytes) < inf for nbytes in _TRIED):
             raise ValueError(f"{model['constants']} give no seconds")
     for device in data["host"].get("dispatch", {}):
         profile.dispatch(device, "host")
+    return profile
+
+
+@functools.cache
+def shipped(name: str) -> Profile:
+    """A profile that comes with hetero: "conservative", "tesla-t10", "h100", "h200", "h100x2" or
+    "h200x2".
+
+    It is read once, and is the same object for all callers: copy its content before changing it.
+    """
+    home = load("importlib.util").find_spec("hetero.profile.data")
+    folder = home.submodule_search_locations[0]
+    try:
+        content = home.loader.get_data(os.path.join(folder, f"{name}.json"))
+    except OSError:
+        names = sorted(Path(file).stem for file in os.listdir(folder) if file.endswith(".json"))
+        raise ProfileError(
+            one_of("profile", names, name).replace("must be", "must be a file or", 1)
+            + "; 'hetero calibrate --path FILE' makes the file of a machine"
+        ) from None
+    return parse(content)
+
+
+def named(name: str) -> Profile:
+    """A shipped profile by name, or any profile by its file's path."""
+    return shipped(name) if os.path.isdir(name) or not os.path.exists(name) else read(name)

@@ -8,7 +8,6 @@ a batch job gets other cores and another card. All of a file is checked before a
 from __future__ import annotations
 
 import errno
-import functools
 import hashlib
 import json
 import logging
@@ -19,11 +18,11 @@ from typing import Any, NamedTuple
 
 from hetero import __version__, locks, paths, tables
 from hetero import devices as backends
-from hetero.errors import ProfileError, one_of
+from hetero.errors import ProfileError
 from hetero.host import cpu
 from hetero.host.copying import copy_jobs
 from hetero.imports import load
-from hetero.profile import constants
+from hetero.profile.constants import Profile, read, shipped
 
 log = logging.getLogger("hetero")
 _lock = locks.new()
@@ -146,32 +145,6 @@ def survey() -> list[Stored]:
 # -- Profiles --------------------------------------------------------------------------------------
 
 
-class Profile(constants.Constants):
-    """Constants of one machine, ready to be asked, which can be kept in a file.
-
-    Attributes
-    ----------
-    name, title : str
-        The title says, too, if other load spoiled the calibration.
-    is_trusted : bool
-        Whether it did not.
-    data, devices : dict
-        The content of the file; device name -> description.
-    """
-
-    @staticmethod
-    def conservative() -> Profile:
-        """The constants of a machine that is not calibrated."""
-        return shipped("conservative")
-
-    def save(self, path: str | os.PathLike[str] | None = None) -> Path:
-        """Write the profile as a whole; by default to `default_path`. A link is replaced."""
-        target = place(path)
-        paths.sweep(target.parent, target.name, paths.ABANDONED)
-        paths.replace_file(target, constants.encode(self.data), durable=True)
-        return target
-
-
 def current() -> Profile:
     """This machine's profile; never raises.
 
@@ -218,44 +191,6 @@ def _load() -> Profile:
     return shipped("conservative")
 
 
-def read(path: str | os.PathLike[str]) -> Profile:
-    """Read and check a profile file, whatever machine it is of; ProfileError if it is corrupt,
-    truncated, or of another schema: the message says which part."""
-    try:
-        content = paths.read_file(path, constants.LARGEST)
-    except ValueError as error:
-        raise ProfileError(str(error)) from None
-    return parse(content)
-
-
-def parse(content: bytes) -> Profile:
-    """Check the bytes of a profile file: schema, checksum and every constant."""
-    try:
-        data = json.loads(content)
-        if not isinstance(data, dict):
-            raise ProfileError(f"it must hold a JSON object, got {type(data).__name__}")
-        version = data.get("schema_version")
-        if version != constants.SCHEMA_VERSION:
-            wanted = constants.SCHEMA_VERSION
-            raise ProfileError(f"schema_version must be {wanted}, got {version!r}")
-        if data.get("sha256") != constants.digest(data):
-            raise ProfileError(
-                "sha256 does not match the content; if it was edited on purpose, "
-                "'python -m hetero.calibration.ship FILE NAME FILE' renews it"
-            )
-        found = Profile(data)
-        constants.try_all(found)
-    except ProfileError:
-        raise
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise ProfileError(f"its content cannot be used ({reason})") from None
-    except (RecursionError, MemoryError) as error:
-        message = f"its JSON is nested too deeply or too large ({type(error).__name__})"
-        raise ProfileError(message) from None
-    return found
-
-
 def _trusted(path: Path) -> Profile:
     """As `read`, unless other users could have written the file."""
     file, folder = os.stat(path), os.stat(path.parent)
@@ -265,28 +200,3 @@ def _trusted(path: Path) -> Profile:
         who = f"user {file.st_uid}, mode {stat.S_IMODE(file.st_mode):o}"
         raise ProfileError(f"anybody may have written it (it belongs to {who})")
     return read(path)
-
-
-@functools.cache
-def shipped(name: str) -> Profile:
-    """A profile that comes with hetero: "conservative", "tesla-t10", "h100", "h200", "h100x2" or
-    "h200x2".
-
-    It is read once, and is the same object for all callers: copy its content before changing it.
-    """
-    home = load("importlib.util").find_spec("hetero.profile.data")
-    folder = home.submodule_search_locations[0]
-    try:
-        content = home.loader.get_data(os.path.join(folder, f"{name}.json"))
-    except OSError:
-        names = sorted(Path(file).stem for file in os.listdir(folder) if file.endswith(".json"))
-        raise ProfileError(
-            one_of("profile", names, name).replace("must be", "must be a file or", 1)
-            + "; 'hetero calibrate --path FILE' makes the file of a machine"
-        ) from None
-    return parse(content)
-
-
-def named(name: str) -> Profile:
-    """A shipped profile by name, or any profile by its file's path."""
-    return shipped(name) if os.path.isdir(name) or not os.path.exists(name) else read(name)

@@ -19,16 +19,12 @@ from hetero.registry.problem import LOOPS as LOOPS
 from hetero.registry.problem import NOT_COMPILED as NOT_COMPILED
 from hetero.registry.problem import WHEN_SHORT as WHEN_SHORT
 from hetero.registry.problem import Arguments as Arguments
-from hetero.registry.problem import Can as Can
-from hetero.registry.problem import Composed as Composed
-from hetero.registry.problem import HostRun as HostRun
 from hetero.registry.problem import Implementation as Implementation
 from hetero.registry.problem import Price as Price
 from hetero.registry.problem import Problem
 from hetero.registry.problem import Unasked as Unasked
 from hetero.registry.problem import lookup as lookup
 from hetero.registry.problem import missing as missing
-from hetero.registry.problem import no_obstacle as no_obstacle
 from hetero.registry.problem import register_method as register_method
 
 

@@ -159,27 +159,18 @@ def _bandwidth(constants: dict[str, Any]) -> Cost:
     ``seconds`` are what each repetition takes besides, for launches and answers. The effective
     bandwidth (sections 3.5 and 4.6) is a "constant", or one of the kinds below.
     """
-    seconds, reuse, rate = (
-        constants.get("seconds", 0.0),
-        constants.get("reuse", 1),
-        constants["bandwidth"],
-    )
-    kind = rate["kind"]
-    if kind not in ("constant", "clamped", "filter"):
-        raise KeyError(f"unknown kind of bandwidth {kind!r}")
+    rate, reuse = constants["bandwidth"], constants.get("reuse", 1)
+    seconds = constants.get("seconds", 0.0)
 
     def bandwidth(dims: tuple[int, ...]) -> float:
-        if kind == "constant":
+        if rate["kind"] == "clamped":  # section 3.5.1, n the mean extent
+            n = prod(dims) ** (1 / len(dims))
+            return min(max(rate["numerator"] / n, rate["low"]), rate["high"])
+        if rate["kind"] == "constant":
             return rate["value"]
-        if (
-            kind == "clamped"
-        ):  # min(max(numerator / n, low), high), section 3.5.1, n the mean extent
-            return min(
-                max(rate["numerator"] / prod(dims) ** (1 / len(dims)), rate["low"]), rate["high"]
-            )
-        # a / sqrt(FS) - n / b + c, section 3.5.1. The gain of small filters was fitted where they
-        # are much smaller than the image; the crossover stated for FS ~ n (n <= 11) holds only
-        # without it.
+        # "filter": a / sqrt(FS) - n / b + c, section 3.5.1. The gain of small filters was fitted
+        # where they are much smaller than the image; the crossover stated for FS ~ n (n <= 11)
+        # holds only without it.
         n, filter_size = sqrt(dims[0] * dims[1]), sqrt(dims[2] * dims[3])
         gain = rate["a"] / sqrt(filter_size) if filter_size < n else 0.0
         return max(gain - n / rate["b"] + rate["c"], rate["least"])

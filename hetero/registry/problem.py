@@ -194,32 +194,6 @@ NOT_COMPILED = Unasked("its loops are not compiled on this machine; 'hetero comp
 _NOT_LOADED = Unasked("to load its loops takes longer than the call")
 
 
-class Can(NamedTuple):
-    """Whether a method can do a problem, and what it needs for it.
-
-    Attributes
-    ----------
-    obstacle : callable
-        ``obstacle(problem, info)`` gives the reason why it cannot do the problem on the device that
-        the dict ``info`` describes, which may be `Unasked`; None where it can.
-    shared : callable, optional
-        ``shared(problem)`` gives whether several devices of the kind can do the problem together.
-    loops : callable, optional
-        ``loops(problem)`` names the compiled loops that it needs on the CPU, as
-        `hetero.host.loops.Family.of` does. Where the description has "plain" none are called.
-    """
-
-    obstacle: Callable[[Problem, dict[str, Any]], str | None]
-    shared: Callable[[Problem], bool] | None = None
-    loops: Callable[[Problem], tuple[str, ...]] | None = None
-
-    def __call__(self, problem: Problem, info: dict[str, Any]) -> str | None:
-        reason = self.obstacle(problem, info)
-        if reason is not None and not isinstance(reason, Unasked):
-            return reason
-        return reason if self.loops is None else missing(self.loops(problem), info) or reason
-
-
 def missing(names: tuple[str, ...], info: dict[str, Any]) -> str | None:
     """Why compiled loops cannot be called on a CPU, or are not to be unasked."""
     if not names or info.get("elsewhere"):
@@ -230,45 +204,14 @@ def missing(names: tuple[str, ...], info: dict[str, Any]) -> str | None:
     return _NOT_LOADED if info.get("plain") else None
 
 
-# When a device gets arrays on the host.
+# When a device gets arrays on the host, of which the method moves ranges: always; where it has no
+# room for them, which a plan takes only where the device is named; or always, to compute with them
+# on the CPU in turn with the device.
 ALWAYS, WHEN_SHORT, IN_TURN = "always", "when short", "in turn"
 
 
-class HostRun(NamedTuple):
-    """``run`` of a method that takes one device with arrays on the host, of which it moves ranges.
-
-    Attributes
-    ----------
-    run : callable
-    when : str
-        `ALWAYS`; or `WHEN_SHORT`, where the device has no room for them, a way that a plan takes
-        only where the device is named; or `IN_TURN`, always, to compute with them on the CPU in
-        turn with the device.
-    """
-
-    run: Callable[..., Any]
-    when: str
-
-    def __call__(self, *given: Any) -> Any:
-        return self.run(*given)
-
-
-class Composed(NamedTuple):
-    """``work`` of a method that is made of others.
-
-    Attributes
-    ----------
-    work : callable
-    price : callable
-        ``price(problem, device's name, info, profile)`` gives its `Price` by theirs and by the
-        links.
-    """
-
-    work: Callable[[Problem, dict[str, Any]], Work]
-    price: Callable[..., Price]
-
-    def __call__(self, problem: Problem, info: dict[str, Any]) -> Work:
-        return self.work(problem, info)
+def no_obstacle(problem: Problem, info: dict[str, Any]) -> None:
+    """``excludes`` of an implementation that can do whatever the operation accepts."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -279,16 +222,26 @@ class Implementation:
     ----------
     operation, method, kind : str
         ``kind`` is the kind of device: "cpu", "cuda" or "opencl".
-    excludes : callable
-        ``excludes(problem, info)`` gives the reason why this implementation cannot do the problem
-        on the device that the dict ``info`` describes, or None where it can. ``info`` has "asked"
-        where the caller named the device.
     work : callable
         ``work(problem, info)`` counts the `Work`.
-    run : callable or None
+    run : callable
         ``run(devices, problem, arguments)`` computes `Arguments.output`, and gives how it ended, or
         None where there is nothing to report. ``devices`` is a tuple: empty on the CPU, one active
-        device, or several. None: can be priced, cannot be run yet.
+        device, or several.
+    excludes : callable
+        ``excludes(problem, info)`` gives the reason why it cannot do the problem on the device that
+        the dict ``info`` describes, which may be `Unasked`; None where it can. ``info`` has "asked"
+        where the caller named the device.
+    shared : callable or None
+        ``shared(problem)`` gives whether several devices of the kind can do the problem together.
+    loops : callable or None
+        ``loops(problem)`` names the compiled loops that it needs on the CPU, as
+        `hetero.host.loops.Family.of` does. Where the description has "plain" none are called.
+    blocks : str
+        `ALWAYS`, `WHEN_SHORT` or `IN_TURN`, where one device gets arrays on the host; else "".
+    price : callable or None
+        ``price(problem, device's name, info, profile)`` gives the `Price` of a method that is made
+        of others, by theirs and by the links. None where it has models of its own.
     prepare : callable or None
         ``prepare(device, problem, alignment, options)`` gives the launch of ``run`` for addresses
         that ``alignment`` divides, as ``launch(a, b, c)`` of the operands and the result, in
@@ -298,34 +251,25 @@ class Implementation:
     operation: str
     method: str
     kind: str
-    excludes: Callable[[Problem, dict[str, Any]], str | None]
     work: Callable[[Problem, dict[str, Any]], Work]
-    run: Callable[..., Any] | None = None
+    run: Callable[..., Any]
+    excludes: Callable[[Problem, dict[str, Any]], str | None] = no_obstacle
+    shared: Callable[[Problem], bool] | None = None
+    loops: Callable[[Problem], tuple[str, ...]] | None = None
+    blocks: str = ""
+    price: Callable[..., Price] | None = None
     prepare: Callable[[Any, Problem, int, Any], Callable[..., None]] | None = None
 
-    @property
-    def shared(self) -> Callable[[Problem], bool] | None:
-        """Of its `Can`."""
-        return getattr(self.excludes, "shared", None)
-
-    @property
-    def loops(self) -> Callable[[Problem], tuple[str, ...]] | None:
-        """Of its `Can`."""
-        return getattr(self.excludes, "loops", None)
-
-    @property
-    def blocks(self) -> str:
-        """Of its `HostRun`; "" where its run is none."""
-        return getattr(self.run, "when", "")
-
-    @property
-    def price(self) -> Callable[..., Price] | None:
-        """Of its `Composed` work; None where it has models of its own."""
-        return getattr(self.work, "price", None)
+    def why_not(self, problem: Problem, info: dict[str, Any]) -> str | None:
+        """The reason of ``excludes``, or that its loops are not there."""
+        reason = self.excludes(problem, info)
+        if self.loops is None or (reason is not None and not isinstance(reason, Unasked)):
+            return reason
+        return missing(self.loops(problem), info) or reason
 
     def obstacle(self, problem: Problem, info: dict[str, Any]) -> str | None:
         """Why it cannot do a problem even where it is named."""
-        reason = self.excludes(problem, info)
+        reason = self.why_not(problem, info)
         return reason.otherwise if isinstance(reason, Unasked) else reason
 
     @property
@@ -354,33 +298,14 @@ class Implementation:
         return type(None), ()  # a plan that was pickled, say with a result, tells and runs nothing
 
 
-def no_obstacle(problem: Problem, info: dict[str, Any]) -> None:
-    """``excludes`` of an implementation that can do whatever the operation accepts."""
-
-
 _implementations: dict[str, list[Implementation]] = {}
 
 
-def register_method(
-    *,
-    operation: str,
-    method: str,
-    kinds: tuple[str, ...],
-    work: Callable[[Problem, dict[str, Any]], Work],
-    run: Callable[..., Any],
-    excludes: Callable[[Problem, dict[str, Any]], str | None] = no_obstacle,
-    shared: Callable[[Problem], bool] | None = None,
-    loops: Callable[[Problem], tuple[str, ...]] | None = None,
-    **more: Any,
-) -> None:
-    """Add one way to do an operation: a row for each kind of device, `PORTABLE` or named.
-
-    The arguments are fields of `Implementation` and of `Can`.
-    """
-    can = excludes if shared is loops is None else Can(excludes, shared, loops)
-    for kind in kinds:
-        row = Implementation(operation, method, kind, can, work, run, **more)
-        _implementations.setdefault(operation, []).append(row)
+def register_method(*, operation: str, kinds: tuple[str, ...], **row: Any) -> None:
+    """Add one way to do an operation: a row for each kind of device, `PORTABLE` or named, of the
+    fields of `Implementation`."""
+    rows = [Implementation(operation=operation, kind=kind, **row) for kind in kinds]
+    _implementations.setdefault(operation, []).extend(rows)
 
 
 def lookup(operation: str) -> tuple[Implementation, ...]:

@@ -60,8 +60,7 @@ class Record(list):
                 used[0].fill(output, out.nbytes)
             return None
 
-        taking = row.run._replace(run=run) if row.blocks else run  # arrays of the same place
-        return dataclasses.replace(row, run=taking, prepare=None)
+        return dataclasses.replace(row, run=run, prepare=None)
 
 
 @pytest.fixture

@@ -96,8 +96,7 @@ def really(implementation):
 
     solves = implementation.operation in ("cg", "poisson")
     given = solve if solves else call
-    taking = run._replace(run=given) if implementation.blocks else given
-    return dataclasses.replace(implementation, run=taking, prepare=None)
+    return dataclasses.replace(implementation, run=given, prepare=None)
 
 
 def libraries() -> None:

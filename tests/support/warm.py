@@ -144,7 +144,7 @@ class Machine:
             self.ran.append((devices[0].name if devices else "cpu", entry.method))
             return run(devices, *rest)
 
-        return entry.run._replace(run=counted) if entry.blocks else counted
+        return counted
 
     @staticmethod
     def forget() -> None:

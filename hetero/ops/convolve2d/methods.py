@@ -229,8 +229,8 @@ for kinds, method, excludes, work, more in (
     (("opencl",), DIRECT, not_real, of_direct, _DIRECT),
     (registry.PORTABLE, SEPARABLE, too_large, of_separable, _on_device("separable")),
     (("cuda",), FFT, no_cufft, of_fft_on_device, _on_device("convolve")),
-    (registry.PORTABLE, "streamed", not_in_ranges, registry.Composed(of_direct, ranges.price),
-        {"run": registry.HostRun(streaming.run, registry.ALWAYS)}),
+    (registry.PORTABLE, "streamed", not_in_ranges, of_direct,
+        {"run": streaming.run, "blocks": registry.ALWAYS, "price": ranges.price}),
 ):  # fmt: skip
     registry.register_method(
         operation=NAME, method=method, kinds=kinds, excludes=excludes, work=work, **more

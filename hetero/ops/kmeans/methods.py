@@ -154,6 +154,7 @@ _method(
     method="lloyd",
     kinds=registry.PORTABLE,
     excludes=_dense_alone,
-    run=registry.HostRun(_on_device, registry.WHEN_SHORT),
+    run=_on_device,
+    blocks=registry.WHEN_SHORT,
     shared=_shared,
 )

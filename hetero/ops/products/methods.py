@@ -301,8 +301,10 @@ _matmul(
     method="streamed",
     kinds=registry.PORTABLE,
     excludes=places.not_in_ranges,
-    work=registry.Composed(gpu_work, ranges.price),
-    run=registry.HostRun(streaming.run, registry.ALWAYS),
+    work=gpu_work,
+    run=streaming.run,
+    blocks=registry.ALWAYS,
+    price=ranges.price,
 )
 _matvec = functools.partial(registry.register_method, operation="matvec")
 _matvec(method="blas", kinds=("cpu",), work=_vector_cpu_work, run=_run_blas)

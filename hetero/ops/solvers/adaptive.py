@@ -155,7 +155,7 @@ def _schedule(
                 return None
             begin, step = sum(cost(one)), sum(cost(two))
             seconds.append((max(2.0 * begin - step, 0.0), step - begin))
-        before, after = pricing.moves(problem, name, constants)
+        before, after, _ = pricing.moves(problem, name, constants)
     except (KeyError, ValueError):  # of other dimensions, or no link
         return None
     (cpu_begin, c), (begin, g) = seconds

@@ -311,14 +311,16 @@ def _run(
 
 
 def _in_turn(module: str) -> dict[str, Any]:
-    """Work and run of a method that takes turns with the CPU, in a module of its own: ``price``
-    and ``solve`` there."""
+    """What a method runs that takes turns with the CPU, and its price: ``solve`` and ``price`` of
+    a module."""
 
     def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Outcome:
         return load(module).solve(*devices, problem, arguments)
 
-    priced = registry.Composed(work, lambda *problem: load(module).price(*problem))
-    return {"work": priced, "run": registry.HostRun(run, registry.IN_TURN)}
+    def price(*given: Any) -> registry.Price:
+        return load(module).price(*given)
+
+    return {"run": run, "blocks": registry.IN_TURN, "price": price}
 
 
 def _row(kinds: tuple[str, ...], method: str, excludes: Any, run: Any = _run, **row: Any) -> None:

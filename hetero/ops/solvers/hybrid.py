@@ -45,9 +45,9 @@ def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile)
         return Price(None, _MADE_OF)
     count = _OPERANDS.get(problem.layout, 0)
     try:
-        before, _ = pricing.moves(replace(problem, inputs=problem.inputs[:count]), name, constants)
+        before, *_ = pricing.moves(replace(problem, inputs=problem.inputs[:count]), name, constants)
         vectors = replace(problem, inputs=problem.inputs[count:])
-        around, after = pricing.moves(vectors, CPU, constants)
+        around, after, _ = pricing.moves(vectors, CPU, constants)
         if problem.next_device is None:  # else the caller adds what comes after
             around = total(around, after)
         if model["form"] == "solve":

@@ -22,7 +22,7 @@ and a model is ``{"form", "constants", "residuals"}`` (`hetero.registry.models`)
 "samples", but in profiles that come with hetero; one of several devices may have "moves_apart":
 true, if what is moved to them and back is not in it. A device written as "cuda:*" stands for every
 device of that kind, a layout "*" for every layout, "C" for "C aligned" and "C odd", "* odd" for
-everything odd. `constants` answers; `inventory` is this machine, and the file of its profile.
+everything odd. `inventory` is this machine, `constants` its profile.
 """
 
 from hetero.profile.constants import PAGEABLE as PAGEABLE
@@ -31,16 +31,16 @@ from hetero.profile.constants import SCHEMA_VERSION as SCHEMA_VERSION
 from hetero.profile.constants import STAGED as STAGED
 from hetero.profile.constants import UNITS as UNITS
 from hetero.profile.constants import Profile as Profile
+from hetero.profile.constants import Stored as Stored
+from hetero.profile.constants import current as current
 from hetero.profile.constants import encode as encode
+from hetero.profile.constants import held as held
 from hetero.profile.constants import named as named
 from hetero.profile.constants import parse as parse
 from hetero.profile.constants import read as read
+from hetero.profile.constants import set_current as set_current
 from hetero.profile.constants import shipped as shipped
-from hetero.profile.inventory import Stored as Stored
-from hetero.profile.inventory import current as current
+from hetero.profile.constants import survey as survey
 from hetero.profile.inventory import default_path as default_path
-from hetero.profile.inventory import held as held
 from hetero.profile.inventory import obstacle as obstacle
 from hetero.profile.inventory import place as place
-from hetero.profile.inventory import set_current as set_current
-from hetero.profile.inventory import survey as survey

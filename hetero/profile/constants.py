@@ -1,20 +1,26 @@
-"""What a profile says: constants of one machine, ready to be asked; and files of them, as bytes
-that are checked as a whole before anything is used."""
+"""Profiles: constants of one machine, ready to be asked; their files; the current one.
+
+All of a file is checked before anything is used.
+"""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import json
+import logging
 import os
+import stat
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from hetero import paths
+from hetero import locks, paths, tables
 from hetero.errors import ProfileError, one_of
+from hetero.host.copying import copy_jobs
 from hetero.imports import load
+from hetero.profile import inventory
 from hetero.registry.models import Cost, ModelKey, bind, bind_link, try_out
 
 PAGEABLE, PINNED, STAGED = "pageable", "pinned", "staged"
@@ -27,6 +33,9 @@ LARGEST = 16 << 20  # bytes of a profile file; a full one of a machine with a GP
 UNITS = {"time": "seconds", "size": "bytes", "work": "flops"}
 OFF = 1.0  # mean relative error of a model from which on it is not to be trusted
 LEFT = 0.1  # of the samples may be doubtful in a calibration that is trusted
+log = logging.getLogger("hetero")
+_lock = locks.new()
+_current: Profile | None = None
 
 
 def digest(data: dict[str, Any]) -> str:
@@ -83,7 +92,7 @@ class Profile:
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write the profile as a whole; by default to `default_path`. A link is replaced."""
-        target = load("hetero.profile.inventory").place(path)
+        target = inventory.place(path)
         paths.sweep(target.parent, target.name, paths.ABANDONED)
         paths.replace_file(target, encode(self.data), durable=True)
         return target
@@ -332,3 +341,83 @@ def shipped(name: str) -> Profile:
 def named(name: str) -> Profile:
     """A shipped profile by name, or any profile by its file's path."""
     return shipped(name) if os.path.isdir(name) or not os.path.exists(name) else read(name)
+
+
+# -- This machine's --------------------------------------------------------------------------------
+
+
+class Stored(NamedTuple):
+    """A stored profile: its file; None where that cannot be read; why it is not used, or None."""
+
+    path: Path
+    profile: Profile | None
+    obstacle: str | None
+
+
+def survey() -> list[Stored]:
+    """What `default_path` has: a profile, or why it cannot be used; nothing without a file."""
+    path = inventory.default_path()
+    try:
+        found = _trusted(path)
+    except FileNotFoundError:
+        return []
+    except (ProfileError, OSError) as error:
+        return [Stored(path, None, str(error))]
+    return [Stored(path, found, inventory.obstacle(found.data["fingerprint"]))]
+
+
+def current() -> Profile:
+    """This machine's profile; never raises.
+
+    Where no stored profile is of this machine, the shipped conservative one, and one line is
+    logged: a hint where there is no file, else a warning that says why.
+    """
+    global _current
+    loaded = _current
+    if loaded is None:
+        with _lock:
+            if _current is None:
+                _current = _load()
+                copy_jobs.least_staged = _current.stages()
+            loaded = _current
+    return loaded
+
+
+def set_current(new: Profile | None) -> None:
+    """Replace the current profile; None: read it from its file again at the next call."""
+    global _current
+    with _lock:
+        _current = new
+        copy_jobs.least_staged = new.stages() if new is not None else {}
+    tables.forget()
+
+
+def held() -> Profile | None:
+    """The stored profile of this machine; None without one."""
+    return next((one.profile for one in survey() if one.obstacle is None), None)
+
+
+def _load() -> Profile:
+    """The stored profile of this machine, or the conservative one with a line that says why."""
+    why, named = "no profile of this machine yet", os.environ.get("HETERO_PROFILE")
+    if named:
+        why = f"HETERO_PROFILE names the file {named}, which is not there"
+    for path, found, reason in survey():
+        if reason is None and found is not None:
+            return found
+        other = "is of another machine or other circumstances" if found else "cannot be used"
+        why = f"the profile {path} {other}: {reason}"
+    ask = "Run hetero.calibrate() once, or 'hetero calibrate'."
+    log.warning("%s: taking conservative constants. %s", why, ask)
+    return shipped("conservative")
+
+
+def _trusted(path: Path) -> Profile:
+    """As `read`, unless other users could have written the file."""
+    file, folder = os.stat(path), os.stat(path.parent)
+    theirs = file.st_uid not in (os.geteuid(), 0)
+    open_to_all = file.st_mode & stat.S_IWOTH or (theirs and folder.st_mode & stat.S_IWOTH)
+    if open_to_all and stat.S_ISREG(file.st_mode):
+        who = f"user {file.st_uid}, mode {stat.S_IMODE(file.st_mode):o}"
+        raise ProfileError(f"anybody may have written it (it belongs to {who})")
+    return read(path)

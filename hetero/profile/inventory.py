@@ -1,8 +1,8 @@
-"""This machine, and the profiles that are of it: their files, checked and read; the current one.
+"""This machine: its devices, what makes it another one, and where its profile is kept.
 
 A profile is of this machine by its CPU, its threads, and its cards by name. Profiles are kept in a
 file for each machine, in the user's cache directory: nodes of a cluster share a home directory, and
-a batch job gets other cores and another card. All of a file is checked before anything is used.
+a batch job gets other cores and another card.
 """
 
 from __future__ import annotations
@@ -10,23 +10,15 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import logging
 import os
-import stat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from hetero import __version__, locks, paths, tables
+from hetero import __version__, paths, tables
 from hetero import devices as backends
-from hetero.errors import ProfileError
 from hetero.host import cpu
-from hetero.host.copying import copy_jobs
 from hetero.imports import load
-from hetero.profile.constants import Profile, read, shipped
 
-log = logging.getLogger("hetero")
-_lock = locks.new()
-_current: Profile | None = None
 devices, believed, broken = backends.described, backends.believed, backends.broken
 changed = tables.forget  # a device was disabled, or devices must be looked for again
 
@@ -120,83 +112,3 @@ def place(path: str | os.PathLike[str] | None = None) -> Path:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
     load("tempfile").TemporaryFile(dir=target.parent).close()
     return target
-
-
-class Stored(NamedTuple):
-    """A stored profile: its file; None where that cannot be read; why it is not used, or None."""
-
-    path: Path
-    profile: Profile | None
-    obstacle: str | None
-
-
-def survey() -> list[Stored]:
-    """What `default_path` has: a profile, or why it cannot be used; nothing without a file."""
-    path = default_path()
-    try:
-        found = _trusted(path)
-    except FileNotFoundError:
-        return []
-    except (ProfileError, OSError) as error:
-        return [Stored(path, None, str(error))]
-    return [Stored(path, found, obstacle(found.data["fingerprint"]))]
-
-
-# -- Profiles --------------------------------------------------------------------------------------
-
-
-def current() -> Profile:
-    """This machine's profile; never raises.
-
-    Where no stored profile is of this machine, the shipped conservative one, and one line is
-    logged: a hint where there is no file, else a warning that says why.
-    """
-    global _current
-    loaded = _current
-    if loaded is None:
-        with _lock:
-            if _current is None:
-                _current = _load()
-                copy_jobs.least_staged = _current.stages()
-            loaded = _current
-    return loaded
-
-
-def set_current(new: Profile | None) -> None:
-    """Replace the current profile; None: read it from its file again at the next call."""
-    global _current
-    with _lock:
-        _current = new
-        copy_jobs.least_staged = new.stages() if new is not None else {}
-    tables.forget()
-
-
-def held() -> Profile | None:
-    """The stored profile of this machine; None without one."""
-    return next((one.profile for one in survey() if one.obstacle is None), None)
-
-
-def _load() -> Profile:
-    """The stored profile of this machine, or the conservative one with a line that says why."""
-    why, named = "no profile of this machine yet", os.environ.get("HETERO_PROFILE")
-    if named:
-        why = f"HETERO_PROFILE names the file {named}, which is not there"
-    for path, found, reason in survey():
-        if reason is None and found is not None:
-            return found
-        other = "is of another machine or other circumstances" if found else "cannot be used"
-        why = f"the profile {path} {other}: {reason}"
-    ask = "Run hetero.calibrate() once, or 'hetero calibrate'."
-    log.warning("%s: taking conservative constants. %s", why, ask)
-    return shipped("conservative")
-
-
-def _trusted(path: Path) -> Profile:
-    """As `read`, unless other users could have written the file."""
-    file, folder = os.stat(path), os.stat(path.parent)
-    theirs = file.st_uid not in (os.geteuid(), 0)
-    open_to_all = file.st_mode & stat.S_IWOTH or (theirs and folder.st_mode & stat.S_IWOTH)
-    if open_to_all and stat.S_ISREG(file.st_mode):
-        who = f"user {file.st_uid}, mode {stat.S_IMODE(file.st_mode):o}"
-        raise ProfileError(f"anybody may have written it (it belongs to {who})")
-    return read(path)

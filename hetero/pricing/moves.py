@@ -83,11 +83,12 @@ def moves(problem: Problem, name: str, constants: Profile) -> Moves:
 def upload_next(problem: Problem, constants: Profile) -> Terms:
     """Seconds to upload a result on the host to the device that is expected to use it next; empty
     where that, or its link, is not known."""
-    try:
-        link = constants.link(problem.next_device, "upload") if problem.next_device else None
-    except KeyError:
-        link = None
-    return {"upload next": link(problem.output.nbytes)} if link else {}
+    if problem.next_device is None:
+        return {}
+    with suppress(KeyError):
+        link = constants.link(problem.next_device, "upload")
+        return {"upload next": link(problem.output.nbytes)}
+    return {}
 
 
 def to_all(problem: Problem, info: Info, constants: Profile) -> tuple[Terms, Terms]:

@@ -16,9 +16,8 @@ CPU, for which nothing of ours is compiled, have conservative constants then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import NamedTuple
 
 from hetero import registry
@@ -119,6 +118,9 @@ def _staying(problem: Problem, found: list[Candidate]) -> tuple[Problem, list[Ca
     return problem, found
 
 
+_Around = tuple[Terms, Terms, float, str]
+
+
 class Ways(NamedTuple):
     """What is priced: ways to do a problem by one machine's constants.
 
@@ -153,7 +155,9 @@ class Ways(NamedTuple):
         together = self._on_each(kinds, shared)
         if device is not None and together:
             names = kinds[device]["members"][:1]
-            known = any(c.seconds is not None for c in together) and not self.named
+            of_group = f"{kinds[device]['constants']}|{problem.operation}|"
+            known = any(key.startswith(of_group) for key in self.constants.data["models"])
+            known = known and not self.named
             done = {c.method for c in together if c.seconds is not None or not known}
             rows = [row for row in rows if row.method not in done]
         return self._on_each({name: devices[name] for name in names}, rows) + together + ranged
@@ -170,7 +174,7 @@ class Ways(NamedTuple):
         if asked:
             info = {**info, "asked": True}  # for methods that would leave it idle
         here = places.of_device(problem, name, info, asked)
-        around = cache(lambda: self._around(name, info))  # which is the same for all methods
+        around: list[_Around] = []  # once it is needed, the same for all methods
         unknown: str = UNKNOWN_THERE if info.get("elsewhere") else UNKNOWN
         found = []
         for row in rows:
@@ -189,7 +193,7 @@ class Ways(NamedTuple):
             found.append(way)
         return found
 
-    def _around(self, name: str, info: Info) -> tuple[Terms, Terms, float, str]:
+    def _around(self, name: str, info: Info) -> _Around:
         """What a call on a device takes besides the method's own time, whichever that is: seconds
         of moves before and after, those of the host, and the kind of the links. KeyError where
         links are not known."""
@@ -203,12 +207,7 @@ class Ways(NamedTuple):
             begin = constants.dispatch(there, "detour") if there else 0.0
         return before, after, begin, STAGED if is_staged else ""
 
-    def _priced(
-        self,
-        way: Candidate,
-        info: Info,
-        around: Callable[[], tuple[Terms, Terms, float, str]],
-    ) -> Candidate:
+    def _priced(self, way: Candidate, info: Info, around: list[_Around]) -> Candidate:
         """A candidate with its price, if there are constants for it; KeyError and ValueError if
         they do not cover the problem."""
         problem, constants, row = self.problem, self.constants, way.implementation
@@ -231,7 +230,9 @@ class Ways(NamedTuple):
             return way
         work = row.work(problem, info)
         overhead, compute = cost(work)
-        before, after, begin, links = around()
+        if not around:
+            around.append(self._around(name, info))
+        before, after, begin, links = around[0]
         overhead = overhead * work.calls + begin
         if group and constants.moves_apart(*key):
             up, down = to_all(problem, info, constants)

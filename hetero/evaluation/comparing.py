@@ -13,7 +13,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from statistics import fmean
@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hetero import registry, tables
-from hetero.arrays import kept
-from hetero.calibration.measure import Queue, once, undisturbed, wait_until_idle
+from hetero import devices, registry, tables
+from hetero.arrays import HOST, kept
+from hetero.calibration.measure import Queue, awaited, once, undisturbed, wait_until_idle
 from hetero.calling import planner
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceNotAvailable, MethodNotAvailable
@@ -78,8 +78,29 @@ def timed(
     A call returns when its work is done; what fails is added to ``failed``. ``chosen`` is timed as
     well as the fastest one, however slow. Each call moves its operands as a first one does.
     """
+    lengths: dict[Name, float] = {}
+    samples: dict[Name, list[float]] = {}
     with _unwatched():
-        return _in_turns(calls, failed, chosen)
+        for name, call in calls.items():  # whatever is compiled, loaded or allocated once
+            with leaving_out(name, failed):
+                lengths[name] = once(call)
+                if lengths[name] > _LONG:
+                    lengths[name] = once(call)  # how long it is without that
+        order, draw = list(lengths), random.Random(0)
+        for number in range(_ROUNDS):
+            order = [name for name in order if name not in failed]
+            least = min((lengths[name] for name in order), default=0.0)
+            if number and least > _LONG:
+                break
+            draw.shuffle(order)
+            for name in order:
+                if number and name != chosen and lengths[name] > _NEAR * least:
+                    continue
+                wait_until_idle()
+                with leaving_out(name, failed):
+                    samples.setdefault(name, []).extend(_turn(calls[name], lengths[name]))
+                    lengths[name] = min(samples[name])
+    return {name: undisturbed(samples[name]) for name in samples if name not in failed}
 
 
 @contextmanager
@@ -93,35 +114,6 @@ def _unwatched() -> Iterator[None]:
     finally:
         os.environ.pop(kept.OFF) if before is None else os.environ.update({kept.OFF: before})
         tables.forget()
-
-
-def _in_turns(
-    calls: Mapping[Name, Callable[[], object]], failed: dict[Name, str], chosen: Name | None
-) -> dict[Name, float]:
-    """See `timed`."""
-    lengths: dict[Name, float] = {}
-    for name, call in calls.items():  # whatever is compiled, loaded or allocated once
-        with leaving_out(name, failed):
-            lengths[name] = once(call)
-            if lengths[name] > _LONG:
-                lengths[name] = once(call)  # how long it is without that
-    samples: dict[Name, list[float]] = {name: [] for name in lengths}
-    order, draw = list(lengths), random.Random(0)
-    for number in range(_ROUNDS):
-        least = min(lengths.values(), default=0.0)
-        if number and least > _LONG:
-            break
-        draw.shuffle(order)
-        for name in [name for name in order if name in lengths]:
-            if number and name != chosen and lengths[name] > _NEAR * least:
-                continue
-            wait_until_idle()
-            with leaving_out(name, failed):
-                samples[name] += _turn(calls[name], lengths[name])
-                lengths[name] = min(samples[name])
-            if name in failed:
-                del samples[name], lengths[name]
-    return {name: undisturbed(found) for name, found in samples.items()}
 
 
 def _turn(call: Callable[[], object], length: float) -> list[float]:
@@ -145,6 +137,37 @@ def name_of(candidate: Candidate) -> str:
     return f"{candidate.method} on {candidate.device}"
 
 
+def callers(
+    operation: Operation,
+    operands: Sequence[Any],
+    options: Mapping[str, Any],
+    names: Iterable[str],
+    failed: dict[str, str],
+) -> dict[str, Callable[[], Any]]:
+    """A call as it is placed by itself, and by candidates, by `name_of`, that run where they say;
+    each returns when its result is there. ``failed`` gets why others do not."""
+    calls, given, used = dict[str, Callable[[], Any]](), dict(options), set[str]()
+
+    def add(name: str, places: set[str], **named: str) -> None:
+        plan = planner.plan_call(operation, operands, given, **named)
+        if named and name_of(plan.chosen) != name:
+            why = devices.disabled(named["device"])
+            raise MethodNotAvailable(why or f"{named['device']} cannot run it now")
+        places = places | {o.location for o in plan.problem.inputs}
+        if plan.problem.output.location == HOST:  # and there when the call returns
+            places = set()
+        waits = [devices.get(one) for one in places & devices.available().keys()]
+        calls[name] = awaited(partial(operation.call, *operands, **given, **named), waits)
+
+    for name in names:
+        with leaving_out(name, failed):
+            method, _, device = name.partition(" on ")
+            used.add(device)
+            add(name, {device}, device=device, method=method)
+    add(OWN, used)
+    return calls
+
+
 def compared(
     operation: Operation, trial: Trial, case: str, *, longest: float = 0.0
 ) -> tuple[dict[str, Any], Plan, Any]:
@@ -156,33 +179,27 @@ def compared(
     that tell them, difference (of other libraries' results, as a share of the largest number),
     failed (why something is left out), flops and bytes.
     """
-    plan, of = (
-        planner.plan_call(operation, trial.operands, dict(trial.options)),
-        problems.of(operation),
-    )
-    own = partial(operation.call, *trial.operands, **trial.options)
-    calls: dict[str, Callable[[], Any]] = {OWN: own}
-    for c in plan.candidates:
-        if c.reason is None and (c.seconds or 0.0) < longest:
-            calls[name_of(c)] = partial(own, device=c.device, method=c.method)
+    of, results, failed = problems.of(operation), dict[str, Any](), dict[str, str]()
+    plan = planner.plan_call(operation, trial.operands, dict(trial.options))
+    possible = (c for c in plan.candidates if c.reason is None and (c.seconds or 0.0) < longest)
+    calls = callers(operation, *trial, map(name_of, possible), failed)
     peers, cupy = of.peers(trial), problems.library("cupy")
     if of.by_cupy and cupy and problems.cuda_device():
         peers["CuPy"] = partial(_through_cupy, cupy, of.by_cupy, trial)
-    results, failed = dict[str, Any](), dict[str, str]()
+    calls |= {name: partial(of_others, call) for name, call in peers.items()}
 
     def run(name: str, call: Callable[[], Any]) -> None:
         results[name] = call()
 
-    calls |= {name: partial(of_others, call) for name, call in peers.items()}
     runs = {name: partial(run, name, call) for name, call in calls.items()}
     seconds = timed(runs, failed=failed, chosen=OWN)
+    row = _row(case, plan, seconds, [name for name in peers if name in seconds], failed)
+    row["iterations"] = {n: i for n, one in results.items() if (i := _iterations(one)) is not None}
     values = {
         name: np.ravel(result[0] if isinstance(result, tuple) else result)
         for name, result in results.items()
         if name in (OWN, *peers)
     }
-    row = _row(case, plan, seconds, [name for name in peers if name in seconds], failed)
-    row["iterations"] = {n: i for n, one in results.items() if (i := _iterations(one)) is not None}
     row["difference"] = {
         name: float(np.abs(values[name] - values[OWN]).max() / np.abs(values[OWN]).max())
         for name in row["peers"]

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,13 @@ from hetero import devices as backends
 from hetero import registry
 from hetero.arrays import HOST
 from hetero.calibration.fit import residuals
-from hetero.calibration.measure import awaited
 from hetero.calling import planner
-from hetero.errors import MethodNotAvailable
 from hetero.evaluation.calls import Arrays, draw
-from hetero.evaluation.comparing import leaving_out, timed
+from hetero.evaluation.comparing import OWN, callers, name_of, timed
 from hetero.evaluation.problems import Trial
 from hetero.evaluation.report import errors_text
 from hetero.imports import load
-from hetero.pricing.plan import CPU, Plan
+from hetero.pricing.plan import Plan
 from hetero.registry import Operation
 from hetero.registry.problem import Problem
 from hetero.times import readable
@@ -33,21 +30,19 @@ USUAL = ("matvec", "matmul")  # what is verified unless others are named
 _LONGEST = 1.0  # predicted seconds of a candidate, above which a call is left out
 _MUCH_SLOWER = 30.0  # than the best, by prediction: no candidate that needs to be measured
 _WORST, _WRONG = 8, 1.05  # choices that are listed; times the best, above which one is wrong
-Name = tuple[str, str]  # of a candidate: device and method
-_OWN: Name = ("", "")  # of the call that is placed by itself
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One random problem: what was predicted and what was measured."""
+    """One random problem: what was predicted and what was measured, by "method on device"."""
 
     problem: Problem
-    predicted: dict[Name, float]  # seconds
-    measured: dict[Name, float]  # of calls that name the candidate
+    predicted: dict[str, float]  # seconds
+    measured: dict[str, float]  # of calls that name the candidate
     seconds: float  # of the call that is placed by itself
-    chosen: Name
-    best: Name
-    failed: dict[Name, str]  # why it could not be measured
+    chosen: str
+    best: str
+    failed: dict[str, str]  # why it could not be measured
 
     @property
     def ratio(self) -> float:
@@ -100,19 +95,12 @@ def measure_candidates(operation: Operation, trial: Trial, memory: Arrays) -> Ro
     ``memory`` is where its operands are made.
     """
     plan = planner.plan_call(operation, trial.operands, dict(trial.options))
-    predicted = _predicted(plan)
-    if not predicted:
+    if not (predicted := _predicted(plan)):
         return None
-    arrays, options = memory.of(trial), dict(trial.options)
-    calls: dict[Name, Callable[[], object]] = {}
-    failed: dict[Name, str] = {}
-    for name in predicted:
-        with leaving_out(name, failed):
-            calls[name] = _caller(operation, arrays, options, *name)
-    own = partial(operation.call, *arrays, **options)
-    calls[_OWN] = _awaited(own, plan, {place for place, _ in predicted} - {CPU})
-    measured = timed(calls, failed=failed, chosen=_OWN)
-    seconds = measured.pop(_OWN, None)
+    failed: dict[str, str] = {}
+    calls = callers(operation, memory.of(trial), trial.options, predicted, failed)
+    measured = timed(calls, failed=failed, chosen=OWN)
+    seconds = measured.pop(OWN, None)
     predicted = {name: price for name, price in predicted.items() if name in measured}
     if not predicted or seconds is None:
         return None
@@ -120,37 +108,16 @@ def measure_candidates(operation: Operation, trial: Trial, memory: Arrays) -> Ro
     return Row(plan.problem, predicted, measured, seconds, chosen, best, failed)
 
 
-def _predicted(plan: Plan) -> dict[Name, float]:
+def _predicted(plan: Plan) -> dict[str, float]:
     """Seconds of the candidates to be measured; none if one has no price or takes too long, unless
     it is slower than another by far."""
     candidates = [c for c in plan.candidates if c.reason is None]
-    seconds = {(c.device, c.method): c.seconds for c in candidates if c.seconds is not None}
+    seconds = {name_of(c): c.seconds for c in candidates if c.seconds is not None}
     if not seconds or len(seconds) < len(candidates):
         return {}
     least = min(seconds.values())
     kept = {name: s for name, s in seconds.items() if s <= max(_LONGEST, _MUCH_SLOWER * least)}
     return kept if max(kept.values()) <= _LONGEST else {}
-
-
-def _caller(
-    operation: Operation, arrays: tuple[Any, ...], options: dict[str, Any], device: str, method: str
-) -> Callable[[], object]:
-    """A call by one candidate that waits until the result is there; MethodNotAvailable if it would
-    not run where it says.
-    """
-    plan = planner.plan_call(operation, arrays, options, device, method)
-    if (plan.chosen.device, plan.chosen.method) != (device, method):
-        raise MethodNotAvailable(backends.disabled(device) or f"{device} cannot run it now")
-    run = partial(operation.call, *arrays, **options, device=device, method=method)
-    return _awaited(run, plan, {device})
-
-
-def _awaited(run: Callable[[], object], plan: Plan, used: set[str]) -> Callable[[], object]:
-    """A call on these devices that returns when its result is there."""
-    if plan.problem.output.location == HOST:  # and there when the call returns
-        return run
-    places = {o.location for o in plan.problem.inputs} | used
-    return awaited(run, [backends.get(name) for name in places & backends.available().keys()])
 
 
 def summary(rows: list[Row]) -> dict[str, Any]:
@@ -165,7 +132,8 @@ def summary(rows: list[Row]) -> dict[str, Any]:
     for row in rows:
         for name, predicted in row.predicted.items():
             pairs.setdefault(_title(row, name), []).append((predicted, row.measured[name]))
-        for (device, method), reason in row.failed.items():
+        for name, reason in row.failed.items():
+            method, _, device = name.partition(" on ")
             left_out.setdefault(device, f"{method}, {row.problem}: {reason}")
     return {
         "problems": len(rows),
@@ -186,13 +154,13 @@ def summary(rows: list[Row]) -> dict[str, Any]:
     }
 
 
-def _title(row: Row, name: Name) -> str:
-    return f"{registry.operation(row.problem.operation).function} {name[1]} on {name[0]}"
+def _title(row: Row, name: str) -> str:
+    return f"{registry.operation(row.problem.operation).function} {name}"
 
 
 def _line(row: Row) -> str:
     chosen, best = (
-        f"{name[1]} on {name[0]} ({readable(seconds)}, predicted {readable(row.predicted[name])})"
+        f"{name} ({readable(seconds)}, predicted {readable(row.predicted[name])})"
         for name, seconds in ((row.chosen, row.seconds), (row.best, row.measured[row.best]))
     )
     return f"{row.ratio:5.2f}x {row.problem}: chose {chosen}, best {best}"

@@ -140,12 +140,12 @@ def test_verify_leaves_out_what_fails(opencl, monkeypatch, set_aside):
         devices.count_failure(opencl, DeviceError("planted"))
     inventory.changed()
     operation, predicted = registry.operation("matmul"), verify._predicted
-    every = lambda plan: predicted(plan) | {(opencl, "tiled"): 1.0}  # noqa: E731
+    every = lambda plan: predicted(plan) | {f"tiled on {opencl}": 1.0}  # noqa: E731
     monkeypatch.setattr(verify, "_predicted", every)
     row = verify.measure_candidates(operation, Trial((A32, B32)), Arrays("host"))
-    assert row.chosen == ("cpu", "blas")
-    assert row.measured.keys() == {("cpu", "blas")}
-    assert "planted" in row.failed[opencl, "tiled"]
+    assert row.chosen == "blas on cpu"
+    assert row.measured.keys() == {"blas on cpu"}
+    assert "planted" in row.failed[f"tiled on {opencl}"]
     assert "planted" in verify.summary([row])["left_out"][opencl]
     assert bool(devices.disabled(opencl)) == set_aside, "measuring does not count as failing"
     inventory.changed()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from hetero import paths, registry
@@ -25,31 +25,18 @@ PICTURE = (8.0, 5.0)  # inches
 TERMS = ("compute", "launch", "halo", "sums")
 
 
-def _check(record: Any) -> None:
-    """ValueError for a number of a cluster or a link that is none, or too small."""
-    for key, value in vars(record).items():
-        if (least := _LEAST.get(key)) is None:
-            continue
-        if type(value) not in (int, type(least)) or not least <= value <= 1e18:
-            number = f"{'whole ' * isinstance(least, int)}number"
-            raise ValueError(f"{key} must be a {number} from {least:g} to 1e18, got {value!r:.60}")
-
-
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """A message of b bytes takes b / ``bytes_per_second`` + ``seconds``."""
 
     bytes_per_second: float
     seconds: float
-    __post_init__ = _check
 
     def time(self, nbytes: float) -> float:
         """Seconds of a message."""
         return nbytes / self.bytes_per_second + self.seconds
 
 
-@dataclass(frozen=True)
-class Cluster:
+class Cluster(NamedTuple):
     """Equal nodes, by the keys of a file."""
 
     nodes: int
@@ -58,12 +45,6 @@ class Cluster:
     gpu_link: Link | None = None  # of two GPUs of a node
     node_link: Link | None = None
     host_seconds: float = 0.0  # of the host, to order an exchange
-
-    def __post_init__(self) -> None:
-        _check(self)
-        for name, several in (("gpu_link", self.gpus_per_node > 1), ("node_link", self.nodes > 1)):
-            if several and getattr(self, name) is None:
-                raise ValueError(f"{name} is missing: {self.nodes} nodes of {self.gpus_per_node}")
 
     def exchange(self, halo: float, sums: float, parts: int) -> tuple[float, float]:
         """Seconds, among that many GPUs, of the slowest message of ``halo`` bytes between
@@ -74,16 +55,33 @@ class Cluster:
         return max(link.time(halo) for _, link in used), doublings
 
 
+def _checked(**record: Any) -> dict[str, Any]:
+    """A record of a file; ValueError for a number that is none, or too small."""
+    for key, value in record.items():
+        if (least := _LEAST.get(key)) is None:
+            continue
+        if type(value) not in (int, type(least)) or not least <= value <= 1e18:
+            number = f"{'whole ' * isinstance(least, int)}number"
+            raise ValueError(f"{key} must be a {number} from {least:g} to 1e18, got {value!r:.60}")
+    return record
+
+
 def read(path: str) -> Cluster:
     """The cluster of a JSON file; ValueError that names what is wrong, and the valid keys."""
+    links = {"gpu_link": "gpus_per_node", "node_link": "nodes"}
     try:
         data = dict(json.loads(paths.read_file(path, 1 << 20)))
-        links = {key: Link(**data.pop(key)) for key in ("gpu_link", "node_link") if key in data}
-        return Cluster(**data, **links)
+        data |= {key: Link(**_checked(**data[key])) for key in links if key in data}
+        cluster = Cluster(**_checked(**data))
+        for link, number in links.items():
+            if getattr(cluster, number) > 1 and getattr(cluster, link) is None:
+                each = f"{cluster.nodes} nodes of {cluster.gpus_per_node}"
+                raise ValueError(f"{link} is missing: {each}")
     except (ValueError, TypeError, OSError, RecursionError) as error:
         why = getattr(error, "strerror", None) or error
-        keys = f"{', '.join(Cluster.__annotations__)}; of links {', '.join(Link.__annotations__)}"
+        keys = f"{', '.join(Cluster._fields)}; of links {', '.join(Link._fields)}"
         raise ValueError(f"--cluster {path[:200]}: {str(why)[:200]}; keys are {keys}") from None
+    return cluster
 
 
 class Solve(NamedTuple):

@@ -47,7 +47,7 @@ class Trial(NamedTuple):
 
 
 class Named(NamedTuple):
-    """Sizes that somebody else measured: their dtype, and the dimensions of each."""
+    """Sizes that somebody else measured."""
 
     dtype: str
     sizes: tuple[Dims, ...]
@@ -70,37 +70,19 @@ class Problems:
     a device, no extent above ``largest``; ``trial(dims, dtype)``: that of a size, with random
     operands on the host; ``peers(trial)``: calls of the CPU's libraries by name; and
     ``shown(largest)``: the calls of demo with their titles.
-
-    Attributes
-    ----------
-    sizes : tuple of tuple of int
-        Dimensions that bench compares.
-    lines : tuple of Line
-        Problems that the report draws.
-    cases : dict
-        Name -> sizes of a document, see docs/seeds.md.
-    growing : tuple of int, optional
-        Positions of the dimensions that grow with a call's size, the one that tells it first.
-    modules : tuple of (str, str, str)
-        Modules, the libraries that have them and their packages, which demo may miss.
-    options : tuple of str
-        Options of bench: the device and the order of the first operand.
-    by_cupy, by_torch : callable, optional
-        ``by_cupy(cupy, *operands, **options)`` computes the same on a GPU.
-    save : callable, optional
-        ``save(result, path)`` makes a picture of a result of demo, and gives its file.
     """
 
-    sizes: tuple[Dims, ...]
-    lines: tuple[Line, ...]
-    cases: Mapping[str, Named] = {}
-    growing: tuple[int, ...] | None = None
+    sizes: tuple[Dims, ...]  # that bench compares
+    lines: tuple[Line, ...]  # that the report draws
+    cases: Mapping[str, Named] = {}  # sizes of documents by name, see docs/seeds.md
+    growing: tuple[int, ...] | None = None  # positions of the dimensions that grow with a call's
+    # size, the one that tells it first; None: all
     dtype = "float32"
-    modules: tuple[tuple[str, str, str], ...] = ()
-    options: tuple[str, ...] = ()
-    by_cupy: Any = None
+    modules: tuple[tuple[str, str, str], ...] = ()  # module, its library and package: demo's
+    options: tuple[str, ...] = ()  # of bench: the device and the order of the first operand
+    by_cupy: Any = None  # ``by_cupy(cupy, *operands, **options)`` computes the same on a GPU
     by_torch: Any = None
-    save: Any = None
+    save: Any = None  # ``save(result, path)`` makes a picture of a result, and gives its file
 
 
 def of(operation: Operation) -> Problems:

@@ -45,10 +45,8 @@ def solve_cg(
         Right-hand side; start, zero by default.
     comm : mpi4py.MPI.Comm, optional
         Default: ``MPI.COMM_WORLD``.
-    rtol, atol : float
-        Done when norm(b - A x) <= max(rtol norm(b), atol), for the whole vectors.
-    maxiter : int, optional
-        Default: 10 n.
+    rtol, atol, maxiter
+        As for `hetero.solve_cg`, of the whole vectors; by default 10 n iterations.
     M : "jacobi" or (own rows,) array, optional
         Approximate inverse of A: the inverse of its diagonal, or a diagonal matrix.
     callback : callable, optional
@@ -98,62 +96,55 @@ def solve_cg(
 
         def checked() -> tuple[Any, ...]:
             matrix, b, start, inverse = _given(A_rows, b_rows, x0, M)
-            limit = checked_limit(maxiter, 10 * matrix.shape[1])
-            tolerances = checked_tolerance("rtol", rtol), checked_tolerance("atol", atol)
-            goal = solving.checked_goal(*tolerances, limit, method, device, checkpoint, every)
             layout = "dense" if isinstance(matrix, np.ndarray) else "sparse"
             if layout == "dense" and device not in (None, "cpu"):
                 raise ValueError(f"dense rows are multiplied on the CPU, got device={device!r}")
-            facts = {"columns": matrix.shape[1], "layout": layout, "dtype": b.dtype.name}
-            facts["M"] = M if isinstance(M, str) else "vector" if M is not None else None
-            return matrix, b, start, inverse, goal, facts | goal
+            until = {
+                "rtol": checked_tolerance("rtol", rtol),
+                "atol": checked_tolerance("atol", atol),
+            }
+            until["maxiter"] = checked_limit(maxiter, 10 * matrix.shape[1])
+            goal = solving.checked_goal(method, device, checkpoint, every, **until)
+            known = {"columns": matrix.shape[1], "layout": layout, "dtype": b.dtype.name}
+            how = {"M": M if isinstance(M, str) or M is None else "vector"}
+            return matrix, b, start, inverse, goal, known, known | how | goal
 
-        matrix, b, x, inverse, goal, facts = ranks.agreed(checked, alike=True)
-        n, starts = matrix.shape[1], ranks.starts(matrix.shape[0])
+        matrix, b, x, inverse, goal, known, _ = ranks.agreed(checked, alike=True)
+        n, starts, place = matrix.shape[1], ranks.starts(matrix.shape[0]), device
         if starts[-1] != n:
             raise ValueError(f"A must be square: it has {n} columns, the ranks {starts[-1]} rows")
-        if facts["M"] == "jacobi":
-            inverse = b
-            if len(b):
-                with np.errstate(all="ignore"):  # 1 / the whole matrix's diagonal in these rows
-                    diagonal = matrix.diagonal(int(starts[ranks.rank]))
-                    inverse = np.ascontiguousarray(1.0 / diagonal, b.dtype)
-
-        known = {name: facts[name] for name in ("columns", "layout", "dtype")}
-        if isinstance(matrix, np.ndarray):
-            rows, device = DenseRows(ranks, starts, matrix), "cpu"
+        if inverse is None and M is not None:
+            with np.errstate(all="ignore"):  # 1 / the whole matrix's diagonal in these rows
+                diagonal = matrix.diagonal(int(starts[ranks.rank])) if len(b) else b
+                inverse = np.ascontiguousarray(1.0 / diagonal, b.dtype)
+        if known["layout"] == "dense":
+            rows, place = DenseRows(ranks, starts, matrix), "cpu"
         else:
             rows = Rows(ranks, starts, *ranks.agreed(sparse_rows, ranks, starts, matrix))
-        given = ranks, rows, b, x, goal, known, device
+        given = ranks, rows, b, x, goal, known, place
         outcome, how = solving.run(*given, M=inverse, callback=callback, A=matrix)
-    info = outcome.info
-    if info < 0:
+    if outcome.info < 0:
         warn("solve_cg", outcome, f"norm(b - A x) is {outcome.residual:.3g}")
-    return (x, info, how) if return_info else (x, info)
+    return (x, outcome.info, how) if return_info else (x, outcome.info)
 
 
 def _given(A: Any, b: Any, x0: Any, M: Any) -> tuple[Any, ...]:
     """A rank's matrix, right-hand side, start and diagonal, checked, in the solve's dtype."""
     is_sparse = load("scipy.sparse").issparse(A)
-    taken = "a sparse matrix or an array"
-    matrix = A.tocsr() if is_sparse else checked_array("A_rows", A, taken)
+    matrix = A.tocsr() if is_sparse else checked_array("A_rows", A, "a sparse matrix or an array")
     if matrix.ndim != 2:
         raise ValueError(f"A_rows must have 2 dimensions, got shape {matrix.shape}")
-    shape = matrix.shape[:1]
+    shape, last = matrix.shape[:1], matrix.shape[1] - 1
     b = checked_vector("b_rows", b, shape)
     dtype = real_dtype(A_rows=matrix.dtype, b_rows=b.dtype)
-    matrix = matrix.astype(dtype, copy=False)
     if is_sparse and matrix.nnz:
         low, high = int(matrix.indices.min()), int(matrix.indices.max())
-        if low < 0 or high >= matrix.shape[1]:
-            raise ValueError(
-                f"columns of A_rows must be 0 to {matrix.shape[1] - 1}, got {low} to {high}"
-            )
+        if low < 0 or high > last:
+            raise ValueError(f"columns of A_rows must be 0 to {last}, got {low} to {high}")
     x = np.array(np.zeros(shape) if x0 is None else checked_vector("x0", x0, shape), dtype)
     inverse = None
-    if isinstance(M, str):
-        if M != "jacobi":
-            raise ValueError(f"M must be 'jacobi' or a vector, got {M!r}")
-    elif M is not None:
+    if isinstance(M, str) and M != "jacobi":
+        raise ValueError(f"M must be 'jacobi' or a vector, got {M!r}")
+    if M is not None and not isinstance(M, str):
         inverse = np.ascontiguousarray(checked_vector("M", M, shape, "'jacobi' or an array"), dtype)
-    return matrix, np.ascontiguousarray(b, dtype), x, inverse
+    return matrix.astype(dtype, copy=False), np.ascontiguousarray(b, dtype), x, inverse

@@ -14,9 +14,7 @@ from hetero.ops.solvers import operators
 from hetero.ops.solvers.poisson import checked_faces
 from hetero.ops.solvers.poisson_methods import RTOL, UNLIMITED
 from hetero.ops.solvers.systems import (
-    CONVERGED,
     LIMIT,
-    Outcome,
     Stencil,
     checked_limit,
     checked_spacing,
@@ -113,17 +111,17 @@ def solve_poisson(
                 raise ValueError(f"M must be None or 'multigrid', got {what}")
             if M and device not in (None, "cpu"):
                 raise ValueError(f"M='multigrid' is computed on the CPU, got device={device!r}")
-            faces = checked_faces(f.shape, boundary)
-            limit = checked_limit(maxiter, UNLIMITED)
             tolerance = RTOL[dtype.name] if rtol is None else checked_tolerance("rtol", rtol)
-            goal = solving.checked_goal(tolerance, 0.0, limit, method, device, checkpoint, every)
+            until = {"rtol": tolerance, "atol": 0.0, "maxiter": checked_limit(maxiter, UNLIMITED)}
+            goal = solving.checked_goal(method, device, checkpoint, every, **until)
             known = {"shape of a row": f.shape[1:], "spacing": distances, "dtype": dtype.name}
+            faces = checked_faces(f.shape, boundary)
             return f, x, faces, goal, known, known | {"M": M} | goal
 
         f, x, faces, goal, known, _ = ranks.agreed(checked, alike=True)
-        dtype, distances = x.dtype, known["spacing"]
-        lines = ranks.starts(f.shape[0])
+        dtype, distances, lines = x.dtype, known["spacing"], ranks.starts(f.shape[0])
         begin, end = lines[ranks.rank : ranks.rank + 2]
+        known["rows"] = int(lines[-1])
 
         rhs = np.array(f, dtype, order="C")
         for axis, layer, value in faces if len(f) else ():
@@ -131,33 +129,22 @@ def solve_poisson(
                 index = [slice(None)] * f.ndim
                 index[axis] = layer
                 rhs[tuple(index)] += value.astype(np.float64) / distances[axis] ** 2
-        b = rhs.reshape(-1)
 
-        known["rows"] = int(lines[-1])
-        stencil = Stencil(f.shape, distances)
-        whole = stencil._replace(shape=(int(lines[-1]), *f.shape[1:]))
+        whole = Stencil((known["rows"], *f.shape[1:]), distances)
         apply = ranks.agreed(multigrid.TwoLevels, ranks, lines, whole, dtype).apply if M else None
-
-        tolerance, limit = goal["rtol"], goal["maxiter"]
-        goal = goal | {"rtol": max(tolerance, least_tolerance(dtype))}
-        pieces, place = ranks.agreed(grid_rows, ranks, lines, stencil), "cpu" if M else device
+        pieces = ranks.agreed(grid_rows, ranks, lines, whole._replace(shape=f.shape))
         rows = Rows(ranks, lines * math.prod(f.shape[1:]), *pieces)
-        outcome, how = solving.run(ranks, rows, b, x, goal, known, place, M=apply)
-    how["converged"] = _converged(whole, outcome, dtype, limit, to_rounding=not rtol)
-    how["relative_residual"] = outcome.residual / (outcome.right_side or 1.0)
+        least = goal | {"rtol": max(goal["rtol"], least_tolerance(dtype))}
+        given = ranks, rows, rhs.reshape(-1), x, least, known, "cpu" if M else device
+        outcome, how = solving.run(*given, M=apply)
+    share = outcome.residual / (outcome.right_side or 1.0)
+    if not rtol and outcome.status == LIMIT and outcome.iterations < goal["maxiter"]:
+        # No tolerance was asked for, and rounding ended the solve: that of u will do.
+        eps = float(np.finfo(dtype).eps)
+        how["converged"] = share <= _ROUNDINGS * eps * operators.Poisson(*whole).condition_number()
+    how["relative_residual"] = share
     if not how["converged"]:
-        left = f"norm(f - A u) is {how['relative_residual']:.3g} of norm(f)"
-        warn("solve_poisson", outcome, f"{left}, rtol is {tolerance:.3g}")
+        left = f"norm(f - A u) is {share:.3g} of norm(f)"
+        warn("solve_poisson", outcome, f"{left}, rtol is {goal['rtol']:.3g}")
     u = x.reshape(f.shape)
     return (u, how) if return_info else u
-
-
-def _converged(
-    stencil: Stencil, outcome: Outcome, dtype: np.dtype, limit: int, *, to_rounding: bool
-) -> bool:
-    """Whether the tolerance is met; with ``to_rounding``, also where that of u ended the solve."""
-    if outcome.status != LIMIT or not to_rounding or outcome.iterations >= limit:
-        return outcome.status == CONVERGED
-    operator = operators.Poisson(*stencil)
-    least = _ROUNDINGS * float(np.finfo(dtype).eps) * operator.condition_number()
-    return outcome.residual <= least * (outcome.right_side or 0.0)

@@ -43,13 +43,7 @@ def place_of(ranks: Ranks, device: str | None, rows: Any, b: np.ndarray) -> Devi
 
 
 def checked_goal(
-    rtol: float,
-    atol: float,
-    maxiter: int,
-    method: str | None,
-    device: str | None,
-    checkpoint: Any,
-    every: float,
+    method: str | None, device: str | None, checkpoint: Any, every: float, **until: float
 ) -> dict[str, Any]:
     """When a solve ends, and where it is saved; raises where something of it is no method, path or
     time, or the device, also that of a `use` block, is none that a rank can take."""
@@ -62,7 +56,6 @@ def checked_goal(
     if device is not None and "*" in device:
         raise ValueError(f"device must be one device of this rank, got {device!r}")
     path = None if checkpoint is None else os.fsdecode(checkpoint)
-    until = {"rtol": rtol, "atol": atol, "maxiter": maxiter}
     return until | {"checkpoint": path, "every": float(every)}
 
 

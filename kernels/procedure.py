@@ -54,26 +54,13 @@ CARDS = {card.name: card for card in (
 
 def of_attributes(device: Any, get: Callable[[str], Any]) -> Card:
     """The card of a CUDA device; ``get`` asks the driver for an attribute by its name."""
-    threads, warp = get("MAX_THREADS_PER_MULTIPROCESSOR"), get("WARP_SIZE")
-    return Card(
-        name=device.name,
-        multiprocessors=device.multiprocessors,
-        blocks=get("MAX_BLOCKS_PER_MULTIPROCESSOR"),
-        threads=threads,
-        registers=get("MAX_REGISTERS_PER_MULTIPROCESSOR"),
-        shared=get("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
-        block_threads=device.block_limit,
-        block_shared=get("MAX_SHARED_MEMORY_PER_BLOCK"),
-        warp=warp,
-        group=warp,
-        sector=32,
-        saturating=device.multiprocessors * threads // 4,
-        register_unit=256,
-        warp_unit=4,
-        shared_unit=128,
-        shared_reserved=get("RESERVED_SHARED_MEMORY_PER_BLOCK"),
-        at_once=device.multiprocessors,
-    )
+    kinds, several = ("BLOCKS", "THREADS", "REGISTERS", "SHARED_MEMORY"), device.multiprocessors
+    holds, warp = [get(f"MAX_{kind}_PER_MULTIPROCESSOR") for kind in kinds], get("WARP_SIZE")
+    block = device.block_limit, get("MAX_SHARED_MEMORY_PER_BLOCK")
+    units = {"register_unit": 256, "warp_unit": 4, "shared_unit": 128}
+    units["shared_reserved"] = get("RESERVED_SHARED_MEMORY_PER_BLOCK")
+    memory = 32, several * holds[1] // 4
+    return Card(device.name, several, *holds, *block, warp, warp, *memory, **units, at_once=several)
 
 
 def of_limits(device: Any) -> Card:
@@ -81,10 +68,10 @@ def of_limits(device: Any) -> Card:
 
     A compute unit is taken to run one block at a time, its threads in groups of 8.
     """
-    threads, shared, warp = device.block_limit, device.shared_limit, min(8, device.block_limit)
-    several = device.multiprocessors
-    holds = (1, threads, 256 * threads, shared)
-    return Card(device.name, several, *holds, threads, shared, warp, warp, 64, several)
+    block, warp = (device.block_limit, device.shared_limit), min(8, device.block_limit)
+    several, registers = device.multiprocessors, 256 * device.block_limit
+    holds = 1, block[0], registers, block[1]
+    return Card(device.name, several, *holds, *block, warp, warp, 64, several)
 
 
 def _up(value: int, unit: int) -> int:

@@ -22,46 +22,27 @@ class Block(NamedTuple):
 
 
 class Rung(NamedTuple):
-    """A step of a ladder, or a branch of it: another idea, which the way does not take.
+    """A step of a ladder, or a branch of it: another idea, which the way does not take."""
 
-    Attributes
-    ----------
-    number : int
-        Of the step; a branch has that of the rung ``instead_of`` which it stands.
-    name, idea, adds, seed : str
-        ``adds``: what the idea should bring over the rung before, of a branch over its rung.
-        ``seed``: where in which document it comes from.
-    kernel, block, macros
-        Entry point; its usual block; macros besides REAL, STEP, BX, BY and EACH.
-    tile : callable, optional
-        ``tile(block)`` gives columns and rows of results of a block; None: one block makes all.
-    shared, legal : callable
-        ``shared(block, itemsize)``: bytes of shared memory; ``legal(block)``: whether it runs.
-    each : tuple of int
-        Results of a thread that a sweep tries. Default: the block's.
-    derive : callable, optional
-        ``derive(card, itemsize, blocks, *sizes)`` gives the block in place of ``block``.
-    repeats : int
-        How many results of the whole problem one launch makes, one after the other.
-    capability : tuple of (int, int), optional
-        The compute capability that it is for, in float32 alone; None: any device, both dtypes.
-    """
-
-    number: int
+    number: int  # of the step; a branch has that of the rung ``instead_of`` which it stands
     name: str
     idea: str
-    adds: str
-    seed: str
+    adds: str  # what it should bring over the rung before, of a branch over its rung
+    seed: str  # where in which document it comes from
     kernel: str
-    block: Block = Block(1)
+    block: Block = Block(1)  # the usual one
     instead_of: str = ""
-    macros: tuple[tuple[str, int], ...] = ()
+    macros: tuple[tuple[str, int], ...] = ()  # besides REAL, STEP, BX, BY and EACH
+    # Columns and rows of results of a block; None: one block makes all.
     tile: Callable[[Block], tuple[int, int]] | None = None
+    # ``shared(block, itemsize)``: bytes of shared memory.
     shared: Callable[[Block, int], int] = lambda block, item: 0
-    each: tuple[int, ...] = ()
+    each: tuple[int, ...] = ()  # results of a thread that a sweep tries; by default the block's
     legal: Callable[[Block], bool] = lambda block: True
+    # ``derive(card, itemsize, blocks, *sizes)`` gives the block in place of ``block``.
     derive: Callable[..., Block] | None = None
-    repeats: int = 1
+    repeats: int = 1  # results of the whole problem that a launch makes, one after the other
+    # The compute capability that it is for, in float32 alone; None: any device, both dtypes.
     capability: tuple[int, int] | None = None
 
 

@@ -9,8 +9,6 @@ from ..common.ladder import Block, Ladder, Rung, Step, Steps
 from ..common.launch import ELEMENT_BYTES, ceil_div
 from ..procedure import Card
 
-__all__ = ["LADDER"]
-
 _TAPS_BYTES = 256  # alignment of the rows of a padded filter
 _PIECE = 16  # taps that are unrolled
 _memory = partial(Rung, kernel="convolve_naive", block=Block(32, 16), tile=lambda b: (b.x, b.y))

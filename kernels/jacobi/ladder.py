@@ -8,8 +8,6 @@ from ..common.ladder import SHARED_BYTES, Block, Ladder, Rung, Step, Steps
 from ..common.launch import ceil_div
 from ..procedure import Card
 
-__all__ = ["LADDER"]
-
 _SWEEPS = 16  # that a launch of "persistent" makes
 _tile = partial(Rung, block=Block(32, 8), tile=lambda b: (b.x, b.y))
 

@@ -8,8 +8,6 @@ from ..common.ladder import Block, Ladder, Rung, Step, Steps
 from ..common.launch import ELEMENT_BYTES, ceil_div
 from ..procedure import Card
 
-__all__ = ["LADDER"]
-
 _MOST = 1024  # blocks whose counts are added up
 _rung = partial(
     Rung,

@@ -8,8 +8,6 @@ from .. import procedure
 from ..common.ladder import Block, Ladder, Rung, Step, Steps
 from ..procedure import Card
 
-__all__ = ["LADDER"]
-
 _rows = partial(
     Rung,
     kernel="matvec_naive",

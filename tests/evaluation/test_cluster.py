@@ -167,11 +167,10 @@ def test_json_has_what_the_text_has(run, data):
     assert [row["parts"] for row in few] == [1, 2, 4]  # each has two rows at least
 
 
-@pytest.mark.parametrize("function", ["solve_cg", "solve_poisson"])  # which exchanges no sums
-def test_picture(run, tmp_path, function, monkeypatch):
+def test_picture(run, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     file = tmp_path / "scaling.svg"
-    asked = "explain", function, 8192, 8192, "--cluster", EXAMPLE, "--plot", file
+    asked = "explain", "solve_poisson", 8192, 8192, "--cluster", EXAMPLE, "--plot", file  # no sums
     code, out, err = run(*asked)
     assert (code, err) == (OK, "")
     assert "efficiency" in out

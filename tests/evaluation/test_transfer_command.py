@@ -11,7 +11,7 @@ from hetero.evaluation import calls, transfer
 from hetero.evaluation.calls import BreakEven, Call, break_even
 from hetero.profile import inventory
 
-OK, FAILED, USAGE = 0, 1, 2
+OK, USAGE = 0, 2
 MB = 1 << 20
 
 
@@ -151,13 +151,9 @@ def test_refused(run, arguments, naming):
 # -- the picture ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("work", "kind"), [((), "png"), (("--work", "0.1"), "svg"), (("--work", "matvec", 9, 9), "svg")]
-)
+@pytest.mark.parametrize(("work", "kind"), [((), "png"), (("--work", "matvec", 9, 9), "svg")])
 def test_picture(run, tmp_path, work, kind):
     path = tmp_path / f"curves.{kind}"
     code, out, err = run(64 * MB, 16384, *work, "--profile", "tesla-t10", "--plot", path)
-    assert code == OK, err
-    assert "pageable" in out
-    content = path.read_bytes()
-    assert content.startswith(b"\x89PNG" if kind == "png" else b"<?xml")
+    assert (code, "pageable" in out) == (OK, True), err
+    assert path.read_bytes().startswith(b"\x89PNG" if kind == "png" else b"<?xml")

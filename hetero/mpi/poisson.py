@@ -131,7 +131,7 @@ def solve_poisson(
                 rhs[tuple(index)] += value.astype(np.float64) / distances[axis] ** 2
 
         whole = Stencil((known["rows"], *f.shape[1:]), distances)
-        apply = ranks.agreed(multigrid.TwoLevels, ranks, lines, whole, dtype).apply if M else None
+        apply = ranks.agreed(multigrid.two_levels, ranks, lines, whole, dtype) if M else None
         pieces = ranks.agreed(grid_rows, ranks, lines, whole._replace(shape=f.shape))
         rows = Rows(ranks, lines * math.prod(f.shape[1:]), *pieces)
         least = goal | {"rtol": max(goal["rtol"], least_tolerance(dtype))}

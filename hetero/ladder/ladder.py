@@ -24,6 +24,7 @@ _LIMIT, _LIMIT_OTHERS = 1.0, 0.5  # seconds of a call
 _CHECKED = 29  # extent at which results are checked: no block divides it
 _OF_ROW = ("number", "idea", "adds", "seed", "instead_of")  # what a row says of a rung or a loop
 Row = dict[str, Any]
+Ground = Callable[[Dims], Any]  # gives what runs a size
 
 
 def ladder(
@@ -69,12 +70,13 @@ def ladder(
     with place.active() if place is not None else nullcontext():
         clock = Clock(place)
         above = running.roof(clock, dtype)
-        if place is not None:
-            _check(of, place, dtype)
+        if place is None:
+            ground = partial(OnCpu, threads, of, dtype)
+        else:
+            ground = partial(OnDevice, place, of, dtype)
+            _check(of, ground)
         for at, size in enumerate(every):
-            given = of, size, dtype
-            ground = OnCpu(*given, threads) if place is None else OnDevice(place, *given)
-            for row in _rows(ground, clock, most):
+            for row in _rows(ground, size, clock, most):
                 rows.append({"size": size[0], "dims": list(size), **row})
                 if progress is not None:
                     share = min(row["number"] / len(of.ladder.rungs), 1.0)
@@ -91,30 +93,30 @@ def ladder(
     }
 
 
-def _check(of: Family, place: Any, dtype: str) -> None:
+def _check(of: Family, ground: Ground) -> None:
     """Compile every rung, and compare its result at a small size with NumPy's."""
     dims = tuple(min(size, _CHECKED) for size in of.of_size(_CHECKED))
-    ground = OnDevice(place, of, dims, dtype)
-    names = [name for name in of.ladder.rungs if ground.obstacle(name) is None]
-    ground.compile_ahead(*((name,) for name in names))
+    small = ground(dims)
+    names = [name for name in of.ladder.rungs if small.obstacle(name) is None]
+    small.compile_ahead(*((name,) for name in names))
     for name in names:
-        OnDevice(place, of, dims, dtype).check(name)
+        ground(dims).check(name)
 
 
-def _rows(ground: OnDevice | OnCpu, clock: Clock, limit: float) -> Iterator[Row]:
+def _rows(sized: Ground, dims: Dims, clock: Clock, limit: float) -> Iterator[Row]:
     """The rows of a size: rungs or loops, hetero's methods, the best of the CPU."""
-    of, number = ground.of, 0
+    ground, number = sized(dims), 0
+    of = ground.of
     for name, rung in ground.rungs.items():
         number = rung.number
 
         def seconds(small: Dims, name: str = name) -> float:
-            return clock.seconds(ground.resized(small).prepared(name))
+            return clock.seconds(sized(small).prepared(name))
 
         for how in ground.variants(name):
             row, failed = {"method": name} | {n: getattr(rung, n) for n in _OF_ROW} | how, {}
             with leaving_out(name, failed):
-                reason = ground.obstacle(name)
-                reason = reason or running.too_long(of, ground.dims, limit, seconds)
+                reason = ground.obstacle(name) or running.too_long(of, dims, limit, seconds)
                 failed |= {name: reason} if reason else {}
                 if not failed:
                     row["seconds"] = clock.seconds(ground.prepared(name, **how)) / rung.repeats

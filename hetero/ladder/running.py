@@ -78,18 +78,14 @@ class Clock:
 class OnCpu:
     """A family's loops at one size; those that run on threads on some numbers of them, or all."""
 
-    def __init__(self, of: Family, dims: Dims, dtype: str, threads: Sequence[int] = ()) -> None:
+    def __init__(self, threads: Sequence[int], of: Family, dtype: str, dims: Dims) -> None:
         found = load("hetero.kernels.cpu.ladder").LADDERS.get(of.ladder.family, ())
         if not found:
             family = of.ladder.family
             raise ValueError(f"{family} has no loops on {CPU!r}: its kernels are a device's")
-        self.of, self.dims, self.dtype, self._threads = of, dims, dtype, threads
+        self.of, self.dims, self._threads = of, dims, threads
         self.rungs, self.methods = {loop.name: loop for loop in found}, dict[str, str]()
         self.arrays = of.arrays(dtype, dims)
-
-    def resized(self, dims: Dims) -> OnCpu:
-        """The same at another size."""
-        return OnCpu(self.of, dims, self.dtype)
 
     def variants(self, name: str) -> list[dict[str, Any]]:
         """How a loop is called, by the options of `prepared`."""
@@ -116,7 +112,7 @@ class OnCpu:
 class OnDevice:
     """A family's rungs, and hetero's own methods, at one size on an active device."""
 
-    def __init__(self, device: Device, of: Family, dims: Dims, dtype: str) -> None:
+    def __init__(self, device: Device, of: Family, dtype: str, dims: Dims) -> None:
         self.device, self.of, self.dims, self.dtype = device, of, dims, dtype
         self.rungs, self.methods = of.ladder.rungs, of.methods
         self.arrays, self.card = of.arrays(dtype, dims), device.card()
@@ -127,10 +123,6 @@ class OnDevice:
             {name: self._owner.upload(array) for name, array in self.arrays.items()}
             for _ in range(places)
         ]
-
-    def resized(self, dims: Dims) -> OnDevice:
-        """The same at another size."""
-        return OnDevice(self.device, self.of, dims, self.dtype)
 
     def variants(self, name: str) -> list[dict[str, Any]]:
         """How a rung is launched, by the options of `prepared`."""

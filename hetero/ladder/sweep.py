@@ -61,7 +61,7 @@ def sweep(
         for at, size in enumerate(every):
             if progress is not None:
                 progress(at / len(every), f"{method} {by(size)}")
-            found.append(_swept(OnDevice(place, of, size, dtype), method, clock))
+            found.append(_swept(OnDevice(place, of, dtype, size), method, clock))
     return {
         "operation": function,
         "method": method,

@@ -1,4 +1,4 @@
-"""The compiled part of hetero, which it does without where no C compiler is; see setup.cfg."""
+"""The compiled parts of hetero, which it does without where no C compiler is; see setup.cfg."""
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -11,15 +11,15 @@ class Library(build_ext):
         return fullname.replace(".", "/") + ".so.1"
 
 
+def library(name: str, source: str, *options: str) -> Extension:
+    given = {"extra_compile_args": ["-std=gnu11", "-O3", *options], "extra_link_args": [*options]}
+    return Extension(name, [source], optional=True, **given)
+
+
 setup(
     cmdclass={"build_ext": Library},
     ext_modules=[
-        Extension(
-            "hetero.host.copying.libslices",
-            ["hetero/host/copying/slices.c"],
-            extra_compile_args=["-std=gnu11", "-O3", "-pthread"],
-            extra_link_args=["-pthread"],
-            optional=True,
-        )
+        library("hetero.host.copying.libslices", "hetero/host/copying/slices.c", "-pthread"),
+        library("hetero.accel.libgate", "hetero/accel/gate.c"),
     ],
 )

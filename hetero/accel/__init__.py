@@ -2,41 +2,27 @@
 
 ``python -m hetero.accel script.py`` runs a script that knows nothing of hetero; `install` does so
 for the process that calls it. What is caught, and what is left alone and why: docs/accel.md.
-
-=============  =====================================================================================
-`patching`     functions of other packages replaced, and put back
-`gate`         machine code in front of NumPy's loops of `matmul`, which offers large products
-`session`      whether a call is looked at, what its plan says, who computes it
-`loading`      whether loading hetero pays; what is kept of a script's run for the next one
-`products`     ``@`` and all that is one; `functions` convolutions, CG and k-means
-`notes`        what was taken and what was not, with the reasons
-`advice`       what another machine would do
-=============  =====================================================================================
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import sys
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from hetero import locks
+from hetero.accel.patching import Standin, unseen
 from hetero.imports import load
 
 __all__ = ["Installed", "install", "last", "summary", "uninstall"]
 
-log = logging.getLogger("hetero")
-_SIGNAL = "convolve2d", "fftconvolve", "oaconvolve", "correlate2d", "convolve"
-_HOMES = {  # module -> where its replacements are made, and of which of its names
-    "numpy": ("products", ("dot", "einsum")),
-    "scipy.signal": ("functions", _SIGNAL),
-    "scipy.ndimage": ("functions", ("convolve", "correlate")),
-    "scipy.sparse.linalg": ("functions", ("cg",)),
-    "sklearn.cluster": ("functions", ("KMeans.fit",)),
-}
 _ON, _OFF = ("1", "yes", "true", "on"), ("0", "no", "false", "off")  # HETERO_ACCEL
+log = logging.getLogger("hetero")
 _lock = locks.new()
 _state: dict[str, Any] = {"installed": None, "book": None}
 
@@ -60,11 +46,19 @@ class Installed:
 
     def __init__(self, session: Any) -> None:
         self.session, self.count = session, 1
-        self._stack = contextlib.ExitStack()  # of what is undone, whatever another one raises
-        names = {module: names for module, (_, names) in _HOMES.items()}
-        self._patches = load("hetero.accel.patching").Patches(names, self._replaced, self._done)
-        self._patches.set()
-        self.missed: list[str] = self._patches.missed()
+        self._calls = load("hetero.accel.functions").CALLS
+        self.ends = contextlib.ExitStack()  # what puts NumPy's loops back
+        self._replaced: list[tuple[Any, str, Any]] = []  # holders, names, originals
+        for name in self._calls:
+            if sys.modules.get(name) is not None:
+                load(name)  # which waits where another thread is importing it
+                self._patch(name)
+        self._finder = SimpleNamespace(find_spec=self._find)
+        sys.meta_path.insert(0, self._finder)
+        wanted, own = {id(x) for *_, x in self._replaced}, set(map(_package, self._calls))
+        others = [m for m in _modules() if _package(m.__name__) not in own]
+        held = ((m.__name__, key, value) for m in others for key, value in [*vars(m).items()])
+        self.missed = sorted({f"{name}.{key}" for name, key, value in held if id(value) in wanted})
 
     def __enter__(self) -> Installed:
         return self
@@ -77,21 +71,60 @@ class Installed:
 
     def restore(self) -> None:
         """Put back all that was replaced; what scripts hold calls the originals from now on."""
-        self.session.least = float("inf")
-        self._stack.push(lambda *error: self._patches.restore())
-        self._stack.close()
+        self.session.least = math.inf
+        with contextlib.suppress(ValueError):  # somebody has put back an older list
+            sys.meta_path.remove(self._finder)
+        classes = [holder for holder, *_ in self._replaced if isinstance(holder, type)]
+        for holder in (*_modules(), *classes):  # also where it was imported by name meanwhile
+            for key, value in list(vars(holder).items()):
+                if isinstance(value, Standin):
+                    setattr(holder, key, value._original)
+        self.ends.close()
 
-    def _replaced(self, name: str, original: Any) -> Any:
-        home, _ = _HOMES[next(module for module in _HOMES if name.startswith(f"{module}."))]
-        return load(f"hetero.accel.{home}").replaced(self.session, name, original)
+    def _find(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """The other finders' spec of a module, which is patched once it was executed."""
+        if name not in self._calls:
+            return None
+        others = [f for f in sys.meta_path if f is not self._finder and hasattr(f, "find_spec")]
+        specs = (finder.find_spec(name, path, target) for finder in others)
+        spec = next((found for found in specs if found is not None), None)
+        with contextlib.suppress(AttributeError):  # no module, or a loader that takes no attribute
+            loader, execute = spec.loader, spec.loader.exec_module
 
-    def _done(self, module: str) -> None:
-        if module != "numpy" or not (products := load("hetero.accel.products")).gains(self.session):
-            return
-        try:
-            self._stack.enter_context(products.caught_loops(self.session))
-        except (load("hetero.accel.gate").Unknown, AttributeError, ValueError) as error:
-            log.warning("A @ B is left as it is: %s", error)
+            @unseen
+            def exec_module(module: ModuleType) -> None:
+                del loader.exec_module  # it is the class's again
+                execute(module)
+                if self.session.least < math.inf:
+                    self._patch(name)
+
+            loader.exec_module = exec_module
+        return spec
+
+    def _patch(self, module: str) -> None:
+        """Replace the functions of a module, wherever its package holds them."""
+        package = [m for m in _modules() if _package(m.__name__) == _package(module)]
+        for dotted, call in self._calls[module].items():
+            holder, (*outer, name) = sys.modules[module], dotted.split(".")
+            for part in outer:  # a method's class
+                holder = getattr(holder, part, None)
+            original = vars(holder).get(name) if outer and holder else getattr(holder, name, None)
+            if original is None:
+                log.warning("%s.%s is left as it is: there is none", module, dotted)
+            elif not isinstance(original, Standin):  # as it is where the module is reloaded
+                made = call(self, f"{module}.{dotted}", original)
+                for one in [holder] if outer else package:
+                    if made is not original and vars(one).get(name) is original:
+                        setattr(one, name, made)
+                        self._replaced.append((one, name, original))
+
+
+def _modules() -> Iterator[Any]:
+    return (m for m in list(sys.modules.values()) if isinstance(m, ModuleType))
+
+
+def _package(name: str) -> str:
+    return name.partition(".")[0]
 
 
 def install(verbose: bool = False, dry_run: bool = False, **options: Any) -> Installed:

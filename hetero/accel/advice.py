@@ -8,7 +8,6 @@ profile, copies over its link included.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -17,8 +16,7 @@ from typing import Any
 from hetero import accel, registry
 from hetero.accel import __main__ as running
 from hetero.accel.loading import GAIN, LOADING
-from hetero.accel.notes import calls_in_words, line_of_script
-from hetero.accel.session import Attempt, Session, copies_of
+from hetero.accel.session import Attempt, Session, calls_in_words, copies_of, line_of_script
 from hetero.arrays import describe_used, kept
 from hetero.calling.planner import Machine, use
 from hetero.evaluation import calls
@@ -84,8 +82,6 @@ class Advice:
 class Watching(Session):
     """Notes each call, and leaves it to the plain library."""
 
-    sees_all = True
-
     def __init__(self, *options: Any, **more: Any) -> None:
         super().__init__(*options, **more)
         # A line, its problem, and what is known of its calls but for their operands.
@@ -95,21 +91,23 @@ class Watching(Session):
     def run(self, function: str, attempt: Attempt, plain: Callable[[], Any]) -> Any:
         """The plain library's result."""
         rounds: list[None] = []
-        if isinstance(plain, functools.partial) and function.endswith(".cg"):
+        if function.endswith(".cg"):
             asked = plain.keywords.get("callback") or (lambda x: None)
-            plain = functools.partial(plain, callback=lambda x: (rounds.append(None), asked(x)))
+            plain.keywords["callback"] = lambda x: (rounds.append(None), asked(x))
         result, seconds = self._timed(plain)
         begin, key = time.perf_counter(), (line_of_script(), f"{function} {attempt.what}")
         if key not in self.noted:
-            with use(watch=False):  # the plan counts no use of the operands
-                plan = attempt.plan()
-            why = [] if plan else [f"left alone: {(attempt.obstacle or '?')[1]}"]
-            line = Line(*key, unchanged=[0] * len(attempt.operands), notes=why)
-            alone, problem = attempt._replace(plan=None, compute=None, operands=()), None
+            plan, (code, why) = None, attempt.obstacle or ("", "")
+            if code in ("", "no-device"):
+                with use(watch=False):  # the plan counts no use of the operands
+                    plan = attempt.plan()
+            line = Line(*key, unchanged=[0] * len(attempt.operands))
             if plan:  # elsewhere operands have no copies as on devices here
                 inputs = tuple(o.unkept() for o in plan.problem.inputs)
-                problem = replace(plan.problem, inputs=inputs)
-            self.noted[key] = line, problem, alone
+                plan = replace(plan.problem, inputs=inputs)
+            else:
+                line.notes.append(f"left alone: {why}")
+            self.noted[key] = line, plan, attempt._replace(plan=None, compute=None, operands=())
         line, *_ = self.noted[key]
         line.count, line.here = line.count + 1, line.here + seconds
         line.iterations += getattr(result, "n_iter_", len(rounds))
@@ -143,13 +141,13 @@ def advise(
         except (Exception, SystemExit) as error:
             ending = error
     rest = time.perf_counter() - begin - session.noting
-    rest -= sum(line.here for line, *_ in session.noted.values())
+    lines = sorted((line for line, *_ in session.noted.values()), key=lambda line: -line.here)
+    rest -= sum(line.here for line in lines)
     machine = Machine(constants, devices)
     for line, problem, attempt in session.noted.values():
         line.plain = line.there = line.here
         if problem is not None:
             _price(line, problem, attempt, machine, own=on is None)
-    lines = sorted((line for line, *_ in session.noted.values()), key=lambda line: -line.here)
     has_gpu = any(n != CPU and not info.get("is_host_cpu") for n, info in devices.items())
     # In a second run, which loads hetero for the first call, or never.
     loading = LOADING[has_gpu]
@@ -164,50 +162,42 @@ def advise(
 
 def _price(line: Line, problem: Problem, attempt: Attempt, machine: Machine, own: bool) -> None:
     """Fill in what a line's calls take on a machine; what was measured on it holds."""
-    each = round(line.iterations / line.count)
+    each, count = round(line.iterations / line.count), line.count
     for name in ("iterations", "maxiter"):  # as many as here, on average
         if each and hasattr(problem.options, name):
             problem = replace(problem, options=problem.options._replace(**{name: each}))
-    chosen = _best(problem, machine)
-    if chosen is None:
+    if not (priced := _priced(problem, machine)):
         return
-    by_host = None if own else _best(problem, machine, host=True)
-    if by_host is not None and attempt.is_plain(by_host):
-        line.plain = line.count * _seconds(by_host)
-    all_of_them = line.plain if attempt.is_plain(chosen) else line.count * _seconds(chosen)
-    elsewhere = _best(problem, machine, host=False)
+    chosen, host = priced[0], next((c for c in priced if c.device == CPU), None)
+    elsewhere = next((c for c in priced if c.device != CPU), None)
+    if host and not own and attempt.is_plain(host):
+        line.plain = count * host.seconds
+    every = line.plain if attempt.is_plain(chosen) else count * chosen.seconds
     large = [  # not one that is new in most calls
         i for i, n in enumerate(line.unchanged)
         if 2 * n > max(line.unchanged) and problem.inputs[i].nbytes >= 1 << 20
     ]  # fmt: skip
     if large and elsewhere and registry.operation(problem.operation).keeps(problem):
-        again = min(line.unchanged[i] for i in large)
-        names = tuple(name for name in machine.devices() if name != CPU)
-        inputs = [o._replace(copies=names * (i in large)) for i, o in enumerate(problem.inputs)]
-        there = _best(replace(problem, inputs=tuple(inputs)), machine)
-        moved = max(_seconds(elsewhere) - _seconds(chosen), 0.0)
-        together = (line.count - again) * _seconds(chosen) + again * _seconds(there) + moved
-        if there is not None and together < all_of_them:
-            chosen, all_of_them = there, together
+        again, names = min(line.unchanged[i] for i in large), {*machine.devices()} - {CPU}
+        inputs = [o._replace(copies=(*names,) * (i in large)) for i, o in enumerate(problem.inputs)]
+        there, *_ = _priced(replace(problem, inputs=tuple(inputs)), machine)
+        moved = max(elsewhere.seconds - chosen.seconds, 0.0)
+        together = (count - again) * chosen.seconds + again * there.seconds + moved
+        if together < every:
+            chosen, every = there, together
             size = sum(problem.inputs[i].nbytes for i in large) / 1e6
             line.notes.append(
                 f"operand {' and '.join(str(i + 1) for i in large)}, {size:.3g} MB, is unchanged "
-                f"in {again} of {line.count} calls: it stays there; hetero.keep promises so"
+                f"in {again} of {count} calls: it stays there; hetero.keep promises so"
             )
-    line.each, line.there = all_of_them / line.count, min(all_of_them, line.plain)
+    line.each, line.there = every / count, min(every, line.plain)
     line.way = f"{chosen.method} on {chosen.device}"
-    if chosen.device == CPU and elsewhere is not None:
-        there = _seconds(elsewhere) - copies_of(elsewhere)
-        text = f"{elsewhere.method} on {elsewhere.device} takes {readable(_seconds(elsewhere))} a "
-        text += f"call, {readable(there)} where the operands are there"
-        line.notes.append(text)
+    if chosen.device == CPU and elsewhere:
+        there = readable(elsewhere.seconds - copies_of(elsewhere))
+        text = f"{elsewhere.method} on {elsewhere.device} takes {readable(elsewhere.seconds)} a "
+        line.notes.append(f"{text}call, {there} where the operands are there")
 
 
-def _best(problem: Problem, machine: Machine, host: bool | None = None) -> Candidate | None:
-    """The fastest priced candidate; of the CPU's alone, or of devices' alone, where asked so."""
-    priced = (c for c in machine.plan(problem).candidates if c.reason is None and c.seconds)
-    return next((c for c in priced if host is None or host == (c.device == CPU)), None)
-
-
-def _seconds(candidate: Candidate | None) -> float:
-    return float("inf") if candidate is None else candidate.seconds or 0.0
+def _priced(problem: Problem, machine: Machine) -> list[Candidate]:
+    """The candidates with a price, the fastest one first."""
+    return [c for c in machine.plan(problem).candidates if c.reason is None and c.seconds]

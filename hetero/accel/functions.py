@@ -1,16 +1,20 @@
-"""Functions of SciPy and scikit-learn: which of their calls hetero can do."""
+"""Which calls of which functions hetero can do: SciPy's and scikit-learn's, and the table of all.
+
+A recogniser gets ``looks(seconds)``, whether a call that takes as long is looked at, and what the
+function was given. It gives an `Attempt`, or None where the call is no matter of hetero's.
+"""
 
 from __future__ import annotations
 
 import functools
+import math
 import numbers
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from hetero.accel.notes import shapes
-from hetero.accel.patching import standin
-from hetero.accel.session import Attempt, Session, planned, wrapped
+from hetero.accel import products
+from hetero.accel.session import Attempt, shapes, wrapped
 from hetero.imports import load
 
 # Seconds of SciPy's convolutions: for each product of the sum, for each result by transforms.
@@ -22,27 +26,14 @@ _ITERATIONS = 50  # of a solve or of a start of k-means, to guess how long it ta
 _SEEDING = 15  # of these take as long as scikit-learn's k-means++
 _ENTRY, _UNKNOWN = 1.5e-9, 1e-8  # seconds of an iteration for each entry of A, each unknown
 _DISTANCE, _COORDINATE = 1e-9, 5e-11  # seconds of a distance, and for each of its coordinates
-
-
-def replaced(session: Session, name: str, original: Any) -> Any:
-    """What stands in the place of a function, or of `KMeans.fit`."""
-    function = name.rpartition(".")[2]
-    if function == "fit":
-        return wrapped(session, name, original, functools.partial(_fit, original))
-    if function == "cg":
-        return standin(original, wrapped(session, name, original, _cg))
-    parameters = load("inspect").signature(original).parameters.values()
-    defaults = {p.name: p.default for p in parameters}
-    by_place = [p.name for p in parameters if p.kind != p.KEYWORD_ONLY]
-    recognise = functools.partial(_convolution, name, (defaults, by_place))
-    return standin(original, wrapped(session, name, original, recognise, _SMALL))
+Looks = Callable[[float], bool]
 
 
 # -- Convolutions ----------------------------------------------------------------------------------
 
 
 def _convolution(
-    name: str, parameters: Any, looks: Callable[[float], bool], *args: Any, **options: Any
+    name: str, parameters: Any, looks: Looks, *args: Any, **options: Any
 ) -> Attempt | None:
     """Those of `scipy.signal` and `scipy.ndimage`; ``parameters``: with defaults, by place."""
     defaults, by_place = parameters
@@ -50,28 +41,22 @@ def _convolution(
     given, (package, _, function) = {**defaults, **placed, **options}, name.rpartition(".")
     if len(args) > len(placed) or placed.keys() & options or len(given) > len(defaults):
         return None  # a wrong call
-    image, kernel, *_ = given.values()
-    outer = given.get("fillvalue", given.get("cval", 0))
-    if not type(image) is type(kernel) is sys.modules["numpy"].ndarray:
-        return None
-    kinds, ranks = (image.dtype, kernel.dtype), (image.ndim, kernel.ndim)
-    if ranks != (2, 2) or not {x.char for x in kinds} <= {"f", "d"}:
-        return None
-    if not isinstance(outer, numbers.Real):
+    (image, kernel, *_), ndarray = given.values(), sys.modules["numpy"].ndarray
+    outer, mode = given.get("fillvalue", given.get("cval", 0)), given["mode"]
+    planes = (type(x) is ndarray and x.ndim == 2 and x.dtype.char in "fd" for x in (image, kernel))
+    if not all(planes) or not isinstance(outer, numbers.Real):
         return None
     is_sum, is_ndimage = function.endswith("2d"), package == "scipy.ndimage"
     seconds = image.size * kernel.size * (_FILTERED if is_ndimage else _PRODUCT)
+    sides = [*zip(image.shape, kernel.shape, strict=True)]
     if not (is_sum or is_ndimage):
         if min(image.size, kernel.size) < 2:  # a factor, which SciPy multiplies by
             return None
-        both = [n + m for n, m in zip(image.shape, kernel.shape, strict=True)]
-        by_transforms = both[0] * both[1] * _TRANSFORMED
+        by_transforms = math.prod(n + m for n, m in sides) * _TRANSFORMED
         seconds = min(seconds, by_transforms) if function == "convolve" else by_transforms
     if not looks(seconds):
         return None
-    mode, flipped = given["mode"], function.startswith("correlate")
-    what = f"{shapes((image, kernel))} {mode}"
-    sides = zip(image.shape, kernel.shape, strict=True)
+    flipped = function.startswith("correlate")
     is_larger, is_even = any(n < m for n, m in sides), not all(n % 2 for n in kernel.shape)
     obstacle = None
     if is_ndimage and not (
@@ -79,22 +64,20 @@ def _convolution(
         and mode in _BOUNDARIES
     ):  # fmt: skip
         obstacle = "option", f"output=, origin=, axes= or mode={mode!r} is given"
-    elif is_ndimage and not kinds[0].char == kinds[1].char == "d":
+    elif is_ndimage and not image.dtype.char == kernel.dtype.char == "d":
         obstacle = "dtype", "float32, which ndimage sums in float64"
     elif given.get("axes") is not None or given.get("method") not in _METHODS:
         obstacle = "option", f"{'axes' if 'axes' in given else 'method'}= is given"
-    elif not is_sum and kinds[0] != kinds[1]:  # the narrower one's transform is rounded to it
-        obstacle = "dtype", f"{kinds[0]} and {kinds[1]} together"
+    elif not is_sum and image.dtype != kernel.dtype:  # the narrower one's transform is rounded
+        obstacle = "dtype", f"{image.dtype} and {kernel.dtype} together"
     elif is_even and (is_ndimage or (flipped and mode == "same")):
         obstacle = "option", "a filter of even size has another centre"
     elif is_larger and (not is_sum or (flipped and mode == "valid")):  # the sum would be long
         obstacle = "option", "the second one is the larger one"
-    if obstacle is not None:
-        return Attempt(what, seconds, obstacle)
     operands = image, kernel[::-1, ::-1] if flipped else kernel
     options = {"mode": mode}
     if is_ndimage:
-        options = {"mode": "same", "boundary": _BOUNDARIES[mode], "fillvalue": outer}
+        options = {"mode": "same", "boundary": _BOUNDARIES.get(mode), "fillvalue": outer}
     elif is_sum:
         options |= {"boundary": given["boundary"], "fillvalue": outer}
     exact = function not in ("fftconvolve", "oaconvolve")  # which SciPy's own are not
@@ -111,15 +94,21 @@ def _convolution(
         with numpy.errstate(all="ignore"):
             return result if numpy.isfinite(result.sum()) else None
 
-    plan = functools.partial(planned, "convolve2d", *operands, **options)
-    return Attempt(what, seconds, None, plan, (*own, "scipy"), compute, operands)
+    plan = functools.partial(_planned, "convolve2d", *operands, **options)
+    what = f"{shapes(image, kernel)} {mode}"
+    return Attempt(what, seconds, obstacle, plan, (*own, "scipy"), compute, operands)
+
+
+def _planned(operation: str, *operands: Any, **options: Any) -> Any:
+    """The plan of an operation's call."""
+    return load("hetero.ops").plan(operation, *operands, **options)
 
 
 # -- Solves ----------------------------------------------------------------------------------------
 
 
 def _cg(
-    looks: Callable[[float], bool],
+    looks: Looks,
     A: Any,
     b: Any,
     x0: Any = None,
@@ -137,7 +126,7 @@ def _cg(
     seconds = _ITERATIONS * (entries * _ENTRY + b.size * _UNKNOWN)
     if not looks(seconds) or len(A.shape) != 2 or A.shape[0] != A.shape[1] or b.ndim != 1:
         return None
-    what = f"{shapes((A, b))}, {entries} entries"
+    what = f"{shapes(A, b)}, {entries} entries"
     obstacle = None
     if callback is not None:
         obstacle = "option", "a callback sees each iterate"
@@ -149,8 +138,6 @@ def _cg(
         obstacle = "option", "M is a function"
     elif not (rtol > 0 or atol > 0):
         obstacle = "option", "no residual meets a tolerance of 0"
-    if obstacle is not None:
-        return Attempt(what, seconds, obstacle)
     limit = 10 * b.size if maxiter is None else maxiter
 
     def compute(plan: Any) -> Any:
@@ -164,17 +151,12 @@ def _cg(
 
     options = {"x0": x0, "rtol": rtol, "atol": atol, "maxiter": maxiter, "M": M}
     own = "scipy", "operator", "blas"
-    plan = functools.partial(planned, "cg", A, b, **options)
-    return Attempt(what, seconds, None, plan, own, compute, iterates=True)
+    plan = functools.partial(_planned, "cg", A, b, **options)
+    return Attempt(what, seconds, obstacle, plan, own, compute, iterates=True)
 
 
 def _fit(
-    fit: Callable[..., Any],
-    looks: Callable[[float], bool],
-    self: Any,
-    X: Any,
-    y: Any = None,
-    sample_weight: Any = None,
+    looks: Looks, self: Any, X: Any, y: Any = None, sample_weight: Any = None
 ) -> Attempt | None:
     rows, columns = X.shape
     if not type(rows) is type(columns) is int:  # of an array that computes its own later
@@ -199,8 +181,6 @@ def _fit(
         obstacle = "dtype", f"X is of {X.dtype}"
     elif callable(init) or self.verbose or self.algorithm != "lloyd" or not self.copy_x:
         obstacle = "option", "init is a function, or verbose, algorithm or copy_x is given"
-    if obstacle is not None:
-        return Attempt(what, seconds, obstacle)
     options = {"init": init, "n_init": starts, "max_iter": self.max_iter, "tol": self.tol}
 
     def compute(plan: Any) -> Any:
@@ -208,22 +188,53 @@ def _fit(
             self.n_clusters, random_state=self.random_state, **options
         )
         fitted.fit(X, sample_weight=sample_weight)
-        _fit_few(fit, self, columns)
+        _fit_few(self, columns)
         for result in ("cluster_centers_", "labels_", "inertia_", "n_iter_"):
             setattr(self, result, getattr(fitted, result))
         return self
 
-    plan = functools.partial(planned, "kmeans", X, self.n_clusters, **options)
-    return Attempt(what, seconds, None, plan, (), compute, iterates=True)
+    plan = functools.partial(_planned, "kmeans", X, self.n_clusters, **options)
+    return Attempt(what, seconds, obstacle, plan, (), compute, iterates=True)
 
 
-def _fit_few(fit: Callable[..., Any], estimator: Any, columns: int) -> None:
+def _fit_few(estimator: Any, columns: int) -> None:
     """Fit an estimator to as many rows as it has clusters: so scikit-learn refuses and warns of
     parameters, and makes what a fitted estimator has besides its results."""
     numpy, init, random_state = sys.modules["numpy"], estimator.init, estimator.random_state
     rows = numpy.outer(numpy.arange(estimator.n_clusters), numpy.ones(columns))
     try:
         estimator.init, estimator.random_state = init if isinstance(init, str) else rows, 0
-        fit(estimator, rows)
+        estimator.fit(rows)  # which is scikit-learn's within a call of hetero's
     finally:
         estimator.init, estimator.random_state = init, random_state
+
+
+# -- The table -------------------------------------------------------------------------------------
+
+
+def _caught(recognise: Callable[..., Any], least: int = 0, at: int = 0) -> Callable[..., Any]:
+    return functools.partial(wrapped, recognise, at, least)
+
+
+def _caught_convolution(installed: Any, name: str, original: Any) -> Any:
+    parameters = load("inspect").signature(original).parameters.values()
+    defaults = {p.name: p.default for p in parameters}
+    by_place = [p.name for p in parameters if p.kind != p.KEYWORD_ONLY]
+    recognise = functools.partial(_convolution, name, (defaults, by_place))
+    return wrapped(recognise, 0, _SMALL, installed, name, original)
+
+
+# Module -> its name -> what stands in its place: a function of the `Installed`, the full name and
+# the original.
+_SIGNAL = "convolve2d", "correlate2d", "fftconvolve", "oaconvolve", "convolve"
+CALLS: dict[str, dict[str, Callable[[Any, str, Any], Any]]] = {
+    "numpy": {
+        "matmul": products.gated,
+        "dot": products.caught_dot,
+        "einsum": _caught(products.einsum, products.VECTORS, at=1),
+    },
+    "scipy.signal": dict.fromkeys(_SIGNAL, _caught_convolution),
+    "scipy.ndimage": dict.fromkeys(("convolve", "correlate"), _caught_convolution),
+    "scipy.sparse.linalg": {"cg": _caught(_cg)},
+    "sklearn.cluster": {"KMeans.fit": _caught(_fit)},
+}

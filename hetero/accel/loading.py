@@ -25,7 +25,6 @@ from hetero.times import readable
 LOADING, SAVED = {False: 0.5, True: 1.0}, {False: 0.6, True: 0.9}
 GAIN = 2.0  # times what loading takes, that calls must save
 _LOSS = 0.03  # of a script's time, which loading may take where nothing is known of its end
-_GUESSED = 4.0  # times: so much shorter than guessed a call may be
 _KEPT, _MOST = 1.0, 64  # seconds of calls from which a run is kept; runs, the newest ones
 _NODES, _OPENCLS = ("/dev/nvidia[0-9]*", "/dev/dxg"), "/dev/dri/renderD*"
 
@@ -59,14 +58,13 @@ class Loading:
         pace[:] = pace[0] + seconds, pace[1] + guess
         self.spent += seconds
 
-    def pays(self, function: str, guess: float) -> bool:
-        """Whether hetero is there, or is worth loading now for a call of this function."""
+    def pays(self) -> bool:
+        """Whether hetero is there, or is worth loading now."""
         if self.is_loaded or is_there():
             return True
         if self.enough is None:
-            self.enough = self._look()
-        sure = min(guess, self.expected(function, guess)) / _GUESSED
-        return self.spent + sure >= self.enough and time.perf_counter() + sure >= self._due
+            self._look()
+        return self.spent >= self.enough and time.perf_counter() >= self._due
 
     def load(self) -> None:
         """Load hetero; the calling thread waits: in another one, BLAS and both lose more time."""
@@ -75,14 +73,14 @@ class Loading:
         load("hetero.ops.functions")
         load("hetero.profile.inventory").devices()
 
-    def _look(self) -> float:
-        """Seconds of calls that are enough, by what is here and what the last run took."""
+    def _look(self) -> None:
+        """Find out what is enough, by what is here and what the last run took."""
         with_device = has_device()
         loading, self._saved = LOADING[with_device], SAVED[with_device]
-        enough, self._due = GAIN * loading / self._saved, self._began + loading / _LOSS
+        self.enough, self._due = GAIN * loading / self._saved, self._began + loading / _LOSS
         file = getattr(sys.modules["__main__"], "__file__", None)
         if not (file and os.path.isfile(file)):  # a notebook, or the standard input
-            return enough
+            return
         script = repr((file, sys.argv[1:], with_device, _changes())).encode()
         self._name = load("hashlib").blake2b(script, digest_size=16).hexdigest()
         atexit.register(self._keep, os.getpid())
@@ -90,8 +88,7 @@ class Loading:
         # With a small weight, so that what is measured in this run overrules it.
         self._pace = {name: [1e-9 * of_guess, 1e-9] for name, of_guess in pace.items()}
         if spent * self._saved >= GAIN * loading:
-            enough = self._due = 0.0
-        return enough
+            self.enough = self._due = 0.0
 
     def _keep(self, process: int) -> None:
         """Keep what the calls took, for the next run, at the end of the process."""
@@ -120,8 +117,8 @@ def _runs() -> dict[str, tuple[float, float, dict[str, float]]]:
     """What is kept: the script and its arguments -> seconds of calls, part of them that is saved,
     and of each function the seconds measured for one that is guessed; the newest last."""
     paths = load("hetero.paths")
-    is_there = os.path.isdir(paths.cache_directory() / "accel")
-    content = paths.cached("accel", "runs") if is_there else None
+    is_kept = os.path.isdir(paths.cache_directory() / "accel")  # no folder is made to look
+    content = paths.cached("accel", "runs") if is_kept else None
     return load("json").loads(content or "{}")  # type: ignore[no-any-return]
 
 

@@ -6,51 +6,52 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import logging
 import os
 import string
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
 from hetero import tables
-from hetero.accel.gate import OFF, Gate
+from hetero.accel.gate import Gate
 from hetero.accel.loading import has_device
-from hetero.accel.notes import shapes
-from hetero.accel.patching import standin
-from hetero.accel.session import Attempt, Session
+from hetero.accel.session import LEAST, Attempt, Session, shapes, wrapped
 from hetero.imports import load
 
+log = logging.getLogger("hetero")
 # Multiplications from which a product of matrices, or with a vector, is looked at: 256 cubed and
 # 1024 squared, which NumPy makes in 0.1 to 1 ms.
 MATRICES, VECTORS = 1 << 24, 1 << 20
+_DOT = 1 << 26  # product of the operands' sizes, from which `numpy.dot` may have as many
 # Multiplications a second, about.
 _RATES = {"matrices": 2e10 * (os.cpu_count() or 1), "vectors": 2e9, "einsum": 1e9}
-_OWN = ("blas",)  # the method that is NumPy's
 _settled = tables.new_table()  # kinds of products that are NumPy's -> guessed seconds
 
 
-def replaced(session: Session, name: str, original: Any) -> Any:
-    """What stands in the place of `numpy.dot` or `numpy.einsum`."""
-    if name == "numpy.einsum":
-        return standin(original, einsum(session, original))
-    return standin(original, dot(session, original)) if gains(session) else original
+def gated(installed: Any, name: str, original: Any) -> Any:
+    """`numpy.matmul` as it is: until the end of ``installed`` its loops offer large products."""
+    session = installed.session
+    if gains(session):
+        _settled.clear()
+        try:
+            gate, least = gates(), (1, 1) if session.eager else (MATRICES, VECTORS)
+        except (NotImplementedError, AttributeError, ValueError) as error:
+            log.warning("A @ B is left as it is: %s", error)
+        else:
+            gate.set(functools.partial(_take, session), *least)
+            installed.ends.callback(gate.restore)
+    return original
 
 
-@contextlib.contextmanager
-def caught_loops(session: Session) -> Iterator[None]:
-    """A block in which NumPy's loops offer large products; `Unknown` where its loops are not."""
-    _settled.clear()
-    gate = gates()
-    gate.take = functools.partial(_take, session)
-    gate.limit(*((1, 1) if session.eager else (MATRICES, VECTORS)))
-    gate.set()
-    yield
-    gate.limit(OFF, OFF)
-    gate.restore()
+def caught_dot(installed: Any, name: str, original: Any) -> Any:
+    """What stands in the place of `numpy.dot`."""
+    if not gains(installed.session):
+        return original
+    return wrapped(_dot, 0, _DOT, installed, name, original)
 
 
 def gains(session: Session) -> bool:
@@ -58,23 +59,20 @@ def gains(session: Session) -> bool:
     return session.recording or has_device()
 
 
-@functools.cache
-def gates() -> Gate:
-    """The process's gates, which stay: threads may be on their way through."""
-    return Gate(lambda *call: False)
+gates = functools.cache(Gate)  # which stay: threads may be on their way through
 
 
 def _take(
     session: Session, dtype: str, pointers: Any, extents: Any, strides: Any, loop: Any
 ) -> bool:
     kind = dtype, extents, strides
-    if session.is_inside():
+    if not session.looks(LEAST):
         return False
-    if (guess := _settled.get(kind)) is not None:
+    if not session.recording and (guess := _settled.get(kind)) is not None:
         session.loading.spent += session.loading.expected("numpy.matmul", guess)
         return False
     guess = prod(extents) / _RATES["vectors" if 1 in extents[1::2] else "matrices"]
-    if session.waits("numpy.matmul", guess):
+    if session.waits():
         session.by_library("numpy.matmul", guess, loop)
         return True
 
@@ -82,12 +80,11 @@ def _take(
         now, made = tables.generation(), numpys.plan()
         is_plain = numpys.is_plain(made.chosen) and not made.kept and not _is_placed()
         if is_plain and not load("hetero.pricing.pricing").copies_pay(made):
-            tables.remember(_settled, kind, numpys.seconds, now)
+            tables.remember(_settled, kind, guess, now)
         return made
 
     numpys = attempted(*_views(dtype, pointers, extents, strides))
-    attempt = numpys if session.sees_all else numpys._replace(plan=plan)
-    session.run("numpy.matmul", attempt, loop)
+    session.run("numpy.matmul", numpys._replace(plan=plan), loop)
     return True
 
 
@@ -113,24 +110,23 @@ def attempted(A: Any, B: Any, C: Any = None) -> Attempt:
     obstacle = None
     if not has_device() and not _is_placed():
         obstacle = "no-device", "measured HERE by NumPy's BLAS; there is no GPU"
-    plan = functools.partial(_plan, A, B, C)
+
+    def plan() -> Any:
+        """The plan here, which counts the call: operands that come again may get copies."""
+        arrays, planner = load("hetero.arrays"), load("hetero.calling.planner")
+        inputs = arrays.describe_used(A), arrays.describe_used(B, A)
+        target = None if C is None else arrays.describe(C)
+        problem = load("hetero.ops.products.operands").build("matmul", *inputs, target)
+        return planner.plan(problem, *planner.placement(None, None))
+
     compute = functools.partial(_computed, A, B, C)
-    return Attempt(shapes((A, B)), seconds, obstacle, plan, _OWN, compute, (A, B), again=True)
+    return Attempt(shapes(A, B), seconds, obstacle, plan, ("blas",), compute, (A, B))
 
 
 def _is_placed() -> bool:
     """Whether the call stands in a block of `hetero.use`."""
     settings = sys.modules.get("hetero.settings")
     return settings is not None and settings.forced.get() is not None
-
-
-def _plan(A: Any, B: Any, C: Any) -> Any:
-    """The plan here, which counts the call: operands that come again may get copies."""
-    arrays, planner = load("hetero.arrays"), load("hetero.calling.planner")
-    inputs = arrays.describe_used(A), arrays.describe_used(B, A)
-    target = None if C is None else arrays.describe(C)
-    problem = load("hetero.ops.products.operands").build("matmul", *inputs, target)
-    return planner.plan(problem, *planner.placement(None, None))
 
 
 def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
@@ -164,89 +160,61 @@ def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
 # -- Functions of NumPy's that call BLAS without a loop --------------------------------------------
 
 
-def einsum(session: Session, original: Any) -> Any:
-    """The code of ``original``, `numpy.einsum`, of two arrays and without options."""
-    ndarray, least = sys.modules["numpy"].ndarray, 1 if session.eager else VECTORS
-
-    def einsum(*operands: Any, **options: Any) -> Any:
-        if len(operands) == 3 and not options:
-            subscripts, A, B = operands
-            if type(A) is ndarray is type(B) and A.size * B.size >= least:
-                attempt = _einsum(session, subscripts, A, B)
-                if attempt is not None:
-                    plain = functools.partial(original, *operands)
-                    return session.run("numpy.einsum", attempt, plain)
-        return original(*operands, **options)
-
-    return einsum
-
-
-def dot(session: Session, original: Any) -> Any:
-    """The code of ``original``, `numpy.dot`."""
-    ndarray, least = sys.modules["numpy"].ndarray, 1 if session.eager else VECTORS // 64
-
-    @functools.wraps(original)
-    def dot(a: Any = original, b: Any = original, *more: Any, **options: Any) -> Any:
-        if more or options or b is original:  # which says what it misses
-            return original(*(x for x in (a, b) if x is not original), *more, **options)
-        if type(a) is ndarray and a.size >= least and type(b) is ndarray:
-            attempt = _dot(session, a, b)
-            if attempt is not None:  # a lambda would make each small call slower
-                return session.run("numpy.dot", attempt, functools.partial(original, a, b))
-        return original(a, b)
-
-    return dot
-
-
-def _dot(session: Session, a: Any, b: Any) -> Attempt | None:
-    """The attempt of a large product of floats; None for any other."""
-    if a.dtype.char not in "fd" or a.dtype != b.dtype or session.is_inside():
+def _dot(looks: Callable[[float], bool], *operands: Any, **options: Any) -> Attempt | None:
+    """`numpy.dot` of floats, which calls BLAS."""
+    ndarray = sys.modules["numpy"].ndarray
+    if options or len(operands) != 2 or not all(type(x) is ndarray for x in operands):
         return None
-    ranks = a.ndim, b.ndim
-    if ranks not in ((2, 2), (2, 1), (1, 2)) or a.shape[-1] != b.shape[0]:
+    (a, b), ranks = operands, tuple(x.ndim for x in operands)
+    if a.dtype.char not in "fd" or a.dtype != b.dtype or ranks not in ((2, 2), (2, 1), (1, 2)):
         return None
-    work = a.size * b.size // b.shape[0]
-    if work < (MATRICES if ranks == (2, 2) else VECTORS) and not session.eager:
+    if a.shape[-1] != b.shape[0] or not b.size:
         return None
-    return attempted(a, b)
+    is_large = a.size * b.size // b.shape[0] >= (MATRICES if ranks == (2, 2) else VECTORS)
+    return attempted(a, b) if looks(LEAST * is_large) else None
 
 
-def _einsum(session: Session, subscripts: Any, A: Any, B: Any) -> Attempt | None:
-    """The attempt of a product of two arrays, which `numpy.einsum` computes without BLAS."""
-    if A.dtype != B.dtype or A.dtype.char not in "fd" or type(subscripts) is not str:
+def einsum(looks: Callable[[float], bool], *operands: Any, **options: Any) -> Attempt | None:
+    """`numpy.einsum` of two arrays of floats that is a product, but is computed without BLAS."""
+    if len(operands) != 3 or options:
+        return None
+    (subscripts, A, B), ndarray = operands, sys.modules["numpy"].ndarray
+    if not (type(subscripts) is str and type(A) is ndarray is type(B)):
         return None
     first, second, summed, result = _parsed(subscripts) or ("", "", "", "")
-    if not summed or len(first) != A.ndim or len(second) != B.ndim:
+    if not summed or (len(first), len(second)) != (A.ndim, B.ndim):
         return None
-    extents = [(A.shape[first.index(x)], B.shape[second.index(x)]) for x in summed]
-    k = prod(n for n, _ in extents)
-    if k == 0 or any(n != other for n, other in extents):
+    extents = {x: B.shape[second.index(x)] for x in summed}
+    k = prod(extents.values())
+    if A.dtype != B.dtype or A.dtype.char not in "fd" or k == 0:
         return None
-    if not session.looks(seconds := A.size * B.size / k / _RATES["einsum"]):
+    if any(A.shape[first.index(x)] != n for x, n in extents.items()):
+        return None
+    if not looks(seconds := A.size * B.size / k / _RATES["einsum"]):
         return None
     free = [x for x in first if x not in summed], [x for x in second if x not in summed]
     a = A.transpose([first.index(x) for x in (*free[0], *summed)]).reshape(-1, k)
     b = B.transpose([second.index(x) for x in (*summed, *free[1])]).reshape(k, -1)
-    order = [result.index(x) for x in free[0] + free[1]]
+    made = attempted(a, b)
 
     def compute(plan: Any) -> Any:
         numpy = sys.modules["numpy"]
         with numpy.errstate(all="ignore"):  # as NumPy's loop
             is_blas = plan.chosen.device == "cpu"
-            made = a @ b if is_blas else _computed(a, b, None, plan)
-            if made is None or (is_blas and not numpy.isfinite(made).all()):
+            product = a @ b if is_blas else made.compute(plan)
+            if product is None or (is_blas and not numpy.isfinite(product).all()):
                 return None
         # NumPy's iterator lays out the result by the operands' strides.
         axes = result + "".join(sorted(summed))
         placed = [[letters.find(x) for x in axes] for letters in (first, second, result)]
         flags = [["readonly"], ["readonly"], ["readwrite", "allocate"]]
         laid = numpy.nditer([A, B, None], ["reduce_ok"], flags, op_axes=placed).operands[2]
-        ordered = laid.transpose(order)
-        ordered[...] = made.reshape(ordered.shape)
+        ordered = laid.transpose([result.index(x) for x in free[0] + free[1]])
+        ordered[...] = product.reshape(ordered.shape)
         return laid if result else laid[()]
 
-    plan = functools.partial(_plan, a, b, None)
-    return Attempt(f"{subscripts} {shapes((A, B))}", seconds, None, plan, (), compute, (a, b))
+    what = f"{subscripts} {shapes(A, B)}"
+    return Attempt(what, seconds, None, made.plan, (), compute, made.operands)
 
 
 @functools.lru_cache(256)

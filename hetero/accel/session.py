@@ -14,12 +14,12 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hetero.accel.loading import Loading
-from hetero.accel.notes import Book, Note, line_of_script, row_of
-from hetero.accel.patching import unseen
+from hetero.accel.patching import Standin, unseen
 from hetero.imports import load
 from hetero.times import readable
 
@@ -31,13 +31,27 @@ LEAST = 1e-3
 MEASURED, SAMPLES = 0.1, 2
 _MARGIN = 1.05  # times the plain library's time, from which a call is left to it
 _PATIENCE = 3  # failures in a row, after which hetero leaves calls of that size alone
-_NOT_SCIPYS = "NaN, infinity or no convergence, which is the plain library's to report"
+_NOT_FINITE = "not-finite", "NaN, infinity or no convergence, which the plain library reports"
 # Packages that hetero computes with. `bdb` is none: it raises what ends a debugger's session.
 _COMPUTING = (sys.stdlib_module_names - {"bdb"}) | {
     *("hetero", "kernels", "calibration", "numpy", "scipy", "sklearn", "numba", "llvmlite"),
     *("joblib", "threadpoolctl", "cuda", "pycuda", "pytools", "nvmath", "cupy", "torch", "cv2"),
     *("pyopencl", "cupy_backends"),
 }
+_LIBRARIES = ("numpy", "scipy", "sklearn", "skimage", "hetero")  # no lines of a script
+# Reason -> what a script, or its user, can change to gain more; nothing for others: docs/accel.md.
+ADVICE = {
+    "would-take": "leave --dry-run out",
+    "start": "run the script again, which has hetero at once where such calls took long enough",
+    "first": "make calls of the same size again: the first two of each are measured as they are",
+    "no-device": "take a machine with a GPU; `hetero advise` says what one would do",
+    "copies": "use operands again without writing to them, so that copies stay on the device",
+    "dtype": "give arrays of float32 or float64",
+    "type": "give plain NumPy arrays, and no class of your own",
+    "option": "leave the option out",
+}
+_MOST = 4096  # rows of a table; the oldest is given up
+_HEAD = ("line", "call", "calls", "time", "saved", "reason")
 
 
 class Attempt(NamedTuple):
@@ -51,7 +65,6 @@ class Attempt(NamedTuple):
     # The result by a plan; None where that must be the plain library's.
     compute: Callable[[Any], Any] = lambda plan: None
     operands: tuple[Any, ...] = ()  # those that may stay on a device
-    again: bool = False  # whether calls before count: what is known of operands decides
     # Its work is known only when it is done: prices are for another number of iterations.
     iterates: bool = False
 
@@ -60,9 +73,69 @@ class Attempt(NamedTuple):
         return candidate.device == "cpu" and candidate.method in self.own
 
 
+class Note(NamedTuple):
+    """One call."""
+
+    function: str  # its name, such as "scipy.signal.fftconvolve"
+    what: str  # shapes and dtypes
+    line: str  # "script.py:12"
+    code: str  # the reason
+    text: str  # with its figures
+    seconds: float  # measured
+    saved: float = 0.0  # of what such a call takes without hetero, where that is known
+
+    def __str__(self) -> str:
+        return f"{self.line}: {self.function} {self.what}: {self.code}: {self.text}"
+
+
+class Book:
+    """All notes of an installation, summed by line, call and reason."""
+
+    def __init__(self) -> None:
+        self.last: Note | None = None
+        self.calls: Counter[str] = Counter()  # by reason, also of rows that were given up
+        self._rows: dict[tuple[str, ...], list[Any]] = {}  # calls, seconds, saved, text
+        self._saved, self._began = 0.0, time.perf_counter()
+
+    def add(self, note: Note) -> bool:
+        """Count a call; whether it is the first of its line, call and reason."""
+        key = note.line, f"{note.function} {note.what}", note.code
+        row = _row_of(self._rows, key, lambda: [0, 0.0, 0.0, ""])
+        row[:] = row[0] + 1, row[1] + note.seconds, row[2] + note.saved, note.text
+        self.calls[note.code] += 1
+        self._saved += note.saved
+        self.last = note
+        return row[0] == 1
+
+    def table(self) -> list[list[str]]:
+        """Rows with the columns of the head, those that took most time first."""
+        rows = []
+        for key, row in sorted([*self._rows.items()], key=lambda item: -item[1][1]):
+            (line, call, code), (calls, seconds, saved, text) = key, row
+            gain = readable(saved) if saved else "not known" * (code == "taken")
+            rows.append([line, call, str(calls), readable(seconds), gain, f"{code}: {text}"])
+        return rows
+
+    def sums(self) -> list[str]:
+        """What it comes to, and what to change to gain more, in sentences."""
+        taken, whole = self.calls["taken"], readable(time.perf_counter() - self._began)
+        left = self.calls.total() - taken
+        found = f"{calls_in_words(taken)} taken, {left} left alone, in {whole}"
+        if self._saved:
+            about = f"about {readable(abs(self._saved))} {'lost' if self._saved < 0 else 'saved'}"
+            found += f"; {about}, by the least time of such a call without hetero"
+        more = [(code, calls_in_words(self.calls[code])) for code in ADVICE if self.calls[code]]
+        return [found, *(f"{code}, {n}: to gain more, {ADVICE[code]}" for code, n in more)]
+
+    def __str__(self) -> str:
+        cells = ([cell.replace("|", "/") for cell in row] for row in (_HEAD, *self.table()))
+        table = [f"| {' | '.join(row)} |" for row in cells]
+        return load("hetero.terminal").aligned("\n".join([*table, *self.sums()]))
+
+
 class _Known:
-    """Of one function and size: the least seconds by the plain library and by hetero, the number
-    of calls that each did, and why hetero does no more."""
+    """Of one function and size: the least seconds by the plain library and by hetero, and the
+    number of calls that each did; failures in a row, and what is done about them."""
 
     def __init__(self) -> None:
         self.plain = self.taken = math.inf
@@ -78,8 +151,6 @@ class Session:
     about.
     """
 
-    sees_all = False  # also products that are settled
-
     def __init__(self, verbose: bool = False, dry: bool = False, recording: bool = False) -> None:
         self._known: dict[str, _Known] = {}
         self.book = Book()
@@ -90,20 +161,14 @@ class Session:
         self._thread = threading.local()
 
     def looks(self, seconds: float) -> bool:
-        """Whether a call is to be looked at that is expected to take this long."""
-        return seconds >= self.least and not self.is_inside()
+        """Whether a call is to be looked at that is expected to take this long: none within a call
+        of hetero's, what that calls is the plain library's; and none after `uninstall`."""
+        return seconds >= self.least and not getattr(self._thread, "inside", False)
 
-    def is_inside(self) -> bool:
-        """Whether this thread is in a call of hetero's: what that calls is the plain library's.
-
-        After `uninstall` every call is.
-        """
-        return self.least == math.inf or getattr(self._thread, "inside", False)
-
-    def waits(self, function: str, guess: float) -> bool:
-        """Whether the plain library computes a call of about ``guess`` seconds, and nothing else is
-        asked: loading hetero does not pay, and nobody reads notes. The call is counted."""
-        if self.recording or self.loading.pays(function, guess):
+    def waits(self) -> bool:
+        """Whether the plain library computes a call, and nothing else is asked: loading hetero does
+        not pay, and nobody reads notes. The call is counted."""
+        if self.recording or self.loading.pays():
             return False
         self.book.calls["start"] += 1
         return True
@@ -111,28 +176,26 @@ class Session:
     @unseen
     def run(self, function: str, attempt: Attempt, plain: Callable[[], Any]) -> Any:
         """The result of a call, by whoever computes it."""
-        known, plan = row_of(self._known, f"{function} {attempt.what}", _Known), None
-        loading, guess, saved = self.loading, attempt.seconds, 0.0
-        if attempt.obstacle is None and self.waits(function, guess):
+        known, guess = _row_of(self._known, f"{function} {attempt.what}", _Known), attempt.seconds
+        if attempt.obstacle is None and self.waits():
             return self.by_library(function, guess, plain, known)[0]
+        loading, plan, result, saved = self.loading, None, None, 0.0
         code, text = attempt.obstacle or known.obstacle or ("", "")
+        if not (code or loading.pays()):
+            code, text = "start", str(loading)
         if not code:
             expected = known.plain if known.samples else loading.expected(function, guess)
             try:
-                if loading.pays(function, guess):
-                    if not loading.is_loaded:
-                        self._timed(loading.load)
-                    with _on_host():
-                        plan, _ = self._timed(attempt.plan)
-                        code, text = self._verdict(plan, attempt, known, expected)
-                        if code == "taken":
-                            result, seconds = self._timed(lambda: attempt.compute(plan))
-                            if result is None:
-                                code, text = "not-finite", _NOT_SCIPYS
-                else:
-                    code, text = "start", str(loading)
+                if not loading.is_loaded:
+                    self._timed(loading.load)
+                with _on_host():
+                    plan, _ = self._timed(attempt.plan)
+                    code, text = self._verdict(plan, attempt, known, expected)
+                    if code == "taken":
+                        result, seconds = self._timed(lambda: attempt.compute(plan))
+                        code, text = _NOT_FINITE if result is None else (code, text)
             except Exception as error:  # whatever failed, the plain library says what is wrong
-                if not _is_failure(error):
+                if not is_failure(error):
                     raise
                 code, text = "failed", f"{type(error).__name__}: {error}"
         if code == "taken":
@@ -188,22 +251,38 @@ class Session:
         """(code, text) of a plan; ``expected``: seconds by the plain library."""
         chosen = plan.chosen
         if attempt.is_plain(chosen):
-            return _why_plain(plan)
+            every = [c for part in plan.leaves() for c in part.candidates if c.device != "cpu"]
+            others = [c for c in every if c.reason is None and c.seconds is not None]
+            if not others:
+                text = "measured HERE; nothing is faster on this CPU, and there is no GPU"
+                return "plain-is-fastest", text
+            best = min(others, key=lambda c: c.seconds)
+            is_held_up = best.seconds - copies_of(best) < (chosen.seconds or math.inf)
+            text = f"measured HERE without hetero, {_price(best)}"
+            return "copies" if is_held_up else "plain-is-fastest", text
         seconds, price = chosen.seconds, _price(chosen)
-        if not (self.eager or attempt.again or known.samples >= SAMPLES or expected >= MEASURED):
+        if not (self.eager or known.samples >= SAMPLES or expected >= MEASURED):
             return "first", f"{price}, which takes over after {SAMPLES} calls"
         if known.calls > 3:
             price = f"{readable(known.taken)} by {chosen.method} on {chosen.device}"
             seconds = known.taken
-        elif seconds is None or attempt.iterates or (attempt.again and not known.samples):
-            seconds = 0.0  # nothing to compare, or the plan has compared it
-        elif attempt.again:
+        elif seconds is None or attempt.iterates:
+            seconds = 0.0  # nothing to compare
+        elif plan.kept:
             seconds -= copies_of(chosen)  # which later calls do not pay
         basis = "measured" if known.samples else "expected"
         text = f"{basis} {readable(expected)} without hetero, {price}"
         if seconds > _MARGIN * expected and not self.eager:
             return "slower", text
         return "would-take" if self.dry else "taken", text
+
+
+def _row_of(table: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
+    """A row of a table that holds `_MOST`: made where there is none, for the oldest one."""
+    if key not in table and len(table) >= _MOST:
+        oldest, *_ = table  # at once, for other threads add rows
+        table.pop(oldest, None)
+    return table.setdefault(key, make())
 
 
 def _on_host() -> Any:
@@ -213,7 +292,7 @@ def _on_host() -> Any:
     return use(results="host") if is_asked else contextlib.nullcontext()
 
 
-def _is_failure(error: Exception) -> bool:
+def is_failure(error: Exception) -> bool:
     """Whether an error within a call of hetero's is one of hetero's, and not of the script.
 
     A signal handler, a debugger or another thread raises its own in the middle of a call. Then
@@ -237,51 +316,59 @@ def _price(candidate: Any) -> str:
     return price + f" with {readable(copies)} of copies" * bool(copies)
 
 
-def _why_plain(plan: Any) -> tuple[str, str]:
-    """(code, text) of a plan that is the plain library's way."""
-    every = [c for part in plan.leaves() for c in part.candidates if c.device != "cpu"]
-    others = [c for c in every if c.reason is None and c.seconds is not None]
-    if not others:
-        text = "measured HERE; nothing is faster on this CPU, and there is no GPU"
-        return "plain-is-fastest", text
-    best = min(others, key=lambda c: c.seconds)
-    is_held_up = best.seconds - copies_of(best) < (plan.chosen.seconds or math.inf)
-    code = "copies" if is_held_up else "plain-is-fastest"
-    return code, f"measured HERE without hetero, {_price(best)}"
+def calls_in_words(number: int) -> str:
+    """A number of calls: "1 call", "2 calls"."""
+    return f"{number} call{'s' * (number != 1)}"
 
 
-def planned(operation: str, *operands: Any, **options: Any) -> Any:
-    """The plan of an operation's call."""
-    return load("hetero.ops").plan(operation, *operands, **options)
+def line_of_script() -> str:
+    """The innermost line that runs and is of none of the libraries."""
+    files = (getattr(sys.modules.get(name), "__file__", None) for name in _LIBRARIES)
+    folders = "<frozen ", *(os.path.dirname(f) + os.sep for f in files if f)
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(folders):
+            return f"{os.path.basename(file)}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return "?"
+
+
+def shapes(*arrays: Any) -> str:
+    """Shapes and dtypes: "512x512, 9x9 float64"."""
+    sizes = ", ".join("x".join(map(str, a.shape)) for a in arrays)
+    return f"{sizes} {'/'.join(dict.fromkeys(_name(a.dtype) for a in arrays))}"
+
+
+_name = functools.lru_cache(64)(str)  # of a dtype, which takes NumPy 2 us
 
 
 def wrapped(
-    session: Session, name: str, original: Any, recognise: Callable[..., Any], least: int = 0
-) -> Any:
+    recognise: Callable[..., Any], at: int, least: int, installed: Any, name: str, original: Any
+) -> Standin:
     """A function in the place of ``original``: calls that ``recognise`` knows may be hetero's.
 
     ``recognise(looks, *args, **options)`` gives an `Attempt`, or None where a call is no matter of
     hetero's; whatever it raises, the original is called. It runs no code of the script's. Where the
-    first two arguments' sizes have a smaller product than ``least``, it is not asked: that takes
-    1 us, a small filter 20.
+    arguments from ``at`` on are two arrays with a product of their sizes below ``least``, it is not
+    asked: that takes 1 us, a small filter 20.
     """
+    session, ndarray = installed.session, sys.modules["numpy"].ndarray
     looks, least = session.looks, 0 if session.eager else least
-    ndarray = sys.modules["numpy"].ndarray
 
-    @functools.wraps(original)
     @unseen
     def function(*args: Any, **options: Any) -> Any:
         attempt = None
         try:
-            first, second = (*args, None, None)[:2]
+            first, second = (*args, None, None, None)[at : at + 2]
             is_small = type(first) is type(second) is ndarray and first.size * second.size < least
             if not is_small:
                 attempt = recognise(looks, *args, **options)
         except Exception as error:  # a wrong argument: the original says so
-            if not _is_failure(error):
+            if not is_failure(error):
                 raise
         if attempt is None:
             return original(*args, **options)
         return session.run(name, attempt, functools.partial(original, *args, **options))
 
-    return function
+    return Standin(original, function)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import threading
 from contextlib import nullcontext
 from functools import partial
@@ -21,8 +22,7 @@ try:
 except ImportError as error:
     raise ImportError(f"hetero.dask needs Dask; {INSTALL['dask']} ({error})") from error
 
-from hetero.dask.blocks import check_placement, one_element, run
-from hetero.dask.clustering import kmeans as kmeans
+from hetero.dask.blocks import by_blocks, check_placement, dtype_of, run
 from hetero.host import cpu
 from hetero.host.blas import one_thread
 from hetero.ops.convolve2d import problem
@@ -30,6 +30,7 @@ from hetero.ops.convolve2d import problem
 __all__ = ["KMeans", "convolve2d", "kmeans", "matmul", "matvec", "solve_cg", "solve_poisson"]
 
 _PADDING = {"fill": "constant", "wrap": "wrap", "symm": "symmetric"}  # da.pad's names
+_AXES = "abcdefghijklmnopqrstuvwxyz"
 _WHY_NOT = (
     "{0} is not done with Dask: every iteration exchanges halos and sums between all blocks, each "
     "of them a task of Dask's scheduler; use hetero.mpi.{0}"
@@ -37,8 +38,8 @@ _WHY_NOT = (
 
 
 def __getattr__(name: str) -> Any:
-    if name == "KMeans":  # it imports scikit-learn where that is installed
-        return load("hetero.dask.estimator").KMeans
+    if name in ("kmeans", "KMeans"):  # their module imports scikit-learn where that is installed
+        return getattr(load("hetero.dask.clustering"), name)
     raise AttributeError(f"module 'hetero.dask' has no attribute {name!r}")
 
 
@@ -94,13 +95,15 @@ def convolve2d(
             f"{image.shape} and {kernel.shape}"
         )
     problem.refuse_colour(image.shape)
-    dtype = run("convolve2d", *map(one_element, (image, kernel)), mode, boundary, fillvalue).dtype
+    small = np.ones((1,) * image.ndim, image.dtype), np.ones((1, 1), kernel.dtype)
+    dtype = run("convolve2d", *small, mode, boundary, fillvalue).dtype
     if 0 in (*image.shape, *kernel.shape):
         empty = np.empty(image.shape, image.dtype), np.empty(kernel.shape, kernel.dtype)
         return da.from_array(run("convolve2d", *empty, mode, boundary, fillvalue))
     lengths = dict(zip((image.ndim - 2, image.ndim - 1), kernel.shape, strict=True))
     depth = {axis: (length // 2, (length - 1) // 2) for axis, length in lengths.items()}
-    pads, chunks = [(0, 0)] * image.ndim, {}
+    pads, chunks, adjusted = [(0, 0)] * image.ndim, {}, {}
+    axes = _AXES[: image.ndim]
     image.rechunk(dict.fromkeys(lengths, -1))  # Dask's error for unknown chunks
     for axis, length in lengths.items():
         if mode != "valid":
@@ -113,21 +116,13 @@ def convolve2d(
         merged[0] += pads[axis][0]
         merged[-1] += pads[axis][1]
         chunks[axis] = da.overlap.ensure_minimum_chunksize(length, tuple(merged))
+        adjusted[axes[axis]] = partial(operator.add, 1 - length)
     if mode != "valid":
         fill = {"constant_values": fillvalue} if boundary == "fill" else {}
         image = da.pad(image.astype(dtype), pads, _PADDING[boundary], **fill)
     shared = da.overlap.overlap(image.rechunk(chunks), depth, "none")
-    return shared.map_blocks(
-        partial(_valid, **placed),
-        kernel=kernel,
-        chunks=tuple(
-            tuple(extent - lengths.get(axis, 1) + 1 for extent in extents)
-            for axis, extents in enumerate(shared.chunks)
-        ),
-        dtype=dtype,
-        meta=da.utils.meta_from_array(image, dtype=dtype),
-        token="hetero-convolve2d",
-    )
+    more = {"kernel": kernel, "adjust_chunks": adjusted, **placed}
+    return by_blocks("convolve2d", _valid, axes, dtype, shared, axes, **more)
 
 
 def _valid(block: Any, kernel: Any, **placed: str) -> Any:
@@ -166,7 +161,7 @@ def matmul(A: Any, B: Any, **placed: str) -> da.Array:
     check_placement("matmul", **placed)
     follows = isinstance(A, da.Array)
     A, B = da.asanyarray(A), da.asanyarray(B)
-    dtype = run("matmul", *map(one_element, (A, B))).dtype  # refuses scalars, too
+    dtype = dtype_of("matmul", A, B)  # refuses scalars, too
     squeezed = ((-2,) if A.ndim == 1 else ()) + ((-1,) if B.ndim == 1 else ())
     A, B = A[None] if A.ndim == 1 else A, B[:, None] if B.ndim == 1 else B
     if A.shape[-1] != B.shape[-2] and not math.isnan(A.shape[-1] + B.shape[-2]):
@@ -175,17 +170,11 @@ def matmul(A: Any, B: Any, **placed: str) -> da.Array:
         B = B.rechunk({B.ndim - 2: A.chunks[-1]})
     else:
         A = A.rechunk({A.ndim - 1: B.chunks[-2]})
-    n = max(A.ndim, B.ndim)  # the axes: those of stacks and A's rows, k, B's columns
-    products = da.blockwise(
-        partial(_product, count=math.prod(A.numblocks) * B.numblocks[-1], **placed),
-        tuple(range(n + 1)),
-        *(A, tuple(range(n - A.ndim, n))),
-        *(B, (*range(n - B.ndim, n - 2), n - 1, n)),
-        adjust_chunks={n - 1: 1},
-        dtype=dtype,
-        meta=da.utils.meta_from_array(A, n + 1, dtype),
-        token="hetero-matmul",
-    )
+    axes = _AXES[: max(A.ndim, B.ndim) + 1]  # those of stacks and A's rows, k, B's columns
+    stacks, rows, k, columns = axes[:-3], *axes[-3:]
+    pairs = A, (stacks + rows + k)[-A.ndim :], B, (stacks + k + columns)[-B.ndim :]
+    more = {"count": math.prod(A.numblocks) * B.numblocks[-1], "adjust_chunks": {k: 1}, **placed}
+    products = by_blocks("matmul", _product, axes, dtype, *pairs, **more)
     if products.numblocks[-2] == 1:
         return products.squeeze(-2).squeeze(squeezed)
     return products.sum(axis=-2, dtype=dtype).squeeze(squeezed)

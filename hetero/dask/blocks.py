@@ -1,4 +1,4 @@
-"""One block's call on a worker, on the GPU that is the worker's own."""
+"""Calls of all blocks as Dask's tasks, each on the GPU that is its worker's own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
+import dask.array as da
 import numpy as np
 
 from hetero import devices
@@ -54,6 +55,18 @@ def check_placement(name: str, device: str | None = None, method: str | None = N
     planner.check_placement(name, None if elsewhere else device, method)
 
 
-def one_element(array: Any) -> np.ndarray:
-    """An array like another one, to ask a function for the dtype of its result."""
-    return np.ones((1,) * array.ndim, array.dtype)
+def by_blocks(
+    name: str, function: Callable[..., Any], axes: str, dtype: Any, *pairs: Any, **more: Any
+) -> da.Array:
+    """A Dask array of what a function makes of blocks.
+
+    ``pairs`` are arrays, each with a letter for every axis; ``axes`` has those of the result. One
+    that the result lacks is whole in each block. ``more`` is for `dask.array.blockwise`.
+    """
+    more |= {"meta": da.utils.meta_from_array(pairs[0], len(axes), dtype), "concatenate": True}
+    return da.blockwise(function, axes, *pairs, dtype=dtype, token=f"hetero-{name}", **more)
+
+
+def dtype_of(name: str, *arrays: Any) -> np.dtype:
+    """The dtype of a function's result; its error where it takes no such arrays."""
+    return run(name, *(np.ones((1,) * array.ndim, array.dtype) for array in arrays)).dtype

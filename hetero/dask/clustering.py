@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 import warnings
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,12 +12,13 @@ import dask.array as da
 import numpy as np
 
 from hetero.arrays import Spec
-from hetero.dask.blocks import run
+from hetero.dask.blocks import by_blocks, run
 from hetero.imports import load
-from hetero.ops.kmeans import FEW, cluster, fit, operands
+from hetero.ops.kmeans import FEW, cluster, estimator, fit, operands
 from hetero.ops.kmeans.cpu import NumpyRows
 
 _SAMPLE = 1 << 17  # rows that initial centroids are chosen of: they come to the client
+_UNUSED = "verbose", "copy_x", "algorithm"  # parameters of estimators
 
 
 def kmeans(
@@ -86,11 +86,9 @@ def kmeans(
     weights = 1.0 if sample_weight is None else sample_weight
     weights = da.full(n, weights) if alike else _in_blocks("sample_weight", weights)
     options = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}
-    options["label_tol"] = label_tol
-    options["sample_weight"] = Spec(weights.shape, dtype)
+    options |= {"label_tol": label_tol, "sample_weight": Spec(weights.shape, dtype)}
     asked = operands.problem(Spec((n, *X.shape[1:]), X.dtype), n_clusters, **options)
-    d, k = asked.dims[1:]
-    how, starts, maxiter = asked.options
+    (_, d, k), (how, starts, maxiter) = asked.dims, asked.options
     if how == operands.GIVEN:
         init = operands.checked_centroids(operands.on_host(init, dtype), (k, d))
     rows = Rows(X.astype(dtype).rechunk({1: -1}), weights, alike, placed)
@@ -152,12 +150,12 @@ class Rows:
         self._labels: list[Any] = [None] * len(self._blocks)
 
     def assign(self, centroids: np.ndarray) -> int:
-        delayed, shared = dask.delayed(step, nout=2), dask.delayed(centroids.copy())
-        key, blocks = f"hetero-kmeans-{uuid.uuid4().hex}", []
-        for block, labels in zip(self._blocks, self._labels, strict=True):
-            name = {"dask_key_name": f"{key}-{len(blocks)}"}
-            blocks.append(delayed(*block, labels, shared, self._placed, **name))
-        blocks = dask.persist(*blocks)
+        one, shared = dask.delayed(step, nout=2), dask.delayed(centroids.copy())
+        names = (f"hetero-kmeans-{uuid.uuid4().hex}-{i}" for i in range(len(self._blocks)))
+        asked = zip(self._blocks, self._labels, names, strict=True)
+        blocks = dask.persist(
+            *(one(*b, old, shared, self._placed, dask_key_name=name) for b, old, name in asked)
+        )
         self._labels = [labels for labels, _ in blocks]
         self._sums = dask.compute(*(sums for _, sums in blocks))
         return sum(changed for _, _, changed in self._sums)
@@ -178,18 +176,12 @@ class Rows:
         weighted = self._distances(centroids) * self._weights
         return float(weighted.sum(dtype=np.float64).compute())
 
+    def _distances(self, centroids: np.ndarray) -> da.Array:
+        pairs = self._X, "ij", self.labels, "i"
+        return by_blocks("kmeans-rows", distances, "i", self._X.dtype, *pairs, centroids=centroids)
+
     def picked(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return dask.compute(self._X[indices], self._weights[indices], self.labels[indices])
-
-    def _distances(self, centroids: np.ndarray) -> da.Array:
-        pairs = (self._X, "ij", self.labels, "i")
-        return by_rows(distances, self._X.dtype, *pairs, centroids=centroids)
-
-
-def by_rows(function: Callable[..., Any], dtype: Any, *pairs: Any, **options: Any) -> da.Array:
-    """A number for each row, by blocks of rows, as `dask.array.blockwise`."""
-    options |= {"meta": np.empty(0, dtype), "token": "hetero-kmeans-rows"}
-    return da.blockwise(function, "i", *pairs, concatenate=True, **options)
 
 
 def labelled(block: np.ndarray, centroids: np.ndarray, **placed: Any) -> np.ndarray:
@@ -215,3 +207,56 @@ def distances(block: np.ndarray, labels: np.ndarray, centroids: np.ndarray) -> n
     """Squared distances of a block's rows from the centroids of their labels."""
     apart = block - centroids[labels]
     return np.einsum("ij,ij->i", apart, apart)
+
+
+class KMeans(estimator.KMeans):
+    """`hetero.KMeans` of Dask arrays, with the same parameters and attributes.
+
+    `fit` and `score` compute at once, see `hetero.dask.kmeans`; `predict` and `transform` give
+    Dask arrays that are not computed yet.
+
+    Examples
+    --------
+    >>> import dask.array as da, hetero.dask, numpy as np
+    >>> X = da.from_array(np.array([[1.0], [2.0], [10.0], [11.0]]), chunks=3)
+    >>> hetero.dask.KMeans(2, init=np.array([[0.0], [9.0]])).fit(X).predict(X).compute()
+    array([0, 0, 1, 1], dtype=int32)
+    """
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:
+        """Compute the centroids of (n, d) rows; gives the estimator."""
+        options = {k: value for k, value in self.get_params(False).items() if k not in _UNUSED}
+        fitted = kmeans(X, sample_weight=sample_weight, **options)
+        self.cluster_centers_, self.labels_, self.info_ = fitted
+        self.inertia_, self.n_iter_ = self.info_["inertia"], self.info_["iterations"]
+        self._n_features_out, self.n_features_in_ = self.cluster_centers_.shape
+        return self
+
+    def predict(self, X: Any) -> da.Array:
+        """The number of the nearest centroid of each row, (n,) of int32."""
+        X, centroids = self._checked(X)
+        options = {"centroids": centroids.copy(), "device": self.device, "method": self.method}
+        return by_blocks("kmeans-rows", labelled, "i", np.int32, X, "ij", **options)
+
+    def transform(self, X: Any) -> da.Array:
+        """The distances of the rows from all centroids, (n, n_clusters)."""
+        X, centroids = self._checked(X)
+        dtype = np.promote_types(operands.float_dtype(X.dtype), centroids.dtype)
+        columns = {"new_axes": {"k": len(centroids)}}
+        return by_blocks("kmeans-rows", self._distances, "ik", dtype, X, "ij", **columns)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Less the weighted sum of the rows' squared distances from the nearest centroid."""
+        X, centroids = self._checked(X)
+        options = {"init": centroids, "max_iter": 0, "sample_weight": sample_weight}
+        return -kmeans(X, len(centroids), **options)[2]["inertia"]
+
+    def _checked(self, X: Any) -> tuple[da.Array, np.ndarray]:
+        """Rows, with all columns in each block, and the centroids."""
+        estimator.check_is_fitted(self)
+        X = da.asanyarray(X)
+        if X.ndim != 2:
+            raise ValueError(f"X must have 2 dimensions, got shape {X.shape}")
+        if X.shape[1] != self.n_features_in_:
+            raise ValueError(f"X has {X.shape[1]} features, expected {self.n_features_in_}")
+        return X.rechunk({1: -1}), self.cluster_centers_

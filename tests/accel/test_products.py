@@ -23,7 +23,7 @@ from hetero.ops.convolve2d import device as direct_device
 
 def loops():
     """Addresses of NumPy's loops of products."""
-    replace, found = gate._replacer(), []
+    replace, found = gate._replacer(gate._library()), []
     for number in gate._TYPES.values():
         types, at = (ctypes.c_int * 3)(number, number, number), ctypes.c_void_p()
         assert replace(None, types, ctypes.addressof(at)) == 0
@@ -63,8 +63,8 @@ def test_loops_and_names_come_back():
 
 
 def test_a_loop_that_somebody_else_put_there_stays():
-    gates, before = gate.Gate(lambda *call: False), loops()
-    gates.set()
+    gates, before = products.gates(), loops()
+    gates.set(lambda *product: False, gate.OFF - 1, gate.OFF - 1)
     types, *_ = gates._loops[0]
     other = before[1]
     gates._replace(other, types, None)
@@ -85,9 +85,8 @@ def test_gates_hand_over_from_their_limits_on(dtype):
             loop()
         return len(seen) % 2
 
-    gates = gate.Gate(take)
-    gates.limit(6 * 7 * 8, 6 * 7)
-    gates.set()
+    gates = products.gates()
+    gates.set(take, 6 * 7 * 8, 6 * 7)
     try:
         A, B = np.ones((6, 7), dtype), np.ones((7, 8), dtype)
         assert ((A @ B) == 7).all()
@@ -104,7 +103,7 @@ def test_gates_hand_over_from_their_limits_on(dtype):
 def test_another_numpy_is_left_alone(monkeypatch, caplog):
     before = loops()
     monkeypatch.setattr(gate, "_ABI", 0x03000000)
-    monkeypatch.setattr(products, "gates", products.gates.__wrapped__)
+    monkeypatch.setattr(products, "gates", gate.Gate)
     with hetero.install(recording=True):
         with monkeypatch.context() as known:
             known.setattr(gate, "_ABI", 0x02000000)
@@ -175,7 +174,7 @@ def test_products_that_stay_with_numpy_count_as_calls_that_gain_nothing(monkeypa
         pytest.skip("a GPU takes them")
     monkeypatch.setattr(products, "has_device", lambda: True)
     A, seen = np.random.default_rng(5).random((300, 300)), []
-    with hetero.install(recording=True) as installed:
+    with hetero.install() as installed:
         loading = installed.session.loading
         loading.enough = 0.0
         for _ in range(4):

@@ -193,9 +193,9 @@ def _price(line: Line, problem: Problem, attempt: Attempt, machine: Machine, own
     line.each, line.there = every / count, min(every, line.plain)
     line.way = f"{chosen.method} on {chosen.device}"
     if chosen.device == CPU and elsewhere:
-        there = readable(elsewhere.seconds - copies_of(elsewhere))
+        apart = readable(elsewhere.seconds - copies_of(elsewhere))
         text = f"{elsewhere.method} on {elsewhere.device} takes {readable(elsewhere.seconds)} a "
-        line.notes.append(f"{text}call, {there} where the operands are there")
+        line.notes.append(f"{text}call, {apart} where the operands are there")
 
 
 def _priced(problem: Problem, machine: Machine) -> list[Candidate]:

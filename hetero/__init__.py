@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from hetero.accel import uninstall as uninstall
     from hetero.arrays import spec as spec
     from hetero.calibration.calibrate import calibrate as calibrate
+    from hetero.calling.overview import clear_memory as clear_memory
+    from hetero.calling.overview import empty_pinned as empty_pinned
     from hetero.calling.overview import machine as machine
+    from hetero.calling.overview import memory as memory
     from hetero.calling.planner import use as use
     from hetero.moving.failures import reset as reset
     from hetero.moving.keeping import keep as keep
-    from hetero.moving.memory import clear_memory as clear_memory
-    from hetero.moving.memory import empty_pinned as empty_pinned
-    from hetero.moving.memory import memory as memory
     from hetero.moving.results import to_host as to_host
     from hetero.ops import plan as plan
     from hetero.ops.functions import *  # noqa: F403
@@ -66,12 +66,12 @@ _OPERATIONS = {
 }
 _HOMES = {
     "calibrate": "hetero.calibration",
-    "clear_memory": "hetero.moving.memory",
-    "empty_pinned": "hetero.moving.memory",
+    "clear_memory": "hetero.calling.overview",
+    "empty_pinned": "hetero.calling.overview",
     "install": "hetero.accel",
     "keep": "hetero.moving.keeping",
     "machine": "hetero.calling.overview",
-    "memory": "hetero.moving.memory",
+    "memory": "hetero.calling.overview",
     "plan": "hetero.ops",
     "Plan": "hetero.pricing.plan",
     "Poisson": "hetero.ops.solvers.operators",

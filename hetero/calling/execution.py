@@ -10,7 +10,7 @@ range in this way.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -47,10 +47,8 @@ class Call(NamedTuple):
     out, target
         The caller's ``out`` and its description, or None.
     options
-        The operation's own; see `Arguments`.
-    options_on
-        ``options_on(devices)`` gives them, where they depend on the devices (a tuple, empty on the
-        CPU).
+        The operation's own, see `Arguments`; or ``options(devices)``, which gives them where they
+        depend on the devices (a tuple, empty on the CPU).
     start
         What the output holds on entry: an array on the host, 0.0, or None where it does not matter.
     read
@@ -62,7 +60,6 @@ class Call(NamedTuple):
     out: Any = None
     target: Operand | None = None
     options: Any = None
-    options_on: Callable[[tuple[Device, ...]], Any] | None = None
     start: np.ndarray | float | None = None
     read: tuple[Operand, ...] = ()
 
@@ -83,9 +80,7 @@ class Call(NamedTuple):
 
     def on(self, used: tuple[Device, ...], inputs: tuple[Any, ...], output: Any) -> Arguments:
         """The arguments of a run on these devices."""
-        options = self.options
-        if self.options_on is not None:
-            options = self.options_on(used)
+        options = self.options(used) if callable(self.options) else self.options
         return Arguments(inputs, output, options)
 
 

@@ -289,20 +289,21 @@ class _Passed(Copy):
 
     def _begin(self, part: Part) -> None:
         """Begin the copy, by the thread that has the part: behind its upload, on the device."""
-        device, marks, error = self._device, [], None
+        device, marks = self._device, []
+        error: Exception | None = DeviceError("the part does not come")
         try:
             found = None if part.cancelled() else part.result()
             with self._relay.news:
-                if found is None or self._home in self._relay.left:
-                    raise DeviceError("the part does not come")
-            source, up = found
-            with device.active():
-                stream = device.new_stream()
-                for mark in (self._slot.free, *up):
-                    device.wait(mark, stream)
-                given = self._slot.buffer, self._home, source.buffer, self._source.nbytes
-                device.copy_from_peer(*given, 0, 0, stream)
-                marks = [device.record(stream)]
+                comes = found is not None and self._home not in self._relay.left
+            if comes:
+                source, up = found
+                with device.active():
+                    stream = device.new_stream()
+                    for mark in (self._slot.free, *up):
+                        device.wait(mark, stream)
+                    given = self._slot.buffer, self._home, source.buffer, self._source.nbytes
+                    device.copy_from_peer(*given, 0, 0, stream)
+                    marks, error = [device.record(stream)], None
         except Exception as failed:
             error = failed
         finally:

@@ -67,18 +67,6 @@ def test_use_refuses_an_argument_at_once(given, message):
         hetero.use(**given)
 
 
-def test_use_holds_in_its_own_thread_only(opencl):
-    seen = {}
-
-    def look(name):
-        seen[name] = planner.placement(None, None)
-
-    with hetero.use(device=opencl):
-        in_threads(lambda: look("other"))
-        look("own")
-    assert seen == {"other": (None, None), "own": (opencl, None)}
-
-
 @pytest.mark.parametrize(
     "copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
 )

@@ -17,8 +17,8 @@ from fakes import raising
 import hetero
 from hetero import devices
 from hetero.arrays import describe, pinned
+from hetero.calling import overview
 from hetero.host.copying import copy_jobs, staging
-from hetero.moving import memory
 
 SLICE, REGION = 1000, 6000
 rng = np.random.default_rng(5)
@@ -258,8 +258,8 @@ def test_pinned_arrays_are_told_by_their_address(device, monkeypatch):
 def test_without_a_gpu_pinned_arrays_are_ordinary_ones_and_one_warning_says_so(
     warnings_of, monkeypatch
 ):
-    monkeypatch.setattr(memory, "_state", {"warned": False})
-    monkeypatch.setattr(memory.devices, "available", dict)
+    monkeypatch.setattr(overview, "_state", {"warned": False})
+    monkeypatch.setattr(overview.devices, "available", dict)
     for shape in (5, (3, 4), [2], (), (0, 3)):
         assert hetero.empty_pinned(shape).shape == np.empty(shape).shape
     (text,) = warnings_of()

@@ -19,7 +19,6 @@ from hetero import devices, profile, registry
 from hetero.devices import at_once, peers
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.moving import ranges
-from hetero.pricing import pricing
 from hetero.profile import inventory
 
 ALL = "cuda:*"
@@ -372,19 +371,6 @@ def test_a_memory_limit_is_that_of_each_device(two):
         assert (plan.chosen.method == "tiled") == (limit == "900 kB")
         assert used(two) == ["cuda:0", "cuda:1"]
     assert not devices.troubles()
-
-
-def test_without_constants_it_is_done_only_where_it_is_asked_for():
-    models = {
-        name: model for name, model in machine().data["models"].items() if name.startswith("cpu")
-    }
-    constants = machine(models=models)
-    plan = priced(square(8192), SEVERAL, constants, device=ALL)
-    assert (plan.chosen.device, plan.chosen.seconds) == (ALL, None)
-    assert len(plan.chosen.shares) == 2
-    plan = priced(square(8192), SEVERAL, constants)
-    assert plan.chosen.device == "cpu"
-    assert (shared(plan).reason, shared(plan).shares) == (pricing.UNKNOWN, ())
 
 
 def test_copies_of_operands_that_do_not_change_are_none_of_the_parts(two):

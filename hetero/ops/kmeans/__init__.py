@@ -205,7 +205,7 @@ def cluster(
     asked = {"label_tol": float(label_tol), "report": report, **apart}
     fit = Fit(about.maxiter, float(tol), init, about.starts, random, **asked)
 
-    def options_on(used: tuple[Any, ...]) -> Any:
+    def options(used: tuple[Any, ...]) -> Any:
         if drawn is not None:  # where a device failed, the CPU begins anew
             random.set_state(drawn)
         return fit._replace(labels=_device_labels(plan, used, X))
@@ -213,7 +213,7 @@ def cluster(
     on_host, stays = plan.problem.output.location == HOST, plan.problem.next_device is not None
     out = np.empty((k, d), dtype) if on_host and not stays else None
     described = tuple(map(describe, arrays))
-    done = execution.run(plan, execution.Call(arrays, described, out, options_on=options_on))
+    done = execution.run(plan, execution.Call(arrays, described, out, options=options))
 
     run, labels = done.outcome
     if few and not run.inertia / n <= float(np.finfo(dtype).max):

@@ -21,6 +21,7 @@ from hetero.ops.solvers.systems import (
     LIMIT,
     ROWS,
     STENCILS,
+    DeviceCsr,
     Outcome,
     Solve,
     digits,
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
 __all__ = ["ADAPTIVE", "OPERATION", "from_dims", "problem", "solve_cg"]
 
 _LEAST_SHARED = 1024  # unknowns from which several devices may share
-_SPARSE = ("csr", "stencil2", "stencil3")
+_GRIDS = ("stencil2", "stencil3")
+_SPARSE = ("csr", *_GRIDS)
 _DENSE_TERMS = ((), (0,), (0, 0))  # launches, vectors, the matrix
 ADAPTIVE = "adaptive"  # which has no constants of its own
 _MATRICES = {
@@ -71,9 +73,10 @@ def solve_cg(
     Parameters
     ----------
     A : (n, n) array_or_spec, sparse matrix or array, LinearOperator, or `hetero.Poisson`
-        Dense on the host or on a device; any SciPy format. CuPy's and torch's sparse matrices go
-        by way of the host. A LinearOperator computes on the CPU (one of CuPy's where it is, on
-        copies of vectors), and so does whatever is complex. Symmetry is not checked.
+        Dense on the host or on a device; any SciPy format. CuPy's and torch's CSR matrices are
+        multiplied where they are, their other formats go by way of the host. A LinearOperator
+        computes on the CPU (one of CuPy's where it is, on copies of vectors), and so does whatever
+        is complex. Symmetry is not checked.
     b : (n,) or (n, 1) array
     x0 : (n,) or (n, 1) array, or "Mb", optional
         Start; it is not changed. "Mb": the preconditioner times b. Default: zero.
@@ -188,8 +191,9 @@ def _solve(
         x0 = cg_problem.times(system(())[1], on_host(b, dtype))
     elif x0 is not None:
         x0 = x0.reshape(n)
-    on_device = plan.problem.layout == "dense" and is_device_array(A)
-    read = (describe(A),) if on_device else ()
+    read = A.operands if isinstance(A, DeviceCsr) else ()
+    if plan.problem.layout == "dense" and is_device_array(A):
+        read = (describe(A),)
     asked = Solve(system, rtol, atol, *limits, from_zero=x0 is None)
     if x0 is None and type(b) is np.ndarray and b.dtype is dtype and _is_plain(plan):
         b, x = np.ascontiguousarray(b), pages.empty(b.shape, dtype)
@@ -199,7 +203,7 @@ def _solve(
         x, outcome, *_ = execute(plan, asked, b, x0, read)
     norm_b = outcome.right_side
     by_device = norm_b is not None and outcome.status == CONVERGED
-    if by_device and type(b) is type(x) is np.ndarray and not on_device:
+    if by_device and type(b) is type(x) is np.ndarray and not read:
         # In float64, where rounding to float32 may decide it.
         bound = max(rtol * norm_b, atol)
         true_residual = load("hetero.ops.solvers.cg_loop").true_residual
@@ -273,7 +277,7 @@ def work(problem: Problem, info: dict[str, Any]) -> Work:
 def _shared(problem: Problem) -> bool:
     """Stencils and matrices of the host are cut by rows, without multigrid cycles."""
     kind = problem.layout
-    here = kind in _SPARSE or (kind == "dense" and problem.inputs[0].location == HOST)
+    here = kind in _GRIDS or (kind in ("dense", "csr") and problem.inputs[0].location == HOST)
     return here and problem.dims[0] >= _LEAST_SHARED
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetero import kernels
+from hetero.arrays import describe, name_of
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.common.launch import Launch
 from hetero.ops.solvers.cg_vectors import Loop, Step, Vectors
@@ -87,7 +88,7 @@ class CsrMatrix(MatrixLoop):
         def upload(number: int) -> None:
             found[number] = self._upload(number, system)
 
-        self.exchange.at_once(upload, system.data.nbytes + system.indices.nbytes)
+        self.exchange.at_once(upload, sum(part.nbytes for part in system))
         name, diagonal = self.vectors.dtype.name, self._diagonal
         if len(self.parts) > 1:  # now there is room for what rows meet besides
             self.vectors.load(x=self.vectors.result)
@@ -116,6 +117,12 @@ class CsrMatrix(MatrixLoop):
     def _upload(self, number: int, system: Csr) -> tuple[plan_cg.Rows, np.ndarray]:
         """Put a part's rows in its memory, make its x and p; returns their foreign columns too."""
         part, (begin, end) = self.parts[number], self.vectors.spans[number]
+        if not isinstance(system.data, np.ndarray):
+            of = dict(zip(("pointers", "indices", "values"), map(describe, system), strict=True))
+            part.buffers |= {name: operand.pointer for name, operand in of.items()}
+            part.allocate(end * self._item, "p")
+            index = name_of(of["indices"].dtype)
+            return plan_cg.Rows(end, of["values"].size, index), np.empty(0, np.int64)
         pointers = system.indptr[begin : end + 1]
         where = slice(int(pointers[0]), int(pointers[-1]))
         indices, values = system.indices[where], system.data[where]

@@ -27,6 +27,7 @@ from hetero.ops.solvers.systems import (
     CYCLES,
     Csr,
     Dense,
+    DeviceCsr,
     Stencil,
     checked_limit,
     checked_tolerance,
@@ -89,9 +90,12 @@ def from_dims(dims: tuple[int, ...], dtype: str, on: str, iterations: Any = None
 
 
 def checked_matrix(A: Any) -> Any:
-    """A as ndarray, device array, spec, CSR array or LinearOperator; ValueError if not square."""
+    """A as ndarray, device array, spec, CSR array, `DeviceCsr` or LinearOperator; ValueError if not
+    square."""
     if isinstance(A, np.ndarray):
         A = np.asarray(A)  # np.matrix has a diagonal of its own kind
+    elif there := _rows_on_device(A):
+        A = there
     elif (
         type(A) is not Spec and not hasattr(A, "stencil") and not is_device_array(A := of_scipy(A))
     ):
@@ -109,6 +113,22 @@ def checked_matrix(A: Any) -> Any:
 def _is_cupys(kind: type) -> bool:
     """Whether a class is one of CuPy's matrices or operators, or derived from one."""
     return any(base.__module__.startswith("cupyx.") for base in kind.__mro__[:-1])
+
+
+def _rows_on_device(A: Any) -> DeviceCsr | None:
+    """A matrix of CuPy's or torch's in compressed rows on a device; None for all else, and where
+    kernels do not take its dtypes."""
+    if hasattr(A, "crow_indices"):  # a torch.Tensor
+        if "sparse_csr" not in str(A.layout) or not A.is_cuda:
+            return None
+        own = A.detach()
+        parts = own.crow_indices(), own.col_indices(), own.values()
+    elif getattr(A, "format", "") == "csr" and is_device_array(A.data):
+        parts = A.indptr, A.indices, A.data
+    else:
+        return None
+    found = DeviceCsr(A.shape, parts, functools.partial(of_scipy, A))
+    return found if found.is_usual else None
 
 
 def of_scipy(A: Any) -> Any:
@@ -203,6 +223,8 @@ def _layout(A: Any, dtype: np.dtype) -> tuple[str, int, tuple[Operand, ...], str
     if hasattr(A, "stencil"):
         axes = len(A.stencil.shape)
         return f"stencil{axes}", (2 * axes + 1) * n, (), None
+    if isinstance(A, DeviceCsr):
+        return "csr", A.nnz, A.operands, None
     if hasattr(A, "indptr"):
         parts = (A.data.astype(dtype, copy=False), A.indices, A.indptr)
         moved = tuple([describe(part).unkept() for part in parts])  # by the solve itself
@@ -244,7 +266,7 @@ def _expected(A: Any, rtol: float, dtype: np.dtype) -> float:
     if hasattr(A, "expected_iterations"):
         return A.expected_iterations(max(rtol, float(np.finfo(dtype).eps)))
     logarithm = digits(rtol, dtype) + math.log(2.0)
-    if hasattr(A, "indptr"):
+    if hasattr(A, "nnz"):
         return 0.5 * (2.0 / math.pi) * math.sqrt(A.shape[0]) * logarithm
     return min(A.shape[0], 5.0 * logarithm)
 
@@ -292,6 +314,10 @@ def _system(A: Any, dtype: np.dtype, used: tuple[Any, ...]) -> Any:
         return scipy()[2](np.asarray(A, dtype) if isinstance(A, np.ndarray) else A)
     if hasattr(A, "stencil"):
         return A.stencil
+    if isinstance(A, DeviceCsr):
+        if [device.name for device in used] == [A.location] and A.dtype == dtype:
+            return Csr(*A.parts)
+        A = A.host
     if hasattr(A, "indptr"):
         return Csr(A.indptr, A.indices, A.data.astype(dtype, copy=False))
     if not isinstance(A, np.ndarray) and not is_device_array(A):

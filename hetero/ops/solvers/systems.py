@@ -7,6 +7,7 @@ import operator
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,11 +96,34 @@ def checked_spacing(spacing: Any, ndim: int) -> tuple[float, ...]:
 
 
 class Csr(NamedTuple):
-    """A square sparse matrix in compressed rows; index arrays are int32, or int64 if they must."""
+    """A square sparse matrix in compressed rows; index arrays are int32, or int64 if they must.
+
+    Of arrays on the host, or all on the one device that solves.
+    """
 
     indptr: np.ndarray
     indices: np.ndarray
     data: np.ndarray
+
+
+class DeviceCsr:
+    """A square matrix in compressed rows of CuPy's or torch's, where it is: its pointers, indices
+    and data, arrays on one device, and ``copy()``, which gives it as one of SciPy's."""
+
+    def __init__(self, shape: Any, parts: tuple[Any, Any, Any], copy: Callable[[], Any]) -> None:
+        self.shape, self.parts, self._copy = tuple(shape), parts, copy
+        pointers, indices, data = self.operands = tuple([describe(part).unkept() for part in parts])
+        self.dtype, self.nnz, self.location = data.dtype, data.size, data.location
+        self.is_usual = pointers.dtype == indices.dtype and data.dtype.char in "fd"
+
+    @cached_property
+    def host(self) -> Any:
+        """The matrix on the host."""
+        return self._copy().tocsr()
+
+    def diagonal(self) -> np.ndarray:
+        """As SciPy's, on the host."""
+        return self.host.diagonal()
 
 
 class Dense(NamedTuple):

@@ -14,12 +14,15 @@ import runtimes
 import scipy.sparse as sp
 from cg_systems import KINDS, gpus, recurrence, solve, system_of, vectors
 
+import hetero
 from hetero import devices
+from hetero.arrays import describe
 from hetero.devices import meetings
 from hetero.devices.cuda.cooperative import CooperativeKernel
 from hetero.errors import DeviceError
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.common.launch import Target
+from hetero.moving import transfer
 from hetero.ops.solvers import cg_device
 from hetero.ops.solvers import systems as types
 from hetero.ops.solvers.exchange import Part
@@ -41,6 +44,58 @@ class Identity:
 def device(request):
     """A device of each kind that is here."""
     return runtimes.of_kind(request.param)[0]
+
+
+# -- A matrix that is there -----------------------------------------------------------------------
+
+
+def put(device, host):
+    with device.active():
+        array, buffer = device.new_array(host.shape, host.dtype)
+        device.upload(host, buffer)
+    return array
+
+
+class CupyCsr:
+    """As cupyx.scipy.sparse.csr_matrix: its arrays lie on a device, and `get` copies it."""
+
+    __module__, format = "cupyx.scipy.sparse._csr", "csr"
+
+    def __init__(self, A, device):
+        self.matrix, self.shape, self.copies = A, A.shape, 0
+        parts = A.indptr, A.indices, A.data
+        self.indptr, self.indices, self.data = (put(device, part) for part in parts)
+
+    def tocsr(self):
+        return self
+
+    def get(self):
+        self.copies += 1
+        return self.matrix
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_sparse_matrix_on_the_device_is_not_copied(device, dtype):
+    """Not to its own device, also from a vector of the host; once to the CPU, for its diagonal and
+    where the solve has another dtype."""
+    A = hetero.Poisson((20, 30), dtype=dtype).tocsr()
+    b = np.random.default_rng(0).standard_normal(600).astype(dtype)
+    there, on = CupyCsr(A, device), {"device": device.name, "rtol": 1e-5}
+    expected, _ = hetero.solve_cg(A, b, **on)
+    for rhs in (b, put(device, b), b, put(device, b)):
+        x, info = hetero.solve_cg(there, rhs, **on)
+        x = x if isinstance(x, np.ndarray) else transfer.to_host(x, describe(x))
+        assert (info, there.copies) == (0, 0)
+        np.testing.assert_array_equal(x, expected)
+    assert hetero.plan("cg", there, b, **on).chosen.terms.get("upload", 0.0) < 1e-3
+    for number, options in enumerate(({"M": "jacobi"}, {"device": "cpu"}), 1):
+        there = CupyCsr(A, device)
+        x, info = hetero.solve_cg(there, b, **(on | options))
+        assert (info, there.copies) == (0, 1), number
+        np.testing.assert_allclose(x, expected, rtol=1e-3)
+    other = b.astype("float64" if dtype == "float32" else "float32")
+    x, info = hetero.solve_cg(there, other, **on)
+    assert (info, x.dtype, there.copies) == (0, "float64", 2 if dtype == "float32" else 1)
 
 
 # -- Agreement -----------------------------------------------------------------------------------

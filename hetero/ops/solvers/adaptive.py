@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hetero import profile, tables
+from hetero import profile
 from hetero.devices.base import Device
 from hetero.imports import load
 from hetero.ops.solvers.cg import work
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 _FIRST = 4  # iterations before a forecast is believed
 _MARGIN = 1.5  # times the move that the iterations still to come must save
 _MANY = 2.0  # times the iterations to expect
-_schedules = tables.new_table()
 
 
 class Schedule(NamedTuple):
@@ -97,13 +96,7 @@ def _still_to_come(norms: Sequence[float], bound: float) -> float:
 
 def here(problem: Problem, name: str) -> Schedule | None:
     """The schedule on this machine; None where constants are not known."""
-    moved = tuple([(o.strides, o.copies, o.pinned) for o in problem.inputs])
-    key = name, problem.dims, problem.dtype, problem.options, moved
-    if key in _schedules:
-        return _schedules[key]
-    now, info = tables.generation(), inventory.devices()[name]
-    schedule, *_ = _schedule(problem, name, info, profile.current()) or (None,)
-    tables.remember(_schedules, key, schedule, now)
+    schedule, *_ = _schedule(problem, name, inventory.devices()[name], profile.current())
     return schedule
 
 
@@ -115,10 +108,9 @@ def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile)
     such that the mean number is the expected one, by which the other methods are priced. So this is
     the least price where the device pays from a number in between, and nowhere else.
     """
-    priced = _schedule(problem, name, info, constants)
-    if priced is None:
+    schedule, moves, cpu = _schedule(problem, name, info, constants)
+    if schedule is None:
         return Price(None)
-    schedule, moves, cpu = priced
     count, pays_from = problem.options.iterations, schedule.pays_from
     few = min(least_iterations(problem.options.rtol, np.dtype(problem.dtype)), count)
     many = _MANY * count
@@ -141,23 +133,24 @@ def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile)
 
 def _schedule(
     problem: Problem, name: str, info: dict[str, Any], constants: Profile
-) -> tuple[Schedule, Terms, float] | None:
-    """With the terms of the move, and the CPU's seconds before the first iteration."""
+) -> tuple[Schedule | None, Terms, float]:
+    """With the terms of the move, and the CPU's seconds before the first iteration; None where
+    constants are not known."""
     one, two = (
         work(replace(problem, options=problem.options._replace(iterations=count)), info)
         for count in (1, 2)
     )
-    known, seconds = (problem.dtype, problem.layout), []
+    seconds = []
     try:
-        for key in ((CPU, CPU, NAME, "blas", *known), (name, info["kind"], NAME, "fused", *known)):
-            cost = constants.cost(*key)
+        for key in ((CPU, CPU, NAME, "blas"), (name, info["kind"], NAME, "fused")):
+            cost = constants.cost(*key, problem.dtype, problem.layout)
             if cost is None:
-                return None
+                return None, {}, 0.0
             begin, step = sum(cost(one)), sum(cost(two))
             seconds.append((max(2.0 * begin - step, 0.0), step - begin))
         before, after, _ = pricing.moves(problem, name, constants)
     except (KeyError, ValueError):  # of other dimensions, or no link
-        return None
+        return None, {}, 0.0
     (cpu_begin, c), (begin, g) = seconds
     moves = total(total(before, after), {"overhead": begin})
     return Schedule(c, g, sum(moves.values())), moves, cpu_begin
@@ -188,7 +181,7 @@ def solve(device: Device, problem: Problem, arguments: Arguments) -> Outcome:
             raise _Moves(r, p)
 
     try:
-        watch = moves if schedule is not None else None
+        watch = None if schedule is None else moves
         return load("hetero.ops.solvers.cg_loop").solve(A, b, x, asked, M, moves=watch)
     except _Moves as move:
         going_on, done = move.args, len(norms)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -130,9 +130,14 @@ def solve(
 def product(device: Device, system: Any, b: np.ndarray, x: Any) -> tuple[Part, Any]:
     """The part of a solve on one device alone, and what starts q = A p by its buffers "p", "q"."""
     vectors = Vectors((device,), system, b, x, b.dtype)
-    if isinstance(system, Stencil):
-        return vectors.parts[0], stencil_product(vectors)
-    return vectors.parts[0], KINDS[type(system)](vectors, system, plain=True).times
+    (part,) = vectors.parts
+    if not isinstance(system, Stencil):
+        return part, KINDS[type(system)](vectors, system, plain=True).times
+    part.allocate(vectors.n * b.itemsize, "p", "q")
+    _, launch = plan_cg_stencil.stencil(*vectors.grids, device.target, dtype=b.dtype.name)
+    part.allocate(16 * launch.grid, "partial")
+    part.numbers["first_block"] = 0
+    return part, partial(part.start, part.bind(launch))
 
 
 def _loop(vectors: Vectors, system: Any, M: Any, every: bool) -> Loop:
@@ -359,13 +364,3 @@ def persistent(vectors: Vectors, stencil: Stencil) -> Persistent | None:
         plans.append(plan)
         kernels.append(kernel)
     return Persistent(vectors, stencil, plans, kernels)
-
-
-def stencil_product(vectors: Vectors) -> Callable[[], None]:
-    """q = A p on one part, by its buffers of these names."""
-    (part,), (grid,) = vectors.parts, vectors.grids
-    part.allocate(vectors.n * vectors.dtype.itemsize, "p", "q")
-    _, launch = plan_cg_stencil.stencil(grid, part.device.target, dtype=vectors.dtype.name)
-    part.allocate(16 * launch.grid, "partial")
-    part.numbers["first_block"] = 0
-    return partial(part.start, part.bind(launch))

@@ -70,26 +70,19 @@ class Stencil(NamedTuple):
 
 def line_eigenvalues(n: int, weight: float) -> np.ndarray:
     """Eigenvalues of -d^2/dx^2 on n points with 1 / h^2 = ``weight``, float64."""
-    values = np.arange(1, n + 1, dtype=np.float64)  # in place: an axis may be all there is
-    values *= np.pi / (2 * (n + 1))
-    np.sin(values, out=values)
-    values *= values
-    values *= 4.0 * weight
-    return values
+    return 4.0 * weight * np.sin(np.arange(1, n + 1) * (np.pi / (2 * (n + 1)))) ** 2
 
 
 def checked_spacing(spacing: Any, ndim: int) -> tuple[float, ...]:
     """Distances of neighbouring points, one per axis; ValueError where they are none."""
-    if isinstance(spacing, float):
-        distances = (float(spacing),) * ndim
-    else:
-        try:
-            numbers = np.asarray(spacing, float)
-        except (TypeError, ValueError):
-            numbers = None
-        if numbers is None or numbers.shape not in ((), (ndim,)):
-            raise ValueError(f"spacing must be one number or {ndim}, got {spacing!r}")
-        distances = tuple(map(float, np.broadcast_to(numbers, (ndim,))))
+    try:
+        is_number = isinstance(spacing, float) or np.ndim(spacing) == 0
+        given = [spacing] * ndim if is_number else spacing
+        distances = tuple(map(float, given))
+    except (TypeError, ValueError):
+        distances = ()
+    if len(distances) != ndim:
+        raise ValueError(f"spacing must be one number or {ndim}, got {spacing!r}")
     if not all(0.0 < h < math.inf for h in distances):
         raise ValueError(f"spacing must be positive, got {spacing!r}")
     return distances

@@ -27,7 +27,6 @@ from hetero.ops.solvers import systems
 from hetero.ops.solvers.cg_matrices import KINDS
 from hetero.ops.solvers.cg_vectors import Loop, Step, Vectors
 from hetero.ops.solvers.exchange import (
-    Bound,
     BufferCopies,
     Part,
     around,
@@ -170,24 +169,21 @@ class _OnGrid(Loop):
         rows: Sequence[BufferCopies] = (),
         scaled: bool = False,
         **names: str,
-    ) -> list[Launch]:
+    ) -> Sequence[Launch]:
         """``places``: where r and p of each part begin. ``rows``: what is copied of them. Returns
         the launches of products."""
-        blocks, residuals, products = [], [], []
+        how, plans = {"dtype": self._dtype.name, "scaled": scaled}, []
         for (part, _, grid), place in zip(self._each, places, strict=True):
-            size = {"dtype": self._dtype.name, "scaled": scaled}
-            residual, product = plan_cg_stencil.stencil(grid, part.device.target, **size, **place)
-            part.allocate(16 * residual.grid, "residual sums")
-            blocks.append(residual.grid)
-            known = names if scaled else names | {"inverse": "x"}
-            residuals.append([part.bind(residual, partial="residual sums", **known)])
-            products.append(product)
+            plans.append(plan_cg_stencil.stencil(grid, part.device.target, **how, **place))
+            part.allocate(16 * plans[-1][0].grid, "residual sums")
+        residuals, products = zip(*plans, strict=True)
+        known = {"partial": "residual sums"} | ({} if scaled else {"inverse": "x"}) | names
         own = around([(slab.begin, slab.end) for slab in self._slabs], X_HALO)
         x_rows = BufferCopies(halo_copies(own, self._row_bytes), "x", "x")
-        nothing: list[list[Bound]] = [[] for _ in self.parts]
-        of_x, of_both = self.exchange.bind(x_rows), self.exchange.bind(*rows)
-        self.to_residual = (nothing, of_x), (residuals, of_both)
-        self.residual_sums = "residual sums", blocks, 2
+        first = [()] * len(self.parts), self.exchange.bind(x_rows)
+        then = self.exchange.launches(residuals, **known), self.exchange.bind(*rows)
+        self.to_residual = first, then
+        self.residual_sums = "residual sums", [plan.grid for plan in residuals], 2
         return products
 
 
@@ -198,16 +194,16 @@ class Sweeps(_OnGrid):
     def __init__(self, vectors: Vectors, stencil: Stencil, diagonal: bool, every: bool) -> None:
         super().__init__(vectors, stencil)
         pitch = 2 * self._plane
-        plans, places = [], []
+        pairs, settles, places = [], [], []
         for part, slab, grid in self._each:
             part.allocate(pitch * slab.held * self._dtype.itemsize, "state0", "state1")
             aligned = part.is_aligned("x", *(("inverse",) if diagonal else ()))
             how = {"dtype": self._dtype.name, "diagonal": diagonal}
-            pair = plan_cg_stencil.sweeps(grid, part.device.target, aligned=aligned, **how)
-            plans.append((part, pair, plan_cg_stencil.settle(grid, pair[0])))
+            pairs.append(plan_cg_stencil.sweeps(grid, part.device.target, aligned=aligned, **how))
+            settles.append(plan_cg_stencil.settle(grid, pairs[-1][0]))
             start = slab.above * pitch
             places.append({"r_start": start + self._plane, "p_start": start, "pitch": pitch})
-        blocks = [pair[0].grid for _, pair, _ in plans]
+        blocks = [pair[0].grid for pair in pairs]
         gather = self.exchange.share_sums(blocks, 8 if diagonal else 4, "partial0", "partial1")
         rows = halo_copies(self._slabs, 2 * self._row_bytes)
         self._sweeps, self._settle, self._moves = {}, [], []
@@ -218,11 +214,10 @@ class Sweeps(_OnGrid):
             names |= {"partial": f"partial{new}"}
             for first in (True, False):
                 add = 0 if first or not (every or turn == 0) else 1 if every else 2
-                self._sweeps[turn, first] = [
-                    [part.bind(pair[turn], add=add, **names)] for part, pair, _ in plans
-                ]
+                plans = [pair[turn] for pair in pairs]
+                self._sweeps[turn, first] = self.exchange.launches(plans, add=add, **names)
             ends = {"even": "state0", "odd": "state1", "record": f"record{turn}"}
-            self._settle.append([[part.bind(settle, **ends)] for part, _, settle in plans])
+            self._settle.append(self.exchange.launches(settles, **ends))
             written = (rows, f"state{turn}"), (gather, f"partial{turn}")
             self._moves.append(self.exchange.bind(*(BufferCopies(c, n, n) for c, n in written)))
         first = [BufferCopies(rows, "state1", "state1")]

@@ -32,11 +32,11 @@ class MatrixLoop(Loop):
         super().__init__(vectors)
         self._diagonal, self._plain = diagonal, plain
         self._sums = 8 if diagonal else 4  # of each block of a product
-        self._sizes = [end - begin for begin, end in vectors.spans]
-        self._item = vectors.dtype.itemsize
+        self._name, self._item = vectors.dtype.name, vectors.dtype.itemsize
+        self._rows = [end - begin for begin, end in vectors.spans]
         # What makes ready what the others copy of x, and of p.
         self._pack: dict[str, list[list[Bound]]] = {name: [[] for _ in self.parts] for name in "xp"}
-        for part, rows in zip(self.parts, self._sizes, strict=True):
+        for part, rows in zip(self.parts, self._rows, strict=True):
             part.allocate(rows * self._item, "r", "q")
         self._bind(system)
         if plain:
@@ -44,7 +44,7 @@ class MatrixLoop(Loop):
         # x += alpha p, r -= alpha q, p = z + beta p; in turn with one record and the other. Then
         # p is made ready for the next product.
         self._steps: list[list[list[Bound]]] = [[], []]
-        for part, rows, pack in zip(self.parts, self._sizes, self._pack["p"], strict=True):
+        for part, rows, pack in zip(self.parts, self._rows, self._pack["p"], strict=True):
             *_, step = self._plan(part, rows, *(("inverse",) if diagonal else ()))
             for turn, steps in enumerate(self._steps):
                 scalars = {"before": f"record{turn}", "after": f"record{1 - turn}"}
@@ -57,8 +57,8 @@ class MatrixLoop(Loop):
 
     def _plan(self, part: Part, rows: int, *more: str) -> tuple[Launch, ...]:
         """Launches on a part's vectors; see `plan_cg.vectors`."""
-        size = {"dtype": self.vectors.dtype.name, "aligned": part.is_aligned("x", "b", *more)}
-        return plan_cg.vectors(rows, part.device.target, diagonal=self._diagonal, **size)
+        how = {"dtype": self._name, "aligned": part.is_aligned("x", "b", *more)}
+        return plan_cg.vectors(rows, part.device.target, diagonal=self._diagonal, **how)
 
     def steps(self, iteration: int) -> Sequence[Step]:
         turn = iteration % 2  # q = A p, and sums in "partial"; then the vectors
@@ -83,32 +83,32 @@ class CsrMatrix(MatrixLoop):
     """
 
     def _bind(self, system: Csr) -> None:
-        found: dict[int, tuple[plan_cg.Rows, np.ndarray]] = {}
+        found: list[Any] = [None] * len(self.parts)
 
         def upload(number: int) -> None:
             found[number] = self._upload(number, system)
 
         self.exchange.at_once(upload, sum(part.nbytes for part in system))
-        name, diagonal = self.vectors.dtype.name, self._diagonal
         if len(self.parts) > 1:  # now there is room for what rows meet besides
             self.vectors.load(x=self.vectors.result)
-        plans, residuals, products = [], [], []
-        for number, part in enumerate(self.parts):
-            part.numbers["own"] = 0
-            share = found[number][0]
-            plans.append(plan_cg.csr(share, part.device.target, dtype=name, diagonal=diagonal))
+        how = {"dtype": self._name, "diagonal": self._diagonal}
+        plans = [
+            plan_cg.csr(share, part.device.target, **how)
+            for part, (share, _) in zip(self.parts, found, strict=True)
+        ]
         blocks = [residual.grid for residual, _, _ in plans]
         sums = self.exchange.share_sums(blocks, self._sums, "partial")
         self.residual_sums = "partial", blocks, 2
-        copies = self._pack_foreign([found[n] for n in range(len(self.parts))], plans)
-        for part, (residual, step, without) in zip(self.parts, plans, strict=True):
-            known = {} if diagonal else {"inverse": "r"}
-            residuals.append([part.bind(residual, **known)])
-            product = without if self._plain else step
-            products.append([[part.bind(product, before=f"record{turn}")] for turn in (0, 1)])
-        self._products = list(zip(*products, strict=True))
+        copies = self._pack_foreign(found, plans)
+        for part in self.parts:
+            part.numbers["own"] = 0
+        residuals, steps, without = zip(*plans, strict=True)
+        products, known = without if self._plain else steps, {"inverse": "r"}
+        self._products = [
+            self.exchange.launches(products, before=f"record{turn}") for turn in (0, 1)
+        ]
         self._bind_steps(
-            residuals,
+            self.exchange.launches(residuals, **({} if self._diagonal else known)),
             BufferCopies(copies, "x", "packed"),
             BufferCopies(copies, "p", "packed"),
             BufferCopies(sums, "partial", "partial"),
@@ -134,9 +134,9 @@ class CsrMatrix(MatrixLoop):
             own[outside] = end - begin + np.searchsorted(foreign, indices[outside])
             indices, pointers = own, pointers - pointers[0]
         index = np.promote_types(pointers.dtype, indices.dtype)
-        part.upload(np.ascontiguousarray(pointers, index), "pointers")
-        part.upload(np.ascontiguousarray(indices, index), "indices")
-        part.upload(np.ascontiguousarray(values, self.vectors.dtype), "values")
+        for name, array in (("pointers", pointers), ("indices", indices), ("values", values)):
+            dtype = self.vectors.dtype if name == "values" else index
+            part.upload(np.ascontiguousarray(array, dtype), name)
         vectors = ("p", "x") if len(self.parts) > 1 else ("p",)
         part.allocate((end - begin + len(foreign)) * self._item, *vectors)
         return plan_cg.Rows(end - begin, len(values), index.name), foreign
@@ -174,34 +174,28 @@ class DenseMatrix(MatrixLoop):
     """
 
     def _bind(self, system: Dense) -> None:
-        several = len(self.parts) > 1
         strides = self._upload_all(system)
-        own = "own sums" if several else "partial"
-        blocks: list[int] = []
+        # What products take, and where sums are made; of several parts they are gathered.
+        x, p, own = "x", "p", "partial"
+        if len(self.parts) > 1:
+            x = p = "whole"
+            own = "own sums"
         residuals, products = [], []
-        for part, rows in zip(self.parts, self._sizes, strict=True):
-            part.allocate(rows * self._item, "p")
-            if several:
-                part.allocate(self.vectors.n * self._item, "whole")
-            residual, sums, _ = self._plan(part, rows)
-            blocks.append(residual.grid)
-            part.allocate(
-                8 * self._sums * residual.grid, "residual sums", *([own] if several else [])
-            )
-            of_x, of_p = (
-                self._product(part, "whole" if several else name, rows, strides) for name in "xp"
-            )
-            residuals.append([*of_x, part.bind(residual, partial="residual sums")])
-            products.append((part, of_p, () if self._plain else (sums,)))
+        plans = [self._plan(part, rows) for part, rows in zip(self.parts, self._rows, strict=True)]
+        blocks = [residual.grid for residual, _, _ in plans]
         self.residual_sums = "residual sums", blocks, self._sums
         self.exchange.share_sums(blocks, self._sums, "partial")
-        self._products = [
-            [
-                [*of_p, *(part.bind(one, partial=own) for one in sums)]
-                for part, of_p, sums in products
-            ]
-        ] * 2
-        elements = gather_copies([rows * self._item for rows in self._sizes], apart=True)
+        for part, rows, (residual, sums, _) in zip(self.parts, self._rows, plans, strict=True):
+            part.allocate(rows * self._item, "p")
+            part.allocate(8 * self._sums * residual.grid, "residual sums")
+            if own != "partial":
+                part.allocate(self.vectors.n * self._item, "whole")
+                part.allocate(8 * self._sums * residual.grid, own)
+            of_x, of_p = (self._product(part, vector, rows, strides) for vector in (x, p))
+            residuals.append([*of_x, part.bind(residual, partial="residual sums")])
+            products.append(of_p if self._plain else [*of_p, part.bind(sums, partial=own)])
+        self._products = [products] * 2
+        elements = gather_copies([rows * self._item for rows in self._rows], apart=True)
         gathered = gather_copies([8 * self._sums * count for count in blocks], apart=True)
         self._bind_steps(
             residuals,

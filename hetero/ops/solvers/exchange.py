@@ -7,7 +7,7 @@ its own rows and, on each side where another slab follows, ``depth`` rows of it:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -214,6 +214,11 @@ class Exchange:
         self._ready: list[Any] = [None] * len(parts)
         meets = len(parts) > 1 and meetings.trusted([part.device for part in parts])
         self.meeting = meetings.Meeting(parts) if meets else None
+
+    def launches(self, plans: Iterable[Launch], **others: Any) -> list[list[Bound]]:
+        """A launch of each part, for `run`; see `Part.bind`."""
+        each = zip(self.parts, plans, strict=True)
+        return [[part.bind(plan, **others)] for part, plan in each]
 
     def bind(self, *groups: BufferCopies) -> list[Any]:
         """Copies for `run`: for each part its launch to the others, or what it copies of them."""

@@ -234,14 +234,12 @@ class _Devices:
         """Of each part a pass of ``depth`` sweeps over one of the u; for 0 sweeps the sums of
         (f - A u)^2, in the order of the rows."""
         if (depth, which) not in self._bound:
-            bound = self._bound[depth, which] = []
+            plans = []
             for part, grid, slab in self._each:
                 own, target = (slab.above, slab.above + slab.own), part.device.target
-                if depth:
-                    launch = plan_jacobi.blocked(grid, own, depth, target)
-                else:
-                    launch = plan_jacobi.residual(grid, own, target)
-                bound.append([part.bind(launch, u=f"u{which}", **names)])
+                plan = plan_jacobi.blocked(grid, own, depth, target) if depth else None
+                plans.append(plan or plan_jacobi.residual(grid, own, target))
+            self._bound[depth, which] = self.exchange.launches(plans, u=f"u{which}", **names)
         return self._bound[depth, which]
 
 

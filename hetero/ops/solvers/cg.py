@@ -14,21 +14,9 @@ from hetero.arrays import HOST, Array, describe, is_device_array
 from hetero.calling import planner
 from hetero.host import pages
 from hetero.imports import load
-from hetero.ops.solvers import cg_problem
+from hetero.ops.solvers import cg_problem, systems
 from hetero.ops.solvers.cg_problem import NAME, from_dims, problem
-from hetero.ops.solvers.systems import (
-    CONVERGED,
-    LIMIT,
-    ROWS,
-    STENCILS,
-    DeviceCsr,
-    Outcome,
-    Solve,
-    digits,
-    execute,
-    on_host,
-    warn,
-)
+from hetero.ops.solvers.systems import CONVERGED, Outcome, Solve, digits, execute, on_host, warn
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
 from hetero.registry import Arguments
@@ -191,7 +179,7 @@ def _solve(
         x0 = cg_problem.times(system(())[1], on_host(b, dtype))
     elif x0 is not None:
         x0 = x0.reshape(n)
-    read = A.operands if isinstance(A, DeviceCsr) else ()
+    read = A.operands if isinstance(A, systems.DeviceCsr) else ()
     if plan.problem.layout == "dense" and is_device_array(A):
         read = (describe(A),)
     asked = Solve(system, rtol, atol, *limits, from_zero=x0 is None)
@@ -210,7 +198,7 @@ def _solve(
         given = b.astype(dtype, copy=False), x, outcome.residual, bound, norm_b
         residual = true_residual(system(())[0], *given)
         if residual != outcome.residual and not residual <= bound:
-            outcome = outcome._replace(status=LIMIT, residual=residual)
+            outcome = outcome._replace(status=systems.LIMIT, residual=residual)
     return x, outcome
 
 
@@ -296,7 +284,7 @@ def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteratio
 
 def _loops(problem: Problem) -> tuple[str, ...]:
     """What is compiled for sparse matrices and stencils on the CPU."""
-    family = ROWS if problem.layout == "csr" else STENCILS
+    family = systems.ROWS if problem.layout == "csr" else systems.STENCILS
     return (family.of(problem.dtype),)
 
 

@@ -26,13 +26,7 @@ from hetero.kernels.cg.plan_stencil import HALO, X_HALO
 from hetero.ops.solvers import systems
 from hetero.ops.solvers.cg_matrices import KINDS
 from hetero.ops.solvers.cg_vectors import Loop, Step, Vectors
-from hetero.ops.solvers.exchange import (
-    BufferCopies,
-    Part,
-    around,
-    halo_copies,
-    range_copies,
-)
+from hetero.ops.solvers.exchange import BufferCopies, Part, around, halo_copies, range_copies
 from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil
 
 _STAMPED = 16  # bytes of a value (kernels/common/stamped.cu)

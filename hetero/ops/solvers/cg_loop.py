@@ -33,24 +33,15 @@ import numpy as np
 
 from hetero.host.loops import as_loops_take
 from hetero.imports import load
-from hetero.ops.solvers.systems import (
-    CONVERGED,
-    INDEFINITE,
-    LIMIT,
-    NOT_FINITE,
-    Csr,
-    Dense,
-    Outcome,
-    Solve,
-    Stencil,
-    is_safe,
-    least_tolerance,
-    on_vectors,
-    real_view,
-    scaled,
-)
+from hetero.ops.solvers import systems
+from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil, on_vectors, scaled
 
-_STATUS = (CONVERGED, LIMIT, INDEFINITE, NOT_FINITE)  # by what compiled loops end with
+_STATUS = (
+    systems.CONVERGED,
+    systems.LIMIT,
+    systems.INDEFINITE,
+    systems.NOT_FINITE,
+)  # by what compiled loops end with
 _CHECK = 100_000  # iterations between looks at Ctrl-C, divided by thousands of unknowns
 Times = Callable[[np.ndarray, np.ndarray], object]
 _ROUNDINGS = 64.0  # times eps norm(b): for a larger tolerance float32 is exact enough
@@ -216,9 +207,9 @@ def solve(
     b = as_loops_take(b)
     A = (uncompiled if plain else compiled)(system, b.dtype)
     of_vectors = on_vectors(b.real.dtype, b.size)
-    norm_b = of_vectors.norm(real_view(b))
+    norm_b = of_vectors.norm(systems.real_view(b))
     given = A, of_vectors, functools.partial(true_residual, system), M
-    if is_safe(norm_b, b.real.itemsize):
+    if systems.is_safe(norm_b, b.real.itemsize):
         return iterate(*given, b, x, asked, norm_b, moves=moves)
     return scaled(functools.partial(iterate, *given), b, x, asked)
 
@@ -239,17 +230,17 @@ def restarted(
     r = b - A x, and gives its norm; ``iterate(limit)`` goes on from there until the recurrence's
     residual is small enough. With ``once_more`` the first iterations need not halve anything.
     """
-    status, done, before = CONVERGED, 0, math.inf
+    status, done, before = systems.CONVERGED, 0, math.inf
     while True:
         norm = residual()
         if not math.isfinite(norm):
-            return NOT_FINITE, done, norm
+            return systems.NOT_FINITE, done, norm
         if norm <= bound:
-            return CONVERGED, done, norm
-        if status in (INDEFINITE, NOT_FINITE):
+            return systems.CONVERGED, done, norm
+        if status in (systems.INDEFINITE, systems.NOT_FINITE):
             return status, done, norm
         if done >= maxiter or norm > 0.5 * before:
-            return LIMIT, done, norm
+            return systems.LIMIT, done, norm
         status, count = iterate(maxiter - done)
         done, before, once_more = done + count, math.inf if once_more else norm, False
 
@@ -273,14 +264,14 @@ def iterate(
     function of this name. ``at_zero``: whether x is zero; by default it is looked at.
     """
     norm, callback = of_vectors.norm, asked.callback
-    norm_b = norm(real_view(b)) if norm_b is None else norm_b
+    norm_b = norm(systems.real_view(b)) if norm_b is None else norm_b
     bound = max(asked.rtol * norm_b, asked.atol)
     # Products that vanish look like an indefinite A.
-    lowest = max(bound, least_tolerance(b.dtype) * norm_b)
+    lowest = max(bound, systems.least_tolerance(b.dtype) * norm_b)
     given = b, x
     if b.dtype.kind == "c":
         whole, notify = x, callback
-        b, x = real_view(b), real_view(x)
+        b, x = systems.real_view(b), systems.real_view(x)
         callback = notify and (lambda _: notify(whole))
     inverse = M if isinstance(M, np.ndarray) else None
     M = M if inverse is None else lambda r, z: np.multiply(inverse, r, out=z)
@@ -332,17 +323,17 @@ def _iterations(
         A.times(p, q)
         curvature = dot(p, q)
         if not (isfinite(curvature) and isfinite(rho)):
-            return NOT_FINITE, j
+            return systems.NOT_FINITE, j
         if curvature <= 0.0 or rho <= 0.0:  # A, or M
-            return INDEFINITE, j
+            return systems.INDEFINITE, j
         # 4., 5. x = x + alpha p, r = r - alpha A p
         square = of_vectors.step(x, r, p, q, rho / curvature)
         if not isfinite(square):
-            return NOT_FINITE, j
+            return systems.NOT_FINITE, j
         if callback:
             callback(x)
         if math.sqrt(square) <= bound:
-            return CONVERGED, j + 1
+            return systems.CONVERGED, j + 1
         if j + 1 == limit:
             break
         # 6., 7. z = M r, beta = (r, z) / (r, z) of before
@@ -354,7 +345,7 @@ def _iterations(
         of_vectors.scale_and_add(p, rho / before, z)
         if moves:
             moves(square, bound, r, p)
-    return LIMIT, limit
+    return systems.LIMIT, limit
 
 
 def _in_loops(
@@ -374,7 +365,7 @@ def _in_loops(
         done += taken
         if callback and taken:
             callback(x)
-        if _STATUS[code] != LIMIT or done >= limit:
+        if _STATUS[code] != systems.LIMIT or done >= limit:
             return _STATUS[code], done
 
 

@@ -9,34 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.arrays import (
-    HOST,
-    Operand,
-    Spec,
-    array_or_spec,
-    dense,
-    describe,
-    describe_used,
-    is_device_array,
-    name_of,
-)
+from hetero import arrays
+from hetero.arrays import HOST, Operand, Spec, array_or_spec, describe, is_device_array
 from hetero.host import loops
 from hetero.imports import load
 from hetero.moving import transfer
-from hetero.ops.solvers.systems import (
-    CYCLES,
-    Csr,
-    Dense,
-    DeviceCsr,
-    Stencil,
-    checked_limit,
-    checked_tolerance,
-    digits,
-    number_dtype,
-    on_host,
-    real_dtype,
-    real_view,
-)
+from hetero.ops.solvers import systems
+from hetero.ops.solvers.systems import Csr, Dense, DeviceCsr, Stencil, digits, on_host, real_view
 from hetero.registry.problem import Problem, check_dims, compressed, shapes_of
 
 NAME = "cg"
@@ -64,8 +43,8 @@ def checked(
 ) -> tuple[Any, Any, Any, Any, float, float, int]:
     """The arguments, each checked by itself."""
     A, b = checked_matrix(A), array_or_spec(b)
-    rtol, atol = checked_tolerance("rtol", rtol), checked_tolerance("atol", atol)
-    limit = checked_limit(maxiter, 10 * A.shape[0])
+    rtol, atol = systems.checked_tolerance("rtol", rtol), systems.checked_tolerance("atol", atol)
+    limit = systems.checked_limit(maxiter, 10 * A.shape[0])
     if x0 is not None and not isinstance(x0, str):
         x0 = array_or_spec(x0)
     return A, b, x0, of_scipy(M), rtol, atol, limit
@@ -184,9 +163,13 @@ def problem_of(A: Any, b: Any, x0: Any, M: Any, rtol: float, limit: int) -> Prob
         if tuple(vector.shape) not in ((n,), (n, 1)):
             raise ValueError(f"{name} must have shape ({n},) or ({n}, 1), got {vector.shape}")
     vectors = tuple(describe(vector).unkept()._replace(pointer=0) for vector in given.values())
-    dtype = number_dtype(A=_dtype(A), b=vectors[0].dtype)
+    if isinstance(A, Spec) or is_device_array(A):
+        given_dtype = describe(A).dtype
+    else:
+        given_dtype = float if A.dtype is None else A.dtype  # a LinearOperator may not say
+    dtype = systems.number_dtype(A=given_dtype, b=vectors[0].dtype)
     if dtype.kind != "c" and "x0" in given:
-        real_dtype(x0=vectors[1].dtype)
+        systems.real_dtype(x0=vectors[1].dtype)
     layout, entries, matrix, obstacle = _layout(A, dtype)
     layout, by_M, share = _preconditioned(n, M, layout, dtype)
     obstacle = obstacle or by_M
@@ -197,21 +180,15 @@ def problem_of(A: Any, b: Any, x0: Any, M: Any, rtol: float, limit: int) -> Prob
     return Problem(
         NAME,
         (n, entries),
-        name_of(dtype),
+        arrays.name_of(dtype),
         (*matrix, *vectors),
-        dense((n,), dtype, vectors[0].location),
+        arrays.dense((n,), dtype, vectors[0].location),
         layout=layout,
         function="solve_cg",
         device_obstacle=obstacle or (None if n else "nothing to solve"),
         options=CgOptions(rtol, max(1, min(expected, limit))),
         shown=shown if layout == "csr" else (),
     )
-
-
-def _dtype(A: Any) -> np.dtype:
-    if isinstance(A, Spec) or is_device_array(A):
-        return describe(A).dtype
-    return np.dtype(A.dtype if A.dtype is not None else float)  # a LinearOperator may not say
 
 
 def _layout(A: Any, dtype: np.dtype) -> tuple[str, int, tuple[Operand, ...], str | None]:
@@ -279,7 +256,8 @@ def least_iterations(rtol: float, dtype: np.dtype) -> float:
 def key_of(A: Any, b: Any, x0: Any, M: Any, *others: Any) -> Any:
     """What the plan of a call from host memory depends on; None for any other call, and where A may
     have copies on devices."""
-    if type(b) is not np.ndarray or (type(A) is np.ndarray and describe_used(A).kept is not None):
+    is_kept = type(A) is np.ndarray and arrays.describe_used(A).kept is not None
+    if is_kept or type(b) is not np.ndarray:
         return None
     facts = _facts(A), _facts(b), _facts(x0), _facts(M)
     return None if _OTHER in facts else (NAME, *facts, *others)
@@ -376,7 +354,7 @@ def _multigrid(stencil: Stencil, dtype: np.dtype, used: tuple[Any, ...]) -> Any:
         multigrid_device = load("hetero.ops.solvers.multigrid_device")
         with used[0].active():
             return multigrid_device.DeviceHierarchy(used[:1], stencil, real)
-    if loops.is_ready(CYCLES.of(real)):
+    if loops.is_ready(systems.CYCLES.of(real)):
         apply = load("hetero.ops.solvers.multigrid").CpuHierarchy(stencil, real).apply
     else:
         inverse = load("hetero.ops.solvers.dst").applied(stencil, real)

@@ -23,15 +23,7 @@ from hetero.host import cpu, loops
 from hetero.imports import load
 from hetero.kernels.common.launch import REAL
 from hetero.ops.solvers import cg_loop, multigrid
-from hetero.ops.solvers.systems import (
-    CONVERGED,
-    CYCLES,
-    ROUNDING,
-    Outcome,
-    Solve,
-    Stencil,
-    judged,
-)
+from hetero.ops.solvers.systems import CONVERGED, CYCLES, ROUNDING, Outcome, Solve, Stencil, judged
 from hetero.profile.inventory import loop_threads
 
 _DOUBLE = np.dtype(np.float64)
@@ -113,10 +105,6 @@ def _norm(v: np.ndarray) -> float:
     return math.sqrt(np.vdot(v, v) if v.size <= _DOT else np.einsum("i,i", v, v))
 
 
-def _norm_in_double(v: np.ndarray) -> float:
-    return math.sqrt(np.einsum("i,i", v.reshape(-1), v.reshape(-1), dtype=np.float64))
-
-
 def residual(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> np.ndarray:
     """f - A u."""
     r = np.empty_like(f, order="C")
@@ -127,7 +115,11 @@ def residual(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> np.ndarray:
 
 def norms(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[float, float]:
     """2-norms of f - A u and of f."""
-    return _norm_in_double(residual(stencil, f, u)), _norm_in_double(f)
+    squares = [
+        np.einsum("i,i", v.reshape(-1), v.reshape(-1), dtype=np.float64)
+        for v in (residual(stencil, f, u), f)
+    ]
+    return math.sqrt(squares[0]), math.sqrt(squares[1])
 
 
 @functools.lru_cache(maxsize=64)

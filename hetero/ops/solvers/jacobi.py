@@ -19,24 +19,8 @@ from hetero.devices.base import Device
 from hetero.host.loops import as_loops_take
 from hetero.imports import load
 from hetero.kernels.jacobi import plan as plan_jacobi
-from hetero.ops.solvers.exchange import (
-    Bound,
-    BufferCopies,
-    Exchange,
-    Part,
-    Slab,
-    halo_copies,
-    slabs,
-)
-from hetero.ops.solvers.systems import (
-    CONVERGED,
-    LIMIT,
-    ROUNDING,
-    Outcome,
-    Solve,
-    Stencil,
-    judged,
-)
+from hetero.ops.solvers.exchange import BufferCopies, Exchange, Part, Slab, halo_copies, slabs
+from hetero.ops.solvers.systems import CONVERGED, LIMIT, ROUNDING, Outcome, Solve, Stencil, judged
 
 _FEWEST, _MOST = 64, 8192  # sweeps between two looks at the residual
 _QUEUED = 1024  # passes that are queued before the host waits, and an interrupt gets through
@@ -158,7 +142,7 @@ class _Devices:
             for part, grid, slab in self._each
         ]
         self._rows = halo_copies(cuts, whole.row_bytes)
-        self._bound: dict[Any, list[list[Bound]]] = {}
+        self._bound: dict[tuple[int, int], list[Any]] = {}
         self.exchange = Exchange(parts)
 
     def load(self, f: Any, u: Any) -> None:
@@ -230,7 +214,7 @@ class _Devices:
         (square,) = self.exchange.total("partial", self._sums)
         return math.sqrt(square)
 
-    def _launches(self, depth: int, which: int, **names: str) -> list[list[Bound]]:
+    def _launches(self, depth: int, which: int, **names: str) -> list[Any]:
         """Of each part a pass of ``depth`` sweeps over one of the u; for 0 sweeps the sums of
         (f - A u)^2, in the order of the rows."""
         if (depth, which) not in self._bound:

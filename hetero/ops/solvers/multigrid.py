@@ -31,16 +31,8 @@ from hetero.imports import load
 from hetero.kernels.multigrid import transfers
 from hetero.kernels.multigrid.plan import DOWN, DOWN_FROM_ZERO, UP, UP_WITH_SQUARES
 from hetero.kernels.multigrid.transfers import Transfer, transfer
-from hetero.ops.solvers.systems import (
-    CONVERGED,
-    LIMIT,
-    ROUNDING,
-    Outcome,
-    Solve,
-    Stencil,
-    judged,
-    line_eigenvalues,
-)
+from hetero.ops.solvers import systems
+from hetero.ops.solvers.systems import CONVERGED, LIMIT, ROUNDING, Outcome, Solve, Stencil, judged
 
 # Over-relaxation, by which a V(1,1)-cycle leaves 0.05 in 2-D and 0.08 in 3-D, of 0.14 and 0.2; the
 # symmetric one is better without.
@@ -115,7 +107,7 @@ def coarsest_inverse(grid: Grid) -> np.ndarray:
         vectors.append(math.sqrt(2.0 / (n + 1)) * np.sin(np.pi / (n + 1) * np.outer(k, k)))
         along = [1] * len(grid.shape)
         along[axis] = n
-        values = values + line_eigenvalues(n, w).reshape(along)
+        values = values + systems.line_eigenvalues(n, w).reshape(along)
     inverse = np.einsum("ik,ak,kyx->iayx", vectors[0], vectors[0], 1.0 / values)
     inverse = np.einsum("jy,by,iayx->ijabx", vectors[1], vectors[1], inverse)
     inverse = np.einsum("lx,cx,ijabx->ijlabc", vectors[2], vectors[2], inverse)

@@ -22,23 +22,9 @@ from hetero.imports import load
 from hetero.moving.results import on_host as with_host_result
 from hetero.moving.results import staying
 from hetero.ops.solvers import poisson_methods as methods
+from hetero.ops.solvers import systems
 from hetero.ops.solvers.poisson_methods import JACOBI, NAME, UNLIMITED, from_dims, problem
-from hetero.ops.solvers.systems import (
-    CONVERGED,
-    ROUNDING,
-    Outcome,
-    Solve,
-    Stencil,
-    checked_limit,
-    checked_spacing,
-    checked_tolerance,
-    execute,
-    judged,
-    least_tolerance,
-    like,
-    on_host,
-    warn,
-)
+from hetero.ops.solvers.systems import Outcome, Solve, Stencil, execute, judged, like, on_host, warn
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
 from hetero.registry import Arguments
@@ -157,9 +143,9 @@ def solve_poisson(
     """
     device, method = planner.placement(device, method)
     f, x0 = array_or_spec(f), None if x0 is None else array_or_spec(x0)
-    spacing = checked_spacing(spacing, len(f.shape))
-    rtol = None if rtol is None else checked_tolerance("rtol", rtol)
-    maxiter = None if maxiter is None else checked_limit(maxiter, UNLIMITED)
+    spacing = systems.checked_spacing(spacing, len(f.shape))
+    rtol = None if rtol is None else systems.checked_tolerance("rtol", rtol)
+    maxiter = None if maxiter is None else systems.checked_limit(maxiter, UNLIMITED)
     faces = checked_faces(f.shape, boundary)
 
     def make() -> Callable[..., Any]:
@@ -194,7 +180,7 @@ def _bound(
     tolerance, limit, _ = asked.options
     wanted = Solve(
         system=Stencil(shape, spacing),
-        rtol=max(tolerance, least_tolerance(dtype)),
+        rtol=max(tolerance, systems.least_tolerance(dtype)),
         atol=0.0,
         maxiter=limit,
         exactly=tolerance == 0.0 and maxiter is not None,
@@ -227,7 +213,7 @@ def _bound(
         if starts:
             u[...] = 0.0
         outcome = on_cpu((), asked, Arguments((np.ascontiguousarray(f, dtype),), u, wanted))
-        if outcome.status == CONVERGED and math.isnan(outcome.residual):
+        if outcome.status == systems.CONVERGED and math.isnan(outcome.residual):
             return u
         Done = load("hetero.calling.execution").Done
         return general(f, x0, faces, return_info, Done(u, outcome, CPU, chosen.method))
@@ -298,7 +284,7 @@ def _solve(
     """
     stencil, dtype, exponent = asked.system, np.dtype(plan.problem.dtype), 0
     if 0 in stencil.shape:
-        nothing, chosen = Outcome(CONVERGED, 0, 0.0, 0.0), plan.chosen
+        nothing, chosen = Outcome(systems.CONVERGED, 0, 0.0, 0.0), plan.chosen
         Done = load("hetero.calling.execution").Done
         done = Done(np.zeros(stencil.shape, dtype), nothing, chosen.device, chosen.method)
     else:
@@ -307,11 +293,11 @@ def _solve(
         if done is None or _is_out_of_range(done.outcome, stencil, dtype, f, x0, faces):
             done, stencil, exponent = _in_other_units(plan, asked, f, x0, faces)
     status, iterations, residual, whole = done.outcome
-    if status == ROUNDING and (asked.lenient or plan.problem.options.rtol == 0.0):
+    if status == systems.ROUNDING and (asked.lenient or plan.problem.options.rtol == 0.0):
         # Rounding u alone leaves up to eps norm(A) norm(u) <= eps cond(A) norm(f).
         low, high = stencil.eigenvalue_bounds()
         if residual <= _ROUNDINGS * float(np.finfo(dtype).eps) * high / low * whole:
-            status = CONVERGED
+            status = systems.CONVERGED
     relative = residual / whole if whole and whole > 0.0 else math.inf if residual else 0.0
     if exponent:
         with np.errstate(all="ignore"):
@@ -322,7 +308,7 @@ def _solve(
         "iterations": iterations,
         "residual": residual,
         "relative_residual": relative,
-        "converged": status == CONVERGED,
+        "converged": status == systems.CONVERGED,
         "status": status,
         "plan": plan,
     }
@@ -358,7 +344,9 @@ def _is_out_of_range(
     nothing is fetched from a device.
     """
     status, _, residual, whole = outcome
-    if status == CONVERGED and not (residual < _LEAST_RESIDUAL[dtype.name] or residual == math.inf):
+    if status == systems.CONVERGED and not (
+        residual < _LEAST_RESIDUAL[dtype.name] or residual == math.inf
+    ):
         return False
     most = _VALUES[dtype.name]
     start = _NONE if x0 is None else _exponent(on_host(x0, dtype))
@@ -403,7 +391,9 @@ def _in_other_units(
         returned = np.ldexp(u, -k)
         if not np.array_equal(returned, done.value):
             residual, whole = load("hetero.ops.solvers.dst").norms(stencil, rhs, returned)
-            outcome = judged(residual, asked.rtol * whole, ROUNDING, outcome.iterations, whole)
+            outcome = judged(
+                residual, asked.rtol * whole, systems.ROUNDING, outcome.iterations, whole
+            )
     if describe(f).location != HOST:
         u = like(f, u)
     return done._replace(value=u, outcome=outcome), stencil, k - 2 * e

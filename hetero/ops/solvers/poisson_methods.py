@@ -17,17 +17,8 @@ from hetero.arrays import Spec, array_or_spec, dense, describe, name_of
 from hetero.imports import load
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.solvers import multigrid as grids
-from hetero.ops.solvers.systems import (
-    CYCLES,
-    SWEEPS,
-    Outcome,
-    Stencil,
-    checked_limit,
-    checked_spacing,
-    checked_tolerance,
-    digits,
-    real_dtype,
-)
+from hetero.ops.solvers import systems
+from hetero.ops.solvers.systems import CYCLES, SWEEPS, Outcome, Stencil, digits, real_dtype
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem, check_dims
@@ -65,8 +56,8 @@ def problem(
     f = array_or_spec(f)
     if len(f.shape) not in (2, 3):
         raise ValueError(f"f must have 2 or 3 dimensions, got shape {tuple(f.shape)}")
-    distances = checked_spacing(spacing, len(f.shape))
-    limit = checked_limit(maxiter, UNLIMITED)
+    distances = systems.checked_spacing(spacing, len(f.shape))
+    limit = systems.checked_limit(maxiter, UNLIMITED)
     inputs = {"f": describe(f).unkept()._replace(pointer=0)}
     if x0 is not None:
         x0 = array_or_spec(x0)
@@ -75,7 +66,7 @@ def problem(
         inputs["x0"] = describe(x0).unkept()._replace(pointer=0)
         real_dtype(x0=inputs["x0"].dtype)
     dtype = real_dtype(f=inputs["f"].dtype)
-    rtol = RTOL[name_of(dtype)] if rtol is None else checked_tolerance("rtol", rtol)
+    rtol = RTOL[name_of(dtype)] if rtol is None else systems.checked_tolerance("rtol", rtol)
     exactly = method == JACOBI and rtol == 0.0 and maxiter is not None
     even = max(distances) <= 1.0001 * min(distances)
     return Problem(

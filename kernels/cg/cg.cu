@@ -10,22 +10,12 @@
 // addresses, in elements.
 
 #include "vectors.cu"
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifdef DIAGONAL
-#define SUMS 8
-#else
-#define SUMS 4
-#endif
+#define SUMS (DIAGONAL ? 8 : 4)
 #include "cg_scalars.cu"
 
 KERNEL(THREADS, 1)
 cg_sums(GLOBAL const REAL *RESTRICT p, GLOBAL const REAL *RESTRICT q, GLOBAL const REAL *RESTRICT r,
-#ifdef DIAGONAL
-        GLOBAL const REAL *RESTRICT inverse,
-#endif
-        GLOBAL double *RESTRICT partial, index_t n, index_t blocks)
+        INVERSE GLOBAL double *RESTRICT partial, index_t n, index_t blocks)
 {
     SHARED double scratch[SUMS * THREADS];
     double sums[SUMS];
@@ -33,23 +23,15 @@ cg_sums(GLOBAL const REAL *RESTRICT p, GLOBAL const REAL *RESTRICT q, GLOBAL con
     for (int s = 0; s < SUMS; ++s) sums[s] = 0;
     const index_t first = ((index_t)blockIdx.x * THREADS + threadIdx.x) * WIDTH;
     for (index_t at = first; at < n; at += blocks * THREADS * WIDTH) {
-        REAL ps[WIDTH], qs[WIDTH], rs[WIDTH];
+        REAL ps[WIDTH], qs[WIDTH], rs[WIDTH], ms[WIDTH];
         LOAD(ps, p + at);
         LOAD(qs, q + at);
         LOAD(rs, r + at);
-#ifdef DIAGONAL
-        REAL ms[WIDTH];
-        LOAD(ms, inverse + at);
-#endif
+        LOAD_INVERSE(ms, at);
         EACH(v)
         {
-            const double qv = qs[v], rv = rs[v];
-#ifdef DIAGONAL
-            const double zv = ms[v] * rs[v], mq = ms[v] * qs[v];
-            sums[R_R] += rv * rv;
-#else
-            const double zv = rv, mq = qv;
-#endif
+            const double qv = qs[v], rv = rs[v], zv = ms[v] * rs[v], mq = ms[v] * qs[v];
+            if (DIAGONAL) sums[R_R] += rv * rv;
             sums[P_Q] += ps[v] * qv;
             sums[Z_Q] += zv * qv;
             sums[Q_MQ] += qv * mq;
@@ -62,10 +44,7 @@ cg_sums(GLOBAL const REAL *RESTRICT p, GLOBAL const REAL *RESTRICT q, GLOBAL con
 KERNEL(THREADS, 1)
 cg_advance(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *RESTRICT p,
            GLOBAL const REAL *RESTRICT q,
-#ifdef DIAGONAL
-           GLOBAL const REAL *RESTRICT inverse,
-#endif
-           GLOBAL const double *RESTRICT partial, GLOBAL const double *RESTRICT before,
+           INVERSE GLOBAL const double *RESTRICT partial, GLOBAL const double *RESTRICT before,
            GLOBAL double *RESTRICT after, index_t blocks_before, index_t n, index_t blocks)
 {
     SHARED double scratch[THREADS];
@@ -78,24 +57,17 @@ cg_advance(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *RESTRI
 
     const index_t first = ((index_t)blockIdx.x * THREADS + thread) * WIDTH;
     for (index_t at = first; at < n; at += blocks * THREADS * WIDTH) {
-        REAL xs[WIDTH], rs[WIDTH], ps[WIDTH], qs[WIDTH];
+        REAL xs[WIDTH], rs[WIDTH], ps[WIDTH], qs[WIDTH], ms[WIDTH];
         LOAD(xs, x + at);
         LOAD(rs, r + at);
         LOAD(ps, p + at);
         LOAD(qs, q + at);
-#ifdef DIAGONAL
-        REAL ms[WIDTH];
-        LOAD(ms, inverse + at);
-#endif
+        LOAD_INVERSE(ms, at);
         EACH(v)
         {
             xs[v] += alpha * ps[v];
             rs[v] -= alpha * qs[v];
-#ifdef DIAGONAL
             ps[v] = ms[v] * rs[v] + beta * ps[v];
-#else
-            ps[v] = rs[v] + beta * ps[v];
-#endif
         }
         STORE(x + at, xs);
         STORE(r + at, rs);
@@ -105,11 +77,7 @@ cg_advance(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *RESTRI
 
 KERNEL(THREADS, 1)
 cg_residual(GLOBAL const REAL *RESTRICT b, GLOBAL const REAL *RESTRICT q, GLOBAL REAL *RESTRICT r,
-            GLOBAL REAL *RESTRICT p,
-#ifdef DIAGONAL
-            GLOBAL const REAL *RESTRICT inverse,
-#endif
-            GLOBAL double *RESTRICT partial, index_t n, index_t blocks)
+            GLOBAL REAL *RESTRICT p, INVERSE GLOBAL double *RESTRICT partial, index_t n, index_t blocks)
 {
     SHARED double scratch[SUMS * THREADS];
     double sums[SUMS];
@@ -120,17 +88,11 @@ cg_residual(GLOBAL const REAL *RESTRICT b, GLOBAL const REAL *RESTRICT q, GLOBAL
         REAL bs[WIDTH], rs[WIDTH], ps[WIDTH];
         LOAD(bs, b + at);
         LOAD(rs, q + at);
-#ifdef DIAGONAL
-        LOAD(ps, inverse + at);
-#endif
+        LOAD_INVERSE(ps, at);
         EACH(v)
         {
             rs[v] = bs[v] - rs[v];
-#ifdef DIAGONAL
             ps[v] *= rs[v];
-#else
-            ps[v] = rs[v];
-#endif
             sums[0] += (double)rs[v] * rs[v];
             sums[1] += (double)bs[v] * bs[v];
         }

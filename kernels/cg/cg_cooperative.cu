@@ -26,19 +26,8 @@
 // (strip + 4) * (columns + 2) elements, rounded up to 8 bytes. OpenCL does not promise that blocks run
 // at once: there it is for a single block.
 
-#ifndef REAL
-#define REAL double
-#endif
-#ifndef THREADS
-#define THREADS 512
-#endif
-#ifndef POINTS
-#define POINTS 4
-#endif
-#ifndef PEERS
-#define PEERS 1
-#endif
 #define SUMS 4
+#define DIAGONAL 0
 #define IN_FLIGHT (PEERS + 1) // there are about as many sums of a device as threads
 
 #include "stamped.cu"

@@ -14,10 +14,8 @@
 // addresses, in elements.
 
 #include "vectors.cu"
-#ifndef THREADS
-#define THREADS 256
-#endif
 #define SUMS 2
+#define DIAGONAL 0
 #include "cg_scalars.cu"
 
 #define GRID_STRIDE(at)                                                                      \

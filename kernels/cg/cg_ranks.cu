@@ -7,12 +7,6 @@
 //
 // Preconditions. THREADS is a power of two, at least 8. y and x, or z and x, may be the same.
 
-#ifndef REAL
-#define REAL double
-#endif
-#ifndef THREADS
-#define THREADS 256
-#endif
 #define SUMS 2
 #include "block_sums.cu"
 

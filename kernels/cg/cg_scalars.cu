@@ -31,7 +31,18 @@
 #define Z_Q 1
 #define Q_MQ 2
 #define R_Z 3
-#define R_R 4
+#define R_R (DIAGONAL ? 4 : R_Z)
+
+// M is the diagonal `inverse`, a kernel's argument, where DIAGONAL is 1; else it is 1.
+#if DIAGONAL
+#define INVERSE GLOBAL const REAL *RESTRICT inverse,
+#define INVERSE_AT(place) inverse[place]
+#define LOAD_INVERSE(a, place) LOAD(a, inverse + (place))
+#else
+#define INVERSE
+#define INVERSE_AT(place) 1
+#define LOAD_INVERSE(a, place) EACH(v_) a[v_] = 1
+#endif
 
 #define FINITE(number) ((number) - (number) == 0)
 // Below this a product of two sums has no digits left: r is zero for all that can be computed.
@@ -48,12 +59,7 @@ DEVICE int next_step(int count, double target, LOCAL const double *sums, double 
     *alpha = 0;
     *beta = 0;
     if (count < 0) return RUNNING;
-    const double p_q = sums[P_Q], r_z = sums[R_Z];
-#ifdef DIAGONAL
-    const double r_r = sums[R_R];
-#else
-    const double r_r = r_z;
-#endif
+    const double p_q = sums[P_Q], r_z = sums[R_Z], r_r = sums[R_R];
     const double step = r_z / p_q;
     const double predicted = r_z - 2 * step * sums[Z_Q] + step * step * sums[Q_MQ];
     if (!FINITE(r_r + r_z + p_q + sums[Z_Q] + sums[Q_MQ])) return NOT_FINITE;

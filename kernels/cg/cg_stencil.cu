@@ -21,32 +21,12 @@
 // of two; in 2-D LINES = 1, in 3-D LINES > 4.
 
 #include "vectors.cu"
-#ifndef DIMS
-#define DIMS 2
-#endif
-#ifndef COLUMNS
-#define COLUMNS 128
-#endif
-#ifndef LINES
-#define LINES 1
-#endif
-#ifndef RESIDENT
-#define RESIDENT 4
-#endif
-#ifdef DIAGONAL
-#define SUMS 8
-#else
-#define SUMS 4
-#endif
+#define SUMS (DIAGONAL ? 8 : 4)
 
 #define THREADS (COLUMNS * LINES)
 // Threads at each end of a line, and lines at each end of a plane, that only feed the others.
 #define EDGE ((2 + WIDTH - 1) / WIDTH)
-#if DIMS == 3
-#define LINE_EDGE 2
-#else
-#define LINE_EDGE 0
-#endif
+#define LINE_EDGE (DIMS == 3 ? 2 : 0)
 
 // Of shared memory, for each thread.
 #define SHARED_BYTES (4 * sizeof(VECTOR) > 8 * SUMS ? 4 * sizeof(VECTOR) : 8 * SUMS)
@@ -94,12 +74,15 @@
         if (condition) LOAD(a, (source) + (at));  \
     } while (0)
 
+#if DIAGONAL
+#define FETCH_INVERSE(a, condition, at) FETCH(a, inverse, condition, at)
+#else
+#define FETCH_INVERSE(a, condition, at) LOAD_INVERSE(a, at)
+#endif
+
 KERNEL(THREADS, RESIDENT)
 cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *RESTRICT next,
-#ifdef DIAGONAL
-         GLOBAL const REAL *RESTRICT inverse,
-#endif
-         GLOBAL const double *RESTRICT partial_before, GLOBAL double *RESTRICT partial,
+         INVERSE GLOBAL const double *RESTRICT partial_before, GLOBAL double *RESTRICT partial,
          GLOBAL const double *RESTRICT before, GLOBAL double *RESTRICT after, index_t blocks_before,
          index_t rows, index_t lines, index_t columns, index_t start, index_t pitch,
          index_t x_start, index_t x_pitch, index_t first, index_t last, index_t chunk,
@@ -135,10 +118,7 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
     const REAL alpha = (REAL)step, beta = (REAL)growth;
     const REAL alpha_before = (REAL)(add == 2 ? before[ALPHA] : 0);
 
-    double p_q = 0, z_q = 0, q_mq = 0, r_z = 0;
-#ifdef DIAGONAL
-    double r_r = 0;
-#endif
+    double p_q = 0, z_q = 0, q_mq = 0, r_z = 0, r_r = 0;
 
     for (index_t tile = blockIdx.x; tile < tiles; tile += blocks) {
         const index_t strip = tile % strips, band = tile / strips % bands;
@@ -148,10 +128,8 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
         const index_t column = (strip * (COLUMNS - 2 * EDGE) + lane - EDGE) * WIDTH;
         const index_t line = band * (LINES - 2 * LINE_EDGE) + level - LINE_EDGE;
         const int inside = column >= 0 && column < columns && line >= 0 && line < lines;
-        int owned = inside && lane >= EDGE && lane < COLUMNS - EDGE;
-#if DIMS == 3
-        if (level < LINE_EDGE || level >= LINES - LINE_EDGE) owned = 0;
-#endif
+        const int owned = inside && lane >= EDGE && lane < COLUMNS - EDGE
+                          && level >= LINE_EDGE && level < LINES - LINE_EDGE;
         const index_t place = line * columns + column;
         // Where row w of p and of x is; r follows p.
         index_t at = start + place + (begin - 1) * pitch;
@@ -171,11 +149,9 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
         SET_ZERO(new_here);
         SET_ZERO(r_above);
         SET_ZERO(z_above);
-#ifdef DIAGONAL
         REAL m_here[WIDTH], m_above[WIDTH];
-        FETCH(m_here, inverse, IN_GRID(w), x_at);
-        SET_ZERO(m_above);
-#endif
+        FETCH_INVERSE(m_here, IN_GRID(w), x_at);
+        FETCH_INVERSE(m_above, 0, x_at);
         {
             VECTOR packed;
             PACK(packed, p_here);
@@ -193,10 +169,8 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
             FETCH(r_coming, now, ahead && IN_GRID(w + 1), at + pitch + plane_size);
             FETCH(x_coming, x, add && changes, x_at + x_pitch);
             FETCH(older_coming, next, add == 2 && changes, at + pitch);
-#ifdef DIAGONAL
             REAL m_coming[WIDTH];
-            FETCH(m_coming, inverse, ahead && IN_GRID(w + 1), x_at + x_pitch);
-#endif
+            FETCH_INVERSE(m_coming, ahead && IN_GRID(w + 1), x_at + x_pitch);
 
             // The iterate at row w.
             REAL q[WIDTH], r[WIDTH], z[WIDTH], p[WIDTH];
@@ -205,11 +179,7 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
             EACH(v)
             {
                 r[v] = exists ? r_here[v] - alpha * q[v] : 0;
-#ifdef DIAGONAL
                 z[v] = m_here[v] * r[v];
-#else
-                z[v] = r[v];
-#endif
                 p[v] = z[v] + beta * p_here[v];
             }
             if (owned && w >= begin && w < end) {
@@ -231,12 +201,8 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
                         p_q += new_here[v] * qv;
                         z_q += zv * qv;
                         r_z += r_above[v] * zv;
-#ifdef DIAGONAL
                         q_mq += m_above[v] * qv * qv;
-                        r_r += (double)r_above[v] * r_above[v];
-#else
-                        q_mq += qv * qv;
-#endif
+                        if (DIAGONAL) r_r += (double)r_above[v] * r_above[v];
                     }
                 }
             }
@@ -258,10 +224,8 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
             SET(new_here, p);
             SET(r_above, r);
             SET(z_above, z);
-#ifdef DIAGONAL
             SET(m_above, m_here);
             SET(m_here, m_coming);
-#endif
         }
     }
 
@@ -272,9 +236,7 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
     sums[Z_Q] = z_q;
     sums[Q_MQ] = q_mq;
     sums[R_Z] = r_z;
-#ifdef DIAGONAL
-    sums[R_R] = r_r;
-#endif
+    if (DIAGONAL) sums[R_R] = r_r;
     __syncthreads();
     write_block_sums(sums, scratch, partial, thread, first_block + blockIdx.x);
 }

@@ -15,26 +15,23 @@
 // Preconditions. THREADS and LANES are powers of two, LANES at most THREADS; shared memory for
 // THREADS * DEPTH elements if LANES = 1, and for SUMS * THREADS doubles.
 
-#ifndef REAL
-#define REAL double
-#endif
-#ifndef INDEX
-#define INDEX int
-#endif
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifndef LANES
-#define LANES 1
-#endif
-#ifndef DEPTH
-#define DEPTH 5
-#endif
-#ifndef SUMS
-#define SUMS 4
-#endif
 #define ROWS (THREADS / LANES)
 #include "cg_scalars.cu"
+
+// The DEPTH entries of a thread, of which that number u is at a place; without any, the index is -1.
+#define LOAD_ENTRIES(place) \
+    REAL value[DEPTH]; \
+    INDEX index[DEPTH]; \
+    UNROLL \
+    for (int u = 0; u < DEPTH; ++u) { \
+        const index_t at = place; \
+        value[u] = 0; \
+        index[u] = -1; \
+        if (at < end) { \
+            index[u] = LOAD_ONCE(indices + at); \
+            value[u] = LOAD_ONCE(values + at); \
+        } \
+    }
 
 #if LANES == 1
 
@@ -50,18 +47,7 @@ DEVICE REAL times_row(GLOBAL const INDEX *pointers, GLOBAL const INDEX *indices,
     const index_t mine_past = row < rows ? pointers[row + 1] : end;
     REAL sum = 0;
     for (index_t chunk = begin; chunk < end; chunk += THREADS * DEPTH) {
-        REAL value[DEPTH];
-        INDEX index[DEPTH];
-        UNROLL
-        for (int u = 0; u < DEPTH; ++u) {
-            const index_t at = chunk + u * THREADS + thread;
-            value[u] = 0;
-            index[u] = -1;
-            if (at < end) {
-                index[u] = LOAD_ONCE(indices + at);
-                value[u] = LOAD_ONCE(values + at);
-            }
-        }
+        LOAD_ENTRIES(chunk + u * THREADS + thread)
         UNROLL
         for (int u = 0; u < DEPTH; ++u)
             products[u * THREADS + thread] = index[u] >= 0 ? value[u] * p[index[u]] : 0;
@@ -88,18 +74,7 @@ DEVICE REAL times_row(GLOBAL const INDEX *pointers, GLOBAL const INDEX *indices,
     const index_t begin = row < rows ? pointers[row] : 0, end = row < rows ? pointers[row + 1] : 0;
     REAL sum = 0;
     for (index_t chunk = begin + lane; chunk < end; chunk += LANES * DEPTH) {
-        REAL value[DEPTH];
-        INDEX index[DEPTH];
-        UNROLL
-        for (int u = 0; u < DEPTH; ++u) {
-            const index_t at = chunk + u * LANES;
-            value[u] = 0;
-            index[u] = -1;
-            if (at < end) {
-                index[u] = LOAD_ONCE(indices + at);
-                value[u] = LOAD_ONCE(values + at);
-            }
-        }
+        LOAD_ENTRIES(chunk + u * LANES)
         UNROLL
         for (int u = 0; u < DEPTH; ++u)
             if (index[u] >= 0) sum += value[u] * p[index[u]];
@@ -134,10 +109,7 @@ csr_product(GLOBAL const INDEX *RESTRICT pointers, GLOBAL const INDEX *RESTRICT 
 #if SUMS > 2
             GLOBAL const REAL *RESTRICT r, GLOBAL const double *RESTRICT record,
 #endif
-#ifdef DIAGONAL
-            GLOBAL const REAL *RESTRICT inverse,
-#endif
-            GLOBAL double *RESTRICT partial, index_t rows, index_t blocks, index_t first_block,
+            INVERSE GLOBAL double *RESTRICT partial, index_t rows, index_t blocks, index_t first_block,
             index_t own)
 {
     SHARED double scratch[SHARED_DOUBLES];
@@ -157,13 +129,8 @@ csr_product(GLOBAL const INDEX *RESTRICT pointers, GLOBAL const INDEX *RESTRICT 
             const double qv = product, pv = p[own + row];
             sums[P_Q] += pv * qv;
 #if SUMS > 2
-            const double rv = r[row];
-#ifdef DIAGONAL
-            const double m = inverse[row];
-            sums[R_R] += rv * rv;
-#else
-            const double m = 1;
-#endif
+            const double rv = r[row], m = INVERSE_AT(row);
+            if (DIAGONAL) sums[R_R] += rv * rv;
             sums[Z_Q] += m * rv * qv;
             sums[Q_MQ] += m * qv * qv;
             sums[R_Z] += m * rv * rv;

@@ -11,9 +11,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..common.launch import REAL, VECTOR_BYTES, Launch, Target, ceil_div, check_dtype
+from ..common.launch import VECTOR_BYTES, Launch, Target, ceil_div, check_dtype, launch
 
-__all__ = ["Rows", "csr", "diagonal_defines", "dots", "pack", "ranks", "vector_width", "vectors"]
+__all__ = ["Rows", "csr", "dots", "pack", "ranks", "vector_width", "vectors"]
 
 _INDEX = {"int32": "int", "int64": "index_t"}
 _THREADS, _SMALLEST_BLOCK = 256, 64
@@ -52,22 +52,19 @@ def csr(part: Rows, target: Target, *, dtype: str, diagonal: bool) -> tuple[Laun
         while lanes < 32 and lanes * depth < mean:
             lanes *= 2
     blocks = _blocks(part.rows * lanes, threads, target)
-    defines = (
-        ("REAL", REAL[dtype]), ("INDEX", _INDEX[part.index]), ("THREADS", threads),
-        ("LANES", lanes), ("DEPTH", depth),
-    )  # fmt: skip
-    plain = (*defines, ("SUMS", 2))
-    step = (*defines, *diagonal_defines(diagonal), ("SUMS", 8 if diagonal else 4))
+    macros = {"INDEX": _INDEX[part.index], "THREADS": threads, "LANES": lanes, "DEPTH": depth}
+    plain = macros | {"SUMS": 2, "DIAGONAL": 0}
+    step = macros | {"SUMS": 8 if diagonal else 4, "DIAGONAL": int(diagonal)}
     size = ("partial", part.rows, blocks)
 
-    def plan(kernel: str, macros: tuple, *arguments: str | int) -> Launch:
+    def plan(kernel: str, macros: dict, *arguments: str | int) -> Launch:
         arguments = ("pointers", "indices", "values", *arguments)
-        return Launch("csr.cu", kernel, macros, blocks, threads, arguments)
+        return launch("csr.cu", f"csr_{kernel}", dtype, blocks, threads, arguments, **macros)
 
     return (
-        plan("csr_residual", plain, "x", "b", "r", "p", "inverse", *size, int(diagonal)),
-        plan("csr_product", step, "p", "q", "r", "before", *inverse, *size, "first_block", "own"),
-        plan("csr_product", plain, "p", "q", *size, "first_block", "own"),
+        plan("residual", plain, "x", "b", "r", "p", "inverse", *size, int(diagonal)),
+        plan("product", step, "p", "q", "r", "before", *inverse, *size, "first_block", "own"),
+        plan("product", plain, "p", "q", *size, "first_block", "own"),
     )
 
 
@@ -85,7 +82,7 @@ def vectors(
     """Plan r = b - q, p = r or inverse * r; the sums of a step, for products that give none; and
     the step of x, r and p, with the number "blocks_before"."""
     inverse = ("inverse",) if diagonal else ()
-    return _over(n, target, dtype, aligned, "cg.cu", diagonal_defines(diagonal), {
+    return _over(n, target, dtype, aligned, "cg.cu", {"DIAGONAL": int(diagonal)}, {
         "cg_residual": ("b", "q", "r", "p", *inverse, "partial"),
         "cg_sums": ("p", "q", "r", *inverse, "partial"),
         "cg_advance": ("x", "r", "p", "q", *inverse, *_SCALARS),
@@ -99,7 +96,7 @@ def dots(n: int, target: Target, *, dtype: str, aligned: bool) -> tuple[Launch, 
     a.b and b.b; p = z + beta p; x and r. Numbers: "blocks_before", and of the kernels that could
     share vectors "start", "first_block" and "halo", which are 0.
     """
-    return _over(n, target, dtype, aligned, "cg_preconditioned.cu", (), {
+    return _over(n, target, dtype, aligned, "cg_preconditioned.cu", {}, {
         "cg_dots": ("a", "b", "partial", "start", "first_block"),
         "cg_direct": ("p", "z", *_SCALARS, "start"),
         "cg_correct": ("x", "r", "p", "q", *_SCALARS, "start", "halo"),
@@ -110,7 +107,7 @@ def dots(n: int, target: Target, *, dtype: str, aligned: bool) -> tuple[Launch, 
 def ranks(n: int, target: Target, *, dtype: str) -> dict[str, Launch]:
     """Plan what solves over MPI ranks do with vectors, by kernel (`cg_ranks.cu`); number: "scale",
     a float. "partial" has two doubles for each block."""
-    plans = _over(n, target, dtype, False, "cg_ranks.cu", (), {
+    plans = _over(n, target, dtype, False, "cg_ranks.cu", {}, {
         "ranks_dot": ("x", "y", "partial"),
         "ranks_reduce": ("x", "r", "p", "q", "partial", "scale"),
         "ranks_add": ("y", "x", "scale"),
@@ -127,11 +124,6 @@ def vector_width(dtype: str, extent: int, aligned: bool) -> int:
     return width if aligned and extent % width == 0 else 1
 
 
-def diagonal_defines(diagonal: bool) -> tuple[tuple[str, int], ...]:
-    """Return the macro that makes z = inverse * r."""
-    return (("DIAGONAL", 1),) if diagonal else ()
-
-
 def _threads(target: Target) -> int:
     return _THREADS if target.block_limit >= _THREADS else _SMALLEST_BLOCK
 
@@ -142,14 +134,14 @@ def _blocks(work: int, threads: int, target: Target) -> int:
 
 
 def _over(
-    n: int, target: Target, dtype: str, aligned: bool, source: str, macros: tuple, kernels: dict
+    n: int, target: Target, dtype: str, aligned: bool, source: str, macros: dict, kernels: dict
 ) -> tuple[Launch, ...]:
     """Launches of kernels over the elements of vectors, by name, with the buffers of each."""
     width = vector_width(dtype, n, aligned)
     threads = _threads(target)
     blocks = _blocks(ceil_div(n, width), threads, target)
-    defines = (("REAL", REAL[dtype]), ("WIDTH", width), ("THREADS", threads), *macros)
+    macros = {"WIDTH": width, "THREADS": threads, **macros}
     return tuple(
-        Launch(source, kernel, defines, blocks, threads, (*buffers, n, blocks))
+        launch(source, kernel, dtype, blocks, threads, (*buffers, n, blocks), **macros)
         for kernel, buffers in kernels.items()
     )

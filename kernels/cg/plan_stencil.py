@@ -10,8 +10,8 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..common.launch import REAL, Launch, Target, ceil_div, check_dtype
-from .plan import diagonal_defines, vector_width
+from ..common.launch import Launch, Target, ceil_div, check_dtype, launch
+from .plan import vector_width
 
 __all__ = ["HALO", "X_HALO", "GridShare", "cooperative", "settle", "stencil", "sweeps"]
 
@@ -80,10 +80,8 @@ def sweeps(
     """
     width = vector_width(dtype, grid.columns, aligned)
     columns, lines, resident, *tiles = _tiles(grid, width, diagonal, target)
-    defines = (
-        ("REAL", REAL[dtype]), ("WIDTH", width), ("DIMS", grid.dims), ("COLUMNS", columns),
-        ("LINES", lines), ("RESIDENT", resident), *diagonal_defines(diagonal),
-    )  # fmt: skip
+    macros = {"WIDTH": width, "DIMS": grid.dims, "COLUMNS": columns, "LINES": lines}
+    macros |= {"RESIDENT": resident, "DIAGONAL": int(diagonal)}
     pitch, plane = 2 * grid.plane, grid.plane
     first, last, end = -HALO * grid.low, grid.rows + HALO * grid.high, grid.rows - 1
     above, x_above = HALO * grid.low, X_HALO * grid.low
@@ -95,12 +93,11 @@ def sweeps(
     vectors = "x", "now", "next", *(("inverse",) if diagonal else ())
     scalars = "partial_before", "partial", "before", "after", "blocks_before"
     numbers = *tiles, "first_block", "add", *map(float, grid.weights)
+    where = "cg_stencil.cu", "cg_sweep", dtype, tiles[-1], columns * lines
     return tuple(
-        Launch("cg_stencil.cu", "cg_sweep", defines, tiles[-1], columns * lines, (
-            *vectors, *scalars, grid.rows, grid.lines, grid.columns, *way, *numbers,
-        ))
+        launch(*where, (*vectors, *scalars, *grid[:3], *way, *numbers), **macros)
         for way in (downward, upward)
-    )  # fmt: skip
+    )
 
 
 @lru_cache(maxsize=256)
@@ -146,16 +143,15 @@ def cooperative(
     shared_bytes = ceil_div(2 * plane_bytes, 8) * 8 + 4 * 8 * threads
     if points > _COOPERATIVE_POINTS[dtype] or shared_bytes > shared_limit:
         return None
-    several = (("PEERS", devices),) if devices > 1 else ()
-    defines = ("REAL", REAL[dtype]), ("THREADS", threads), ("POINTS", points), *several
     arguments = (
         "x", "r", "p0", "p1", "edges0", "edges1", "sums0", "sums1", "before", "after",
-        *(("peers", "rank", "words", "patience") if several else ()), "all_rows",
+        *(("peers", "rank", "words", "patience") if devices > 1 else ()), "all_rows",
         grid.columns, above, above + grid.rows, strip, "first_block", "all_blocks",
         "stamp", "iterations", float(grid.weights[0]), float(grid.weights[2]),
     )  # fmt: skip
-    size = ceil_div(grid.rows, strip), threads
-    return Launch("cg_cooperative.cu", "cg_persist", defines, *size, arguments, shared_bytes)
+    where = "cg_cooperative.cu", "cg_persist", dtype, ceil_div(grid.rows, strip), threads
+    planned = launch(*where, arguments, THREADS=threads, POINTS=points, PEERS=devices)
+    return planned._replace(shared_bytes=shared_bytes)
 
 
 @lru_cache(maxsize=256)
@@ -179,7 +175,7 @@ def stencil(
     threads = min(_STENCIL_THREADS, target.block_limit)
     blocks = min(grid.rows * grid.lines, target.multiprocessors * _STENCIL_BLOCKS)
     pitch = grid.plane if pitch is None else pitch
-    defines = (("REAL", REAL[dtype]), ("DIMS", grid.dims), ("THREADS", threads))
+    macros = {"DIMS": grid.dims, "THREADS": threads}
     sizes = (*grid[:3], X_HALO * grid.low, int(grid.low), int(grid.high))
     weights = tuple(map(float, grid.weights))
     residual = (
@@ -188,8 +184,8 @@ def stencil(
     )  # fmt: skip
     product = ("p", "q", "partial", "first_block", *sizes, blocks, *weights)
     return (
-        Launch("stencil.cu", "stencil_residual", defines, blocks, threads, residual),
-        Launch("stencil.cu", "stencil_product", defines, blocks, threads, product),
+        launch("stencil.cu", "stencil_residual", dtype, blocks, threads, residual, **macros),
+        launch("stencil.cu", "stencil_product", dtype, blocks, threads, product, **macros),
     )
 
 

@@ -10,12 +10,6 @@
 // Preconditions: 2^shift rows, so `data` has stride PIECE 2^shift elements, and the grid has THREADS STEPS of them for
 // each block; 0 <= stride <= 64 for banks. `out` has an element for each thread.
 
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifndef PIECE
-#define PIECE 1
-#endif
 #define STEPS 16
 #define SIZE 2048  // elements of shared memory: 32 of them 64 apart are different ones
 #define READS 32

@@ -5,13 +5,6 @@
 // (peer_flags.cu), own included. Moved over the link: what is copied, and a word for each device.
 // Preconditions: devices <= THREADS; UNIT divides all addresses.
 
-#ifndef UNIT
-#define UNIT int4
-#endif
-#ifndef THREADS
-#define THREADS 256
-#endif
-
 #include "peer_flags.cu"
 
 KERNEL(THREADS, 1)

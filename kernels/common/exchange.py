@@ -33,15 +33,6 @@ def exchange(
     counted = [(target, source, nbytes // unit) for target, source, nbytes in copies]
     largest = max((count for *_, count in counted), default=0)
     blocks = max(1, min(ceil_div(largest, _THREADS), _MOST_BLOCKS))
-    launch = Launch(
-        source="exchange.cu",
-        kernel="exchange",
-        defines=(("UNIT", _UNITS[unit]), ("THREADS", _THREADS)),
-        grid=blocks,
-        block=_THREADS,
-        arguments=(
-            *("copies", "words", len(counted), devices, rank, blocks),
-            round(1e9 * patience),
-        ),
-    )
-    return launch, counted
+    defines = ("UNIT", _UNITS[unit]), ("THREADS", _THREADS)
+    arguments = "copies", "words", len(counted), devices, rank, blocks, round(1e9 * patience)
+    return Launch("exchange.cu", "exchange", defines, blocks, _THREADS, arguments), counted

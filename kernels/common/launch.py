@@ -46,6 +46,20 @@ class Launch(NamedTuple):
     shared_bytes: int = 0
 
 
+def launch(
+    source: str,
+    kernel: str,
+    dtype: str,
+    grid: int,
+    block: int,
+    arguments: tuple[str | int, ...],
+    **macros: int | str,
+) -> Launch:
+    """A `Launch` of a kernel that is compiled for elements of a dtype, and with other macros."""
+    defines = ("REAL", REAL[dtype]), *macros.items()
+    return Launch(source, kernel, defines, grid, block, arguments)
+
+
 class LaunchPlan(NamedTuple):
     """The launches that do one operation, to be run in order on one stream.
 

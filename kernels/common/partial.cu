@@ -6,15 +6,6 @@
 // The order of the additions depends on the sizes alone, so that results repeat.
 // Per output: parts additions, (parts + 1) elements moved.
 
-#ifndef REAL
-#define REAL float
-#endif
-#ifndef LANES
-#define LANES 256
-#endif
-#ifndef GROUPS
-#define GROUPS 1
-#endif
 #define IN_FLIGHT 4
 
 KERNEL(LANES * GROUPS, 1)

@@ -31,12 +31,8 @@ def with_sums(
     threads = _THREADS if target.block_limit >= _THREADS else _SMALL_THREADS
     groups = _GROUPS[split_k > 8 and outputs < 2 * threads * target.multiprocessors]
     lanes = threads // groups
-    second = Launch(
-        source="partial.cu",
-        kernel="sum_partials",
-        defines=(("REAL", dict(first.defines)["REAL"]), ("LANES", lanes), ("GROUPS", groups)),
-        grid=ceil_div(outputs, lanes),
-        block=threads,
-        arguments=("partial", out, split_k, *extents, *strides),
-    )
+    defines = ("REAL", dict(first.defines)["REAL"]), ("LANES", lanes), ("GROUPS", groups)
+    arguments = "partial", out, split_k, *extents, *strides
+    grid = ceil_div(outputs, lanes)
+    second = Launch("partial.cu", "sum_partials", defines, grid, threads, arguments)
     return LaunchPlan((first, second), split_k * outputs, f"{variant}p{split_k}", seconds)

@@ -4,12 +4,6 @@
 //
 // Precondition: as many elements in `out` as there are threads.
 
-#ifndef REAL
-#define REAL float
-#endif
-#ifndef THREADS
-#define THREADS 256
-#endif
 #define CHAINS 8
 #define STEPS 32
 

@@ -3,9 +3,6 @@
 
 #define REAL double
 #define STAGES 2
-#ifndef THREADS
-#define THREADS 256
-#endif
 #define CHAINS 4
 #define STEPS 8
 

@@ -4,13 +4,6 @@
 // between the lines of the target stays as it is. Any alignment.
 // Per element: 2 elements moved.
 
-#ifndef REAL
-#define REAL float
-#endif
-#ifndef THREADS
-#define THREADS 256
-#endif
-
 KERNEL(THREADS, 1)
 change_pitch(GLOBAL const REAL *RESTRICT source, GLOBAL REAL *RESTRICT target, index_t lines,
              index_t columns, index_t source_pitch, index_t target_pitch, index_t blocks)

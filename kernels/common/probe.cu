@@ -3,10 +3,6 @@
 // It takes the parts that every other kernel needs: macros, 64-bit indices, shared memory, a barrier.
 // Precondition: BLOCK threads in a block; x and y have gridDim.x * BLOCK elements.
 
-#ifndef BLOCK
-#define BLOCK 32
-#endif
-
 KERNEL(BLOCK, 1)
 probe(GLOBAL const float *RESTRICT x, GLOBAL float *RESTRICT y, index_t factor)
 {

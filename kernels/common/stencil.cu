@@ -7,21 +7,13 @@
 //
 // stencil_residual: r = b - A x; p = r, or inverse * r; sums r.r, b.b. 4 passes.
 // stencil_product: q = A p; sums p.q, p.p. 2 passes.
+// stencil_squares: the sums of stencil_residual alone, over lines `first_line` to `last_line` - 1 of all. 2 passes.
 //
 // `low` and `high`: whether the neighbouring rows -1 and `rows` are there in memory (`halo` rows lie
 // before row 0 of x and inverse, and of p in a product); else they are zero.
 // The product's sums begin at `first_block` in `partial`.
 // Precondition: THREADS is a power of two.
 
-#ifndef REAL
-#define REAL double
-#endif
-#ifndef DIMS
-#define DIMS 2
-#endif
-#ifndef THREADS
-#define THREADS 128
-#endif
 #define SUMS 2
 #include "block_sums.cu"
 
@@ -86,4 +78,25 @@ stencil_product(GLOBAL const REAL *RESTRICT p, GLOBAL REAL *RESTRICT q,
         }
     }
     write_block_sums(sums, scratch, partial, thread, first_block + blockIdx.x);
+}
+
+KERNEL(THREADS, 1)
+stencil_squares(GLOBAL const REAL *RESTRICT x, GLOBAL const REAL *RESTRICT b, GLOBAL double *RESTRICT partial,
+                index_t rows, index_t lines, index_t columns, index_t first_line, index_t last_line,
+                index_t blocks, double row_weight, double line_weight, double column_weight)
+{
+    SHARED double scratch[SUMS * THREADS];
+    const index_t plane = lines * columns;
+    const int low = 0, high = 0;
+    double sums[SUMS] = {0, 0};
+    for (index_t along = first_line + blockIdx.x; along < last_line; along += blocks) {
+        const index_t row = along / lines, line = along % lines;
+        GLOBAL const REAL *u = x + along * columns;
+        for (index_t column = threadIdx.x; column < columns; column += THREADS) {
+            const REAL given = b[along * columns + column], left = given - PRODUCT(u, row, line, column);
+            sums[0] += (double)left * left;
+            sums[1] += (double)given * given;
+        }
+    }
+    write_block_sums(sums, scratch, partial, (int)threadIdx.x, blockIdx.x);
 }

@@ -1,13 +1,6 @@
 // WIDTH neighbouring elements of type REAL, 16 bytes where WIDTH > 1, as an array in registers.
 // Preconditions of LOAD and STORE: the address is a multiple of WIDTH elements.
 
-#ifndef REAL
-#define REAL double
-#endif
-#ifndef WIDTH
-#define WIDTH 1
-#endif
-
 #include "pack.cu"
 
 #define EACH(v) \

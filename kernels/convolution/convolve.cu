@@ -57,11 +57,7 @@ convolve(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT taps,
     SHARED VECTOR tap_vectors[STAGE_ROWS * STAGE_COLUMNS / WIDTH];
     LOCAL REAL *tile = (LOCAL REAL *)tile_vectors;
     LOCAL REAL *stage_taps = (LOCAL REAL *)tap_vectors;
-    const int thread = (int)threadIdx.x;
-    const int lane = thread % LANES, group = thread / LANES;
-    const unsigned int across = blockIdx.x % (unsigned int)tiles_across;
-    const unsigned int down = blockIdx.x / (unsigned int)tiles_across % (unsigned int)tiles_down;
-    const unsigned int b = blockIdx.x / (unsigned int)tiles_across / (unsigned int)tiles_down;
+    FIND_TILE
     const index_t row = (index_t)down * TILE_ROWS, column = (index_t)across * TILE_COLUMNS;
     REAL sums[ROWS * WIDTH];
 
@@ -103,13 +99,5 @@ convolve(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT taps,
         }
     }
 
-    const index_t first_row = row + group * ROWS, first_column = column + lane * WIDTH;
-    out += b * out_batch + first_row * out_row + first_column * out_column;
-    UNROLL
-    for (int o = 0; o < ROWS; ++o) {
-        if (first_row + o < out_height) {
-            store_outputs(out + o * out_row, sums + o * WIDTH, out_width - first_column,
-                          out_column);
-        }
-    }
+    STORE_TILE
 }

@@ -12,12 +12,6 @@
 // get what the direct sum has exactly: whole numbers of whole numbers, nothing negative of what is not,
 // 0 where all products are.
 
-#ifndef REAL
-#define REAL float
-#endif
-#ifndef THREADS
-#define THREADS 256
-#endif
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 #define COMPLEX JOIN(REAL, 2)

@@ -13,24 +13,9 @@
 // TAIL_COLUMNS and TAIL_ROWS taps, none of them empty.
 
 #define CHUNK 8
-#ifndef LANES
-#define LANES 16
-#endif
-#ifndef GROUPS
-#define GROUPS 8
-#endif
-#ifndef TAIL_ROWS
-#define TAIL_ROWS 8
-#endif
-#ifndef TAIL_COLUMNS
-#define TAIL_COLUMNS 8
-#endif
-#ifndef SLAB
-#define SLAB 2  // rows of a slab for each thread
-#endif
 #include "correlation.cu"
 
-#define SLAB_ROWS (GROUPS * SLAB)
+#define SLAB_ROWS (GROUPS * SLAB)  // SLAB for each thread
 
 KERNEL(THREADS, BLOCKS)
 convolve_lines(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT columns,
@@ -48,11 +33,7 @@ convolve_lines(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT co
     LOCAL REAL *slab = (LOCAL REAL *)slab_vectors;
     LOCAL REAL *made = (LOCAL REAL *)made_vectors;
     LOCAL REAL *row_taps = (LOCAL REAL *)tap_vectors;
-    const int thread = (int)threadIdx.x;
-    const int lane = thread % LANES, group = thread / LANES;
-    const unsigned int across = blockIdx.x % (unsigned int)tiles_across;
-    const unsigned int down = blockIdx.x / (unsigned int)tiles_across % (unsigned int)tiles_down;
-    const unsigned int b = blockIdx.x / (unsigned int)tiles_across / (unsigned int)tiles_down;
+    FIND_TILE
     const index_t row = (index_t)down * TILE_ROWS, column = (index_t)across * TILE_COLUMNS;
     const int taps_down = (int)filter_height, taps_across = (int)filter_width;
     const int needed = TILE_ROWS + taps_down - 1;
@@ -112,13 +93,5 @@ convolve_lines(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT co
 #endif
     }
 
-    const index_t first_row = row + group * ROWS, first_column = column + lane * WIDTH;
-    out += b * out_batch + first_row * out_row + first_column * out_column;
-    UNROLL
-    for (int o = 0; o < ROWS; ++o) {
-        if (first_row + o < out_height) {
-            store_outputs(out + o * out_row, sums + o * WIDTH, out_width - first_column,
-                          out_column);
-        }
-    }
+    STORE_TILE
 }

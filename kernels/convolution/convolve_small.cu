@@ -16,24 +16,9 @@
 
 #define ALIGNED 1
 #define POSITION int
-#ifndef GROUPS
+#define LANES 32
 #define GROUPS 4
-#endif
-#ifndef AHEAD
-#define AHEAD 4
-#endif
-#ifndef FH
-#define FH 3
-#endif
-#ifndef FW
-#define FW 3
-#endif
-#ifndef SHIFT
-#define SHIFT 3
-#endif
-#ifndef RIM_ROWS
 #define RIM_ROWS 2
-#endif
 #include "correlation.cu"
 
 #define SPAN (WIDTH + FW - 1)  // columns that a thread's outputs need
@@ -146,11 +131,7 @@ convolve_small(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT ta
 {
     if (only_if && !only_if[0])
         return;
-    const int thread = (int)threadIdx.x;
-    const int lane = thread % LANES, group = thread / LANES;
-    const unsigned int across = blockIdx.x % (unsigned int)tiles_across;
-    const unsigned int down = blockIdx.x / (unsigned int)tiles_across % (unsigned int)tiles_down;
-    const unsigned int b = blockIdx.x / (unsigned int)tiles_across / (unsigned int)tiles_down;
+    FIND_TILE
     const int row = (int)down * TILE_ROWS + group * ROWS;
     const int warp_column = (int)across * TILE_COLUMNS;
     const int column = warp_column + lane * WIDTH;

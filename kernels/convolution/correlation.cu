@@ -1,45 +1,6 @@
 // What the kernels of 2-D correlation share: their sizes, positions beyond an image's edges, the
 // loading of a tile, products of a chunk of taps, and the storing of outputs. Included by them.
 
-#ifndef REAL
-#define REAL float
-#endif
-#ifndef WIDTH
-#define WIDTH 4
-#endif
-#ifndef LANES
-#define LANES 32
-#endif
-#ifndef GROUPS
-#define GROUPS 4
-#endif
-#ifndef ROWS
-#define ROWS 8
-#endif
-#ifndef CHUNK_ROWS
-#define CHUNK_ROWS 8
-#endif
-#ifndef CHUNK_COLUMNS
-#define CHUNK_COLUMNS 4
-#endif
-#ifndef TAIL_ROWS
-#define TAIL_ROWS 8
-#endif
-#ifndef TAIL_COLUMNS
-#define TAIL_COLUMNS 4
-#endif
-#ifndef STAGE_ROWS
-#define STAGE_ROWS 16
-#endif
-#ifndef STAGE_COLUMNS
-#define STAGE_COLUMNS 16
-#endif
-#ifndef ALIGNED
-#define ALIGNED 0
-#endif
-#ifndef BLOCKS
-#define BLOCKS 1
-#endif
 #define THREADS (LANES * GROUPS)
 #define TILE_ROWS (GROUPS * ROWS)
 #define TILE_COLUMNS (LANES * WIDTH)
@@ -47,6 +8,15 @@
 #define ROUND_UP(n) (((n) + WIDTH - 1) / WIDTH * WIDTH)
 
 #include "extended.cu"
+
+// Declares the thread's place in its group and the group's in the block; the block's place among the tiles
+// of image b.
+#define FIND_TILE \
+    const int thread = (int)threadIdx.x; \
+    const int lane = thread % LANES, group = thread / LANES; \
+    const unsigned int across = blockIdx.x % (unsigned int)tiles_across; \
+    const unsigned int down = blockIdx.x / (unsigned int)tiles_across % (unsigned int)tiles_down; \
+    const unsigned int b = blockIdx.x / (unsigned int)tiles_across / (unsigned int)tiles_down;
 
 // Stores WIDTH outputs, of which `points` are within the row.
 DEVICE void store_outputs(GLOBAL REAL *out, const REAL *sums, index_t points, index_t out_column)
@@ -65,9 +35,16 @@ DEVICE void store_outputs(GLOBAL REAL *out, const REAL *sums, index_t points, in
     }
 }
 
-#ifndef FETCH_ROWS
-#define FETCH_ROWS 4  // rows of a tile that a warp loads at once
-#endif
+// Stores a thread's ROWS rows of sums; the tile begins at `row` and `column` of the output.
+#define STORE_TILE \
+    const index_t first_row = row + group * ROWS, first_column = column + lane * WIDTH; \
+    out += b * out_batch + first_row * out_row + first_column * out_column; \
+    UNROLL \
+    for (int o = 0; o < ROWS; ++o) \
+        if (first_row + o < out_height) \
+            store_outputs(out + o * out_row, sums + o * WIDTH, out_width - first_column, out_column);
+
+#ifdef STAGE_COLUMNS  // what follows is for kernels with tiles in shared memory
 #define WARPS (THREADS / 32)
 #define MOST_COLUMNS (TILE_COLUMNS + STAGE_COLUMNS)
 #define FETCHES ((MOST_COLUMNS + 31) / 32)
@@ -166,3 +143,4 @@ DEVICE ALWAYS_INLINE void add_chunk(REAL *sums, LOCAL const REAL *tile, const in
         }
     }
 }
+#endif

@@ -7,13 +7,9 @@
 // coefficients, n + 2 complex numbers, lie where the row was.
 // Rows are taken in chunks that stay in the cache: first is the chunk's first row of all.
 
-#ifndef REAL
-#define REAL double
-#endif
-#ifndef THREADS
-#define THREADS 256
-#endif
 #define TILE 32
+#define SUMS 2
+#include "block_sums.cu"
 #define TILE_ROWS (THREADS / TILE)
 
 // extended[r] = odd extension of x[first + r], for r < rows. x is (all rows, n), contiguous.
@@ -80,12 +76,11 @@ residual_sums(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f, GLOB
               GLOBAL double *RESTRICT sums, index_t nz, index_t ny, index_t nx, double wz, double wy,
               double wx, index_t blocks)
 {
-    SHARED double shared_r[THREADS];
-    SHARED double shared_f[THREADS];
+    SHARED double scratch[SUMS * THREADS];
+    double sums_of_thread[SUMS] = {0, 0};
     const index_t points = nz * ny * nx;
     const index_t plane = ny * nx;
     const REAL az = (REAL)wz, ay = (REAL)wy, ax = (REAL)wx;
-    double sum_r = 0, sum_f = 0;
     for (index_t i = (index_t)blockIdx.x * THREADS + threadIdx.x; i < points; i += blocks * THREADS) {
         const index_t x = i % nx;
         const index_t y = i / nx % ny;
@@ -98,23 +93,10 @@ residual_sums(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f, GLOB
         const REAL value = rhs - ax * (2 * here - west - east) - ay * (2 * here - north - south) -
                            az * (2 * here - above - below);
         r[i] = value;
-        sum_r += (double)value * value;
-        sum_f += (double)rhs * rhs;
+        sums_of_thread[0] += (double)value * value;
+        sums_of_thread[1] += (double)rhs * rhs;
     }
-    const int t = (int)threadIdx.x;
-    shared_r[t] = sum_r;
-    shared_f[t] = sum_f;
-    for (int half_width = THREADS / 2; half_width > 0; half_width /= 2) {
-        __syncthreads();
-        if (t < half_width) {
-            shared_r[t] += shared_r[t + half_width];
-            shared_f[t] += shared_f[t + half_width];
-        }
-    }
-    if (t == 0) {
-        sums[2 * blockIdx.x] = shared_r[0];
-        sums[2 * blockIdx.x + 1] = shared_f[0];
-    }
+    write_block_sums(sums_of_thread, scratch, sums, (int)threadIdx.x, blockIdx.x);
 }
 
 // u += e.

@@ -26,55 +26,33 @@
 // jacobi_residual: partial[row, chunk] = sum over a chunk of a row of (f - A u)^2, in double. A chunk
 // is CHUNK elements, so that the sums depend on the grid alone. Per point: 2 elements moved.
 
-#ifndef REAL
-#define REAL float
-#endif
-#ifndef WIDTH
-#define WIDTH 4  // columns of a lane: 16 bytes
-#endif
-#ifndef LANES
-#define LANES 64
-#endif
-#ifndef GROUPS
-#define GROUPS 1
-#endif
-#ifndef DEPTH
-#define DEPTH 4
-#endif
-#ifndef BLOCKS
-#define BLOCKS 1
-#endif
-#ifndef AHEAD
-#define AHEAD 2  // rows of loads in flight; divides PHASES
-#endif
 #define THREADS (LANES * GROUPS)
 #define CHUNK (32 * THREADS)
-#define SKIRT ((DEPTH + WIDTH - 1) / WIDTH * WIDTH)
-#define VALID (LANES * WIDTH - 2 * SKIRT)
 #define SUMS 1
 #include "block_sums.cu"
-#include "components.cu"
-#define PIECE JOIN(REAL, WIDTH)
-#define UNPACK(to, v) JOIN(UNPACK, WIDTH)(to, v)
-#define PACK(v, from) JOIN(PACK, WIDTH)(v, from)
+#include "pack.cu"
+
+#ifdef DEPTH  // of a pass; AHEAD rows of loads are in flight, which divides PHASES
+#define SKIRT ((DEPTH + WIDTH - 1) / WIDTH * WIDTH)
+#define VALID (LANES * WIDTH - 2 * SKIRT)
 
 // values = the WIDTH points at `from`, or zeros where there are none.
 DEVICE void load_points(REAL *values, GLOBAL const REAL *from, int there)
 {
-    PIECE piece;
+    VECTOR piece;
     UNROLL
     for (int each = 0; each < WIDTH; ++each) values[each] = 0;
     if (there) {
-        piece = *(GLOBAL const PIECE *)from;
+        piece = *(GLOBAL const VECTOR *)from;
         UNPACK(values, piece);
     }
 }
 
 DEVICE void store_points(GLOBAL REAL *to, const REAL *values)
 {
-    PIECE piece;
+    VECTOR piece;
     PACK(piece, values);
-    *(GLOBAL PIECE *)to = piece;
+    *(GLOBAL VECTOR *)to = piece;
 }
 
 // How a lane gets its neighbours' ends of a row. On CUDA a warp walks alone, and its lanes exchange
@@ -83,7 +61,7 @@ DEVICE void store_points(GLOBAL REAL *to, const REAL *values)
 // The loop over rows is unrolled PHASES times, so that registers need not be moved for the row that
 // moves on. With barriers this is 2, with moves for f: of loops with many barriers, PoCL 3.0 makes
 // wrong code.
-#ifdef WARPS
+#if WARPS
 #define PHASES DEPTH
 #define SEPARATE_RIM
 #define EXCHANGE(phase, rows)
@@ -216,6 +194,7 @@ jacobi_blocked(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f,
     walk(u, f, u_new, exchange, thread, lane, (int)held, (int)first, (int)last, (int)columns,
          pitch, column, row, stop, (REAL)row_factor, (REAL)column_factor, (REAL)f_factor, 1);
 }
+#endif
 
 KERNEL(THREADS, 1)
 jacobi_residual(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f,

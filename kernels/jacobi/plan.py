@@ -10,7 +10,15 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import NamedTuple
 
-from ..common.launch import ELEMENT_BYTES, REAL, VECTOR_BYTES, Launch, Target, ceil_div, check_dtype
+from ..common.launch import (
+    ELEMENT_BYTES,
+    VECTOR_BYTES,
+    Launch,
+    Target,
+    ceil_div,
+    check_dtype,
+    launch,
+)
 
 __all__ = [
     "DEPTHS",
@@ -127,27 +135,12 @@ def blocked(grid: GridSlab, rows: Rows, depth: int, target: Target) -> Launch:
     strip = _blocked_strip(end - begin, depth, tiles, target.multiprocessors * blocks)
     along_rows, along_columns = grid.weights()
     diagonal = 2.0 * (along_rows + along_columns)
-    return Launch(
-        source="jacobi.cu",
-        kernel="jacobi_blocked",
-        defines=(
-            ("REAL", REAL[grid.dtype]),
-            ("WIDTH", width),
-            ("DEPTH", depth),
-            ("LANES", lanes),
-            ("GROUPS", groups),
-            ("BLOCKS", blocks),
-            ("AHEAD", ahead),
-            *((("WARPS", 1),) if warps else ()),
-        ),
-        grid=tiles * ceil_div(end - begin, strip),
-        block=lanes * groups,
-        arguments=(
-            *("u", "f", "u_new", grid.held, grid.first, grid.last, grid.columns, grid.pitch),
-            *(begin, end, strip, tiles),
-            *(along_rows / diagonal, along_columns / diagonal, 1.0 / diagonal),
-        ),
-    )
+    where = "jacobi.cu", "jacobi_blocked", grid.dtype, tiles * ceil_div(end - begin, strip)
+    numbers = grid.held, grid.first, grid.last, grid.columns, grid.pitch, begin, end, strip, tiles
+    factors = along_rows / diagonal, along_columns / diagonal, 1.0 / diagonal
+    macros = {"WIDTH": width, "DEPTH": depth, "LANES": lanes, "GROUPS": groups}
+    macros |= {"BLOCKS": blocks, "AHEAD": ahead, "WARPS": int(warps)}
+    return launch(*where, lanes * groups, ("u", "f", "u_new", *numbers, *factors), **macros)
 
 
 def residual(grid: GridSlab, rows: Rows, target: Target) -> Launch:
@@ -160,21 +153,10 @@ def residual(grid: GridSlab, rows: Rows, target: Target) -> Launch:
     threads = min(_RESIDUAL_THREADS, target.block_limit)
     chunks = residual_sums(grid, target)
     begin, end = rows
-    return Launch(
-        source="jacobi.cu",
-        kernel="jacobi_residual",
-        defines=(
-            ("REAL", REAL[grid.dtype]),
-            ("WIDTH", VECTOR_BYTES // check_dtype(grid.dtype)),
-            ("LANES", threads),
-        ),
-        grid=chunks * (end - begin),
-        block=threads,
-        arguments=(
-            *("u", "f", "partial", grid.held, grid.columns, grid.pitch),
-            *(begin, chunks, *grid.weights()),
-        ),
-    )
+    numbers = grid.held, grid.columns, grid.pitch, begin, chunks, *grid.weights()
+    where = "jacobi.cu", "jacobi_residual", grid.dtype, chunks * (end - begin), threads
+    macros = {"WIDTH": VECTOR_BYTES // check_dtype(grid.dtype), "LANES": threads, "GROUPS": 1}
+    return launch(*where, ("u", "f", "partial", *numbers), **macros)
 
 
 def residual_sums(grid: GridSlab, target: Target) -> int:
@@ -186,14 +168,9 @@ def change_pitch(grid: GridSlab, source_pitch: int, target_pitch: int, target: T
     """Plan copying a grid's rows from one distance to another: buffers "source", "target"."""
     threads = min(_PITCH_THREADS, target.block_limit)
     blocks = min(grid.held * ceil_div(grid.columns, threads), 1 << 16)
-    return Launch(
-        source="pitch.cu",
-        kernel="change_pitch",
-        defines=(("REAL", REAL[grid.dtype]), ("THREADS", threads)),
-        grid=blocks,
-        block=threads,
-        arguments=("source", "target", grid.held, grid.columns, source_pitch, target_pitch, blocks),
-    )
+    numbers = grid.held, grid.columns, source_pitch, target_pitch, blocks
+    where = "pitch.cu", "change_pitch", grid.dtype, blocks, threads
+    return launch(*where, ("source", "target", *numbers), THREADS=threads)
 
 
 def _blocked_strip(rows: int, depth: int, tiles: int, resident: int) -> int:

@@ -1,7 +1,5 @@
 // Columns of X: sums for their means and variances, and X less its means.
 
-#include "kmeans_block.cu"
-
 // Sums over a block's rows of x - x_0 and of its square, x_0 being the first row: for column j
 // partial[(block * 2) * d + j] and partial[(block * 2 + 1) * d + j]. LANES columns side by side.
 // Per element: 3 flops, 1 element moved.

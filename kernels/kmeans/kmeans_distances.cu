@@ -2,7 +2,6 @@
 
 #define SUMS 1
 
-#include "kmeans_block.cu"
 #include "block_sums.cu"
 
 // The inertia: a block's part of the sum over i of weights[i] |x_i - centroids[labels[i]]|^2 is written to

@@ -1,23 +1,15 @@
 // The end of an iteration: sums of all parts, new centroids, and whether to go on.
 
-#include "kmeans_block.cu"
-#ifndef TILE_N
-#define TILE_N 1
-#endif
+#define SUMS 1
 
+#include "block_sums.cu"
 #include "kmeans_state.cu"
 
 // Adds up `scratch` over all threads, in an order that depends on THREADS alone, for all of them. Ends
 // with a barrier.
 DEVICE double add_up(double value, LOCAL double *scratch, int thread)
 {
-    scratch[thread] = value;
-    UNROLL
-    for (int half_width = THREADS / 2; half_width > 0; half_width /= 2) {
-        __syncthreads();
-        if (thread < half_width) scratch[thread] += scratch[thread + half_width];
-    }
-    __syncthreads();
+    add_up_entries(value, scratch, thread);
     const double sum = scratch[0];
     __syncthreads();
     return sum;

@@ -9,10 +9,6 @@
 // Preconditions. As in kmeans_tiles.cu. Shared memory: TILE_K * steps * PITCH_A + STAGES * TILE_K * TILE_N
 // elements, and THREAD_M * THREADS of REAL and int.
 
-#ifndef STAGES
-#define STAGES 4
-#endif
-
 #include "matmul_registers.cu"
 #include "kmeans_state.cu"
 #include "ptx.cu"
@@ -41,16 +37,9 @@ assign_resident(const REAL *__restrict__ X, const REAL *__restrict__ packed,
 {
     extern __shared__ __align__(16) REAL shared[];
     if (state[STOPPED]) return;
-
-    const index_t n = HOW_MANY(all);
-    if (LISTED && (index_t)blockIdx.x * TILE_M >= n) return;
-
-    const int thread = (int)threadIdx.x;
-    const int lane = thread % 32;
-    const int warp = thread / 32;
-    const int warp_m = warp / WARPS_N * (8 * THREAD_M);
-    const int warp_n = warp % WARPS_N * (4 * THREAD_N);
-    const index_t tile_m = (index_t)blockIdx.x * TILE_M;
+    const index_t n = HOW_MANY(all), tile_m = (index_t)blockIdx.x * TILE_M;
+    if (LISTED && tile_m >= n) return;
+    FIND_THREAD
     const int columns = (int)d;
     const int steps = (columns + TILE_K - 1) / TILE_K;
     const int total = steps * (int)tiles;
@@ -97,9 +86,7 @@ assign_resident(const REAL *__restrict__ X, const REAL *__restrict__ packed,
         nearest[i * THREADS + thread] = 0;
     }
 
-    REAL sum[THREAD_M][THREAD_N];
-    REAL factors_a[2][THREAD_M];
-    REAL factors_b[2][THREAD_N];
+    DECLARE_SUMS
     const REAL *read_x = shared_x + warp_m + LANE_M(lane);
     const REAL *const read_c = shared_c + warp_n + LANE_N(lane);
 
@@ -109,11 +96,7 @@ assign_resident(const REAL *__restrict__ X, const REAL *__restrict__ packed,
     READ_FACTORS(0, 0, 0, 0);
     NO_UNROLL
     for (int tile = 0; tile < (int)tiles; ++tile) {
-        UNROLL
-        for (int i = 0; i < THREAD_M; ++i) {
-            UNROLL
-            for (int j = 0; j < THREAD_N; ++j) sum[i][j] = 0;
-        }
+        CLEAR_SUMS
         NO_UNROLL
         for (int step = 0; step < steps; ++step) {
             // The stage read before the last barrier is free.

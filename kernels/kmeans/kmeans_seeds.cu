@@ -1,25 +1,10 @@
 // k-means++: squared distances from the nearest seed, with each of CANDIDATES rows as one more seed, and
 // the row at which the running sum of weighted distances reaches a value.
 
-#ifndef REAL
-#define REAL float
-#endif
-#ifndef THREADS
-#define THREADS 128
-#endif
-#ifndef CANDIDATES
-#define CANDIDATES 1
-#endif
-#ifndef FIRST
-#define FIRST 1
-#endif
-#ifndef WEIGHTED
-#define WEIGHTED 0
-#endif
-#ifndef GATHERED
-#define GATHERED 0
-#endif
 #define COLUMNS 32
+#define SUMS 1
+#include "block_sums.cu"
+
 #if GATHERED // candidates are given as numbers of rows of X, by doubles from at on
 #define GIVEN double
 #define CANDIDATE(c, column) X[(index_t)candidates[at + (c)] * d + (column)]
@@ -94,13 +79,7 @@ try_seeds(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
         }
     }
     for (int c = 0; c < CANDIDATES; ++c) {
-        scratch[thread] = totals[c];
-        UNROLL
-        for (int half_width = THREADS / 2; half_width > 0; half_width /= 2) {
-            __syncthreads();
-            if (thread < half_width) scratch[thread] += scratch[thread + half_width];
-        }
-        if (thread == 0) sums[(index_t)blockIdx.x * CANDIDATES + c] = scratch[0];
+        write_block_sums(totals + c, scratch, sums, thread, (index_t)blockIdx.x * CANDIDATES + c);
         __syncthreads();
     }
 }

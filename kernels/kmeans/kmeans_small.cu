@@ -2,33 +2,16 @@
 // of n points, and the weighted sum of each cluster's points.
 //
 // All k centroids lie in shared memory, a thread has one point in registers. Points come and go through
-// shared memory, where a row has one more element: its weight. A thread has up to ITEMS pairs
+// shared memory, where a row has one more element: its weight. A thread has a pair
 // (cluster, element), and adds up that element of the block's points that have the cluster's label, one
 // by one; if there are fewer pairs than threads, GROUPS of threads share the points. No atomics: a
 // block's sums depend on its points' order alone.
 // X is (n, D) and centroids (k, D), contiguous. partial[block]: (k, D) sums; partial_weights[block]: k.
 // Per point: 2 D k flops, 2 k (D + 1) operations more, and D elements.
 //
-// Preconditions: k (D + 1) <= ITEMS * THREADS / GROUPS; k * WHOLE <= CENTROIDS; GROUPS is a power of two, and
+// Preconditions: k (D + 1) <= THREADS / GROUPS; k * WHOLE <= CENTROIDS; GROUPS is a power of two, and
 // a group has at least 4 threads.
 // `weights` is not read unless WEIGHTED.
-
-#ifndef REAL
-#define REAL float
-#define WIDTH 4
-#endif
-#ifndef D
-#define D 2
-#define CENTROIDS 64
-#endif
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifndef ITEMS
-#define WEIGHTED 0
-#define GROUPS 8
-#define ITEMS 1
-#endif
 
 #include "pack.cu"
 #include "kmeans_state.cu"
@@ -63,17 +46,10 @@ assign_small(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
         norms[c] = norm;
     }
 
-    // A thread's pairs: an element beyond the last is the weight.
-    const int group = thread / (THREADS / GROUPS);
-    int cluster[ITEMS], element[ITEMS];
-    REAL sums[ITEMS];
-    UNROLL
-    for (int a = 0; a < ITEMS; ++a) {
-        const int pair = thread % (THREADS / GROUPS) + a * THREADS;
-        cluster[a] = pair / (D + 1);
-        element[a] = pair % (D + 1);
-        sums[a] = 0;
-    }
+    // A thread's pair: an element beyond the last is the weight.
+    const int group = thread / (THREADS / GROUPS), pair = thread % (THREADS / GROUPS);
+    const int cluster = pair / (D + 1), element = pair % (D + 1);
+    REAL sum = 0;
 
     for (index_t first = (index_t)blockIdx.x * THREADS; first < n; first += blocks * THREADS) {
         const int rows = n - first < THREADS ? (int)(n - first) : THREADS;
@@ -116,36 +92,30 @@ assign_small(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
         __syncthreads();
         for (int row = group * (THREADS / GROUPS); row < (group + 1) * (THREADS / GROUPS); row += 4) {
             const int4 four = labels_of_rows[row / 4];
-            UNROLL
-            for (int a = 0; a < ITEMS; ++a) {
-                LOCAL const REAL *const from = points + row * PITCH + element[a];
-                if (four.x == cluster[a]) sums[a] += from[0];
-                if (four.y == cluster[a]) sums[a] += from[PITCH];
-                if (four.z == cluster[a]) sums[a] += from[2 * PITCH];
-                if (four.w == cluster[a]) sums[a] += from[3 * PITCH];
-            }
+            LOCAL const REAL *const from = points + row * PITCH + element;
+            if (four.x == cluster) sum += from[0];
+            if (four.y == cluster) sum += from[PITCH];
+            if (four.z == cluster) sum += from[2 * PITCH];
+            if (four.w == cluster) sum += from[3 * PITCH];
         }
         __syncthreads();
     }
 
     // Groups' sums are added in order.
 #if GROUPS > 1
-    points[thread] = sums[0];
+    points[thread] = sum;
     __syncthreads();
     if (group == 0) {
         UNROLL
         for (int other = 1; other < GROUPS; ++other)
-            sums[0] += points[thread + other * (THREADS / GROUPS)];
+            sum += points[thread + other * (THREADS / GROUPS)];
     }
 #endif
-    if (group == 0) {
-        UNROLL
-        for (int a = 0; a < ITEMS; ++a) {
-            if (cluster[a] >= clusters) continue;
-            if (element[a] < D)
-                partial[((index_t)blockIdx.x * k + cluster[a]) * D + element[a]] = sums[a];
-            else
-                partial_weights[(index_t)blockIdx.x * k + cluster[a]] = sums[a];
-        }
+    if (group == 0 && cluster < clusters) {
+        const index_t at = (index_t)blockIdx.x * k + cluster;
+        if (element < D)
+            partial[at * D + element] = sum;
+        else
+            partial_weights[at] = sum;
     }
 }

@@ -11,19 +11,6 @@
 // THREADS, below 65536; length * parts >= n. WIDTH > 1: d and the address of X are multiples of WIDTH
 // elements. `weights` is not read unless WEIGHTED.
 
-#ifndef REAL
-#define REAL float
-#define WIDTH 4
-#endif
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifndef SPAN
-#define SPAN 256
-#define LANES 32
-#define CHUNK 4096
-#define WEIGHTED 0
-#endif
 #define IN_FLIGHT 4
 
 #include "vectors.cu"

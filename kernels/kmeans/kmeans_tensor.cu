@@ -13,21 +13,6 @@
 // Preconditions. As in kmeans_tiles.cu; `packed` has steps of 16. Shared memory: STAGES * STAGE doubles,
 // and WARP_M / 8 * THREADS of double and int.
 
-#ifndef WARP_M
-#define WARP_M 32
-#define WARP_N 32
-#define WARPS_M 2
-#define WARPS_N 4
-#endif
-#ifndef STAGES
-#define STAGES 4
-#endif
-#ifndef ALIGNED
-#define ALIGNED 0
-#endif
-#ifndef RESIDENT
-#define RESIDENT 1
-#endif
 #define TILE_K 16
 #define TILE_M (WARP_M * WARPS_M)
 #define TILE_N (WARP_N * WARPS_N)
@@ -168,20 +153,7 @@ assign_tensor(const double *__restrict__ X, const double *__restrict__ packed,
         }
     }
 
-    // Of the threads that share a row the one with the least distance, of equal ones the lowest centroid.
-    __syncthreads();
-    for (int r = thread; r < TILE_M; r += THREADS) {
-        const int first = r % WARP_M / 8 * THREADS + r / WARP_M * WARPS_N * 32 + r % 8 * 4;
-        double smallest = least[first];
-        int whose = nearest[first];
-        UNROLL
-        for (int other = 1; other < 4 * WARPS_N; ++other) {
-            const int at = first + other / 4 * 32 + other % 4;
-            if (least[at] < smallest || (least[at] == smallest && nearest[at] < whose)) {
-                smallest = least[at];
-                whose = nearest[at];
-            }
-        }
-        if (tile_m + r < n) write_label(labels, state, tile_m + r, whose);
-    }
+#define FIRST_OF_ROW(r) ((r) % WARP_M / 8 * THREADS + (r) / WARP_M * WARPS_N * 32 + (r) % 8 * 4)
+#define OF_ROW(other) ((other) / 4 * 32 + (other) % 4)
+#include "kmeans_nearest.cu"
 }

@@ -56,16 +56,9 @@ assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
     SHARED REAL least[THREAD_M * THREADS];
     SHARED int nearest[THREAD_M * THREADS];
     if (state[STOPPED]) return;
-
-    const index_t n = HOW_MANY(all);
-    if (LISTED && (index_t)blockIdx.x * TILE_M >= n) return;
-
-    const int thread = (int)threadIdx.x;
-    const int lane = thread % 32;
-    const int warp = thread / 32;
-    const int warp_m = warp / WARPS_N * (8 * THREAD_M);
-    const int warp_n = warp % WARPS_N * (4 * THREAD_N);
-    const index_t tile_m = (index_t)blockIdx.x * TILE_M;
+    const index_t n = HOW_MANY(all), tile_m = (index_t)blockIdx.x * TILE_M;
+    if (LISTED && tile_m >= n) return;
+    FIND_THREAD
     const int steps = (int)((d + TILE_K - 1) / TILE_K);
 
     // A thread's first piece of X, and how many rows are left from it on.
@@ -106,9 +99,7 @@ assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
         nearest[i * THREADS + thread] = 0;
     }
 
-    REAL sum[THREAD_M][THREAD_N];
-    REAL factors_a[2][THREAD_M];
-    REAL factors_b[2][THREAD_N];
+    DECLARE_SUMS
     LOCAL const REAL *const read_x = (LOCAL const REAL *)shared_x + warp_m + LANE_M(lane);
     LOCAL const REAL *const read_c = (LOCAL const REAL *)shared_c + warp_n + LANE_N(lane);
 
@@ -126,11 +117,7 @@ assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
     int buffer = 0;
     NO_UNROLL
     for (int tile = 0; tile < (int)tiles; ++tile) {
-        UNROLL
-        for (int i = 0; i < THREAD_M; ++i) {
-            UNROLL
-            for (int j = 0; j < THREAD_N; ++j) sum[i][j] = 0;
-        }
+        CLEAR_SUMS
         NO_UNROLL
         for (int step = 0; step < steps; ++step) {
             // The tile's last step loads the first one of the next tile. After the very last nothing

@@ -111,6 +111,7 @@ def plan_lloyd(
         *("means", "pack_centroids", dtype, packed, few),
         *("centroids", "packed", "norms", d, k, depth),
         TILE_N=tile,
+        LANES=1,
     )
     # Few centroids leave multiprocessors idle: then larger blocks add up the parts.
     many = threads_of_block(1024 if k < multiprocessors else _THREADS, block_limit)
@@ -157,18 +158,9 @@ def plan_lloyd(
         **assignment.scratch,
     }
     update = (counting, *update) if counted else update
-    finish = means, end
-    return LloydPlan(
-        pack,
-        assignment.prepare,
-        assignment.launches,
-        update,
-        finish,
-        inertia,
-        distances,
-        scratch,
-        assignment.variant,
-    )
+    labels = assignment.prepare, assignment.launches
+    rest = (means, end), inertia, distances, scratch, assignment.variant
+    return LloydPlan(pack, *labels, update, *rest)
 
 
 def columns(n: int, d: int, dtype: str, target: Target) -> tuple[Launch, Launch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ..common import launch as launches
 from ..common.launch import (
     ELEMENT_BYTES,
     REAL,
@@ -30,7 +31,6 @@ _LEAST_PRODUCTS = 1e9  # in 0.1 ms, less than which two more launches are not wo
 _PRODUCT, _COMPARED = 0.2, 13.0  # a product, and comparing a distance, in products by tiles
 _MOST_COLUMNS = 32  # of a point that a thread keeps in registers
 _FEW_COLUMNS = 32  # most for a tile's first rate, and for blocks that do not hold their points
-_SMALL_ITEMS = 1  # most sums of a thread, for clusters to be summed as labels are found
 _SMALL_BLOCKS = 4  # on a multiprocessor, for labels and sums together
 
 
@@ -88,8 +88,8 @@ def launch(
     file: str, kernel: str, dtype: str, grid: int, block: int, *arguments: str | int, **defines: int
 ) -> Launch:
     """A launch; its macros are the element type, a block's threads and others."""
-    macros = (("REAL", REAL[dtype]), ("THREADS", block), *defines.items())
-    return Launch(f"kmeans_{file}.cu", kernel, macros, grid, block, arguments)
+    where = f"kmeans_{file}.cu", kernel, dtype, grid, block
+    return launches.launch(*where, arguments, THREADS=block, **defines)
 
 
 def threads_of_block(most: int, limit: int) -> int:
@@ -162,8 +162,8 @@ def choose(points: Points) -> Assignment:
 
 
 def small(points: Points) -> Assignment | None:
-    """A point to a thread, all centroids in shared memory; None where they have no room, or its
-    threads would have too many sums."""
+    """A point to a thread, all centroids in shared memory; None where they have no room, or there
+    are more sums than threads."""
     n, d, k, dtype = points[:4]
     if d > _MOST_COLUMNS:
         return None
@@ -173,11 +173,9 @@ def small(points: Points) -> Assignment | None:
     centroids = max(power_of_two(k * whole), 64)
     threads = threads_of_block(256 if d <= 16 else 128, points.target.block_limit)
     shared = (centroids + centroids // whole + 1 + threads * ((d + 1) | 1)) * size + 4 * threads
-    pairs = power_of_two(k * (d + 1))
-    items = max(1, pairs // threads)
-    if shared > min(points.target.shared_limit, 48 << 10) or items > _SMALL_ITEMS:
+    sums = power_of_two(k * (d + 1))
+    if shared > min(points.target.shared_limit, 48 << 10) or sums > threads:
         return None
-    groups = max(1, threads // max(pairs, 4))
     blocks = min(ceil_div(n, threads), _SMALL_BLOCKS * points.target.multiprocessors)
     assign = launch(
         *("small", "assign_small", dtype, blocks, threads),
@@ -187,8 +185,7 @@ def small(points: Points) -> Assignment | None:
         D=d,
         CENTROIDS=centroids,
         WEIGHTED=int(points.weighted),
-        GROUPS=groups,
-        ITEMS=items,
+        GROUPS=threads // max(sums, 4),
     )
     return Assignment((assign,), 1, d, True, blocks, f"small{threads}")
 

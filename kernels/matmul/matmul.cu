@@ -88,19 +88,12 @@ DEVICE void store_piece(LOCAL REAL *to, int pitch, int k_fast, LOADED piece)
 }
 
 KERNEL(THREADS, RESIDENT)
-matmul(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL *RESTRICT C,
-       index_t m, index_t n, index_t k, index_t parts, index_t chunk, index_t a_batch,
-       index_t a_row, index_t a_col, index_t b_batch, index_t b_row, index_t b_col, index_t c_part,
-       index_t c_batch, index_t c_row, index_t c_col, index_t c_vector)
+matmul(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL *RESTRICT C, SIZES)
 {
     SHARED VECTOR shared_a[2 * TILE_K * PITCH_A / WIDTH];
     SHARED VECTOR shared_b[2 * TILE_K * PITCH_B / WIDTH];
 
-    const int thread = (int)threadIdx.x;
-    const int lane = thread % 32;
-    const int warp = thread / 32;
-    const int warp_m = warp / WARPS_N * (8 * THREAD_M);
-    const int warp_n = warp % WARPS_N * (4 * THREAD_N);
+    FIND_THREAD
 
     FIND_BLOCK
 
@@ -135,16 +128,9 @@ matmul(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL
     A += first * A_K_STRIDE;
     B += first * B_K_STRIDE;
 
-    REAL sum[THREAD_M][THREAD_N];
-    UNROLL
-    for (int i = 0; i < THREAD_M; ++i) {
-        UNROLL
-        for (int j = 0; j < THREAD_N; ++j) sum[i][j] = 0;
-    }
+    DECLARE_SUMS
+    CLEAR_SUMS
 
-    // Two sets of a thread's factors: one is read from shared memory while the other is multiplied.
-    REAL factors_a[2][THREAD_M];
-    REAL factors_b[2][THREAD_N];
     LOCAL const REAL *const read_a = (LOCAL const REAL *)shared_a + warp_m + LANE_M(lane);
     LOCAL const REAL *const read_b = (LOCAL const REAL *)shared_b + warp_n + LANE_N(lane);
 

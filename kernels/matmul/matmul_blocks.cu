@@ -1,22 +1,11 @@
 // What a block of the matmul kernels has to do, and what all of them are compiled with. Included by them;
 // sizes of tiles may be macros that follow.
 
-#ifndef WARPS_M
-#define WARPS_M 2
-#define WARPS_N 4
-#endif
-#ifndef A_K
-#define A_K 1
-#endif
-#ifndef B_K
-#define B_K 0
-#endif
-#ifndef ALIGNED
-#define ALIGNED 0
-#endif
-#ifndef RESIDENT
-#define RESIDENT 1
-#endif
+// What follows the operands among a kernel's arguments.
+#define SIZES \
+    index_t m, index_t n, index_t k, index_t parts, index_t chunk, index_t a_batch, index_t a_row, \
+    index_t a_col, index_t b_batch, index_t b_row, index_t b_col, index_t c_part, index_t c_batch, \
+    index_t c_row, index_t c_col, index_t c_vector
 
 // Blocks in flight cover a band of this many tiles in height, so that they share what the L2 holds.
 #define BAND 16

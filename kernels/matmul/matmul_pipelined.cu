@@ -15,10 +15,6 @@
 // fast extent, and the address, of A and of B, are multiples of WIDTH. c_vector = 1: the same holds
 // of C with n fast. chunk is a multiple of TILE_K; chunk * parts >= k > chunk * (parts - 1).
 
-#ifndef STAGES
-#define STAGES 3
-#endif
-
 #define CHUNK 128
 
 #include "matmul_registers.cu"
@@ -79,20 +75,14 @@ matmul(const REAL *__restrict__ A, const REAL *__restrict__ B, REAL *__restrict_
 #ifdef GUARD
        const int *who,
 #endif
-       index_t m, index_t n, index_t k, index_t parts, index_t chunk, index_t a_batch,
-       index_t a_row, index_t a_col, index_t b_batch, index_t b_row, index_t b_col, index_t c_part,
-       index_t c_batch, index_t c_row, index_t c_col, index_t c_vector)
+       SIZES)
 {
     extern __shared__ __align__(16) REAL shared[];
 
 #ifdef GUARD
     if (*who != GUARD) return;
 #endif
-    const int thread = (int)threadIdx.x;
-    const int lane = thread % 32;
-    const int warp = thread / 32;
-    const int warp_m = warp / WARPS_N * (8 * THREAD_M);
-    const int warp_n = warp % WARPS_N * (4 * THREAD_N);
+    FIND_THREAD
 
     FIND_BLOCK
 
@@ -122,19 +112,12 @@ matmul(const REAL *__restrict__ A, const REAL *__restrict__ B, REAL *__restrict_
         end_of_copies();
     }
 
-    REAL sum[THREAD_M][THREAD_N];
-    UNROLL
-    for (int i = 0; i < THREAD_M; ++i) {
-        UNROLL
-        for (int j = 0; j < THREAD_N; ++j) sum[i][j] = 0;
-    }
+    DECLARE_SUMS
+    CLEAR_SUMS
 
 #ifdef GUARD
     REAL total[THREAD_M][THREAD_N] = {};
 #endif
-    // Two sets of a thread's factors: one is read from shared memory while the other is multiplied.
-    REAL factors_a[2][THREAD_M];
-    REAL factors_b[2][THREAD_N];
     const REAL *const read_a = shared + warp_m + LANE_M(lane);
     const REAL *const read_b = shared + TILE_K * PITCH_A + warp_n + LANE_N(lane);
 

@@ -3,18 +3,6 @@
 
 #include "matmul_blocks.cu"
 
-#ifndef REAL
-#define REAL float
-#define WIDTH 4
-#endif
-#ifndef THREAD_M
-#define THREAD_M 8
-#define THREAD_N 8
-#endif
-#ifndef TILE_K
-#define TILE_K 8
-#endif
-
 #include "pack.cu"
 
 // A warp's part of the tile is 8 * THREAD_M x 4 * THREAD_N.
@@ -36,6 +24,26 @@
 #define A_M_STRIDE (ALIGNED && !A_K ? 1 : a_row)
 #define B_K_STRIDE (ALIGNED && B_K ? 1 : b_row)
 #define B_N_STRIDE (ALIGNED && !B_K ? 1 : b_col)
+
+// Declares the thread's place, and its warp's in the tile.
+#define FIND_THREAD \
+    const int thread = (int)threadIdx.x; \
+    const int lane = thread % 32; \
+    const int warp = thread / 32; \
+    const int warp_m = warp / WARPS_N * (8 * THREAD_M); \
+    const int warp_n = warp % WARPS_N * (4 * THREAD_N);
+// A thread's sums, and two sets of its factors: one is read from shared memory while the other is
+// multiplied.
+#define DECLARE_SUMS \
+    REAL sum[THREAD_M][THREAD_N]; \
+    REAL factors_a[2][THREAD_M]; \
+    REAL factors_b[2][THREAD_N];
+#define CLEAR_SUMS \
+    UNROLL \
+    for (int i = 0; i < THREAD_M; ++i) { \
+        UNROLL \
+        for (int j = 0; j < THREAD_N; ++j) sum[i][j] = 0; \
+    }
 
 // A thread's factors of one k, from two places in k-major shared tiles.
 #define READ_FACTORS_AT(set, from_a, from_b) \

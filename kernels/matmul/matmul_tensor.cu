@@ -17,16 +17,6 @@
 
 #include "matmul_blocks.cu"
 
-#ifndef WARP_M
-#define WARP_M 64
-#define WARP_N 32
-#endif
-#ifndef STAGES
-#define STAGES 4
-#endif
-#ifndef SLICES
-#define SLICES 1
-#endif
 #define TILE_K (16 * SLICES)
 #define TILE_M (WARP_M * WARPS_M)
 #define TILE_N (WARP_N * WARPS_N)
@@ -66,10 +56,7 @@
 #define PIECE_OUTER(p, fast, tile) ((fast) ? (p) / PER_ROW : (p) % ((tile) / PIECE) * PIECE)
 
 KERNEL(THREADS, RESIDENT)
-matmul(const double *__restrict__ A, const double *__restrict__ B, double *__restrict__ C,
-       index_t m, index_t n, index_t k, index_t parts, index_t chunk, index_t a_batch,
-       index_t a_row, index_t a_col, index_t b_batch, index_t b_row, index_t b_col, index_t c_part,
-       index_t c_batch, index_t c_row, index_t c_col, index_t c_vector)
+matmul(const double *__restrict__ A, const double *__restrict__ B, double *__restrict__ C, SIZES)
 {
     extern __shared__ __align__(128) double shared[];
 

@@ -1,4 +1,7 @@
-"""Launch plans of C = A B: tiles are chosen by White's execution metrics."""
+"""Launch plans of C = A B: tiles are chosen by White's execution metrics.
+
+Speeds were measured on NVIDIA's H100 and H200 (sm_90). On other devices their proportions decide.
+"""
 
 from __future__ import annotations
 
@@ -18,26 +21,123 @@ from ..common.launch import (
     check_dtype,
 )
 from ..common.partial import with_sums
-from .tiles import PIPELINED, PORTABLE, SPEEDS, TENSOR, Tile
 
-_VARIANTS = {"matmul.cu": "tile", "matmul_pipelined.cu": "pipelined", "matmul_tensor.cu": "tensor"}
 _LEAST_CHUNK = 64  # of k, in a part
 _CHUNK_MULTIPLE = 32  # and of the tile's own depth
 _ASYNCHRONOUS = (8, 0)  # the least compute capability with copies that need no registers
 _FLOAT64_TENSOR_CORES = ((8, 0), (9, 0), (10, 0))
 _BY_TILED = 2  # as in tensor_pieces.cu
 
+# -- The tiles -------------------------------------------------------------------------------------
 
-class Product(NamedTuple):
-    """What the choice depends on."""
 
-    m: int
+class Tile(NamedTuple):
+    """A way to cut C: a kernel, and the sizes it is compiled with."""
+
+    source: str
+    m: int  # extents of a block's tile
     n: int
-    k: int
-    batch: int
-    dtype: str
-    layout: tuple[bool, bool]  # whether k is the fast dimension of A, and of B
-    target: Target
+    depth: int  # of k in a step
+    threads: int
+    defines: tuple[tuple[str, int], ...]
+    # Bytes of dynamic shared memory by whether A's and B's fast dimension is k.
+    shared: tuple[tuple[int, int], tuple[int, int]]
+    start: float  # seconds that a wave of blocks takes in addition to its products
+    stored: float  # bytes per second that one multiprocessor stores of a tile
+    # FLOP/s of one multiprocessor with 1, 2, ... blocks, up to as many as it has registers for.
+    rates: tuple[float, ...]
+
+
+def _tile(
+    source: str,
+    each: tuple[int, int],
+    warps: tuple[int, int],
+    depth: int,
+    start: float,
+    stored: float,
+    rates: tuple[int, ...],
+    stages: int = 0,
+    slices: int = 0,
+) -> Tile:
+    """Warps of 8 x 4 threads, each of which has ``each`` results; on tensor cores each warp has
+    them. ``stored`` and ``rates`` are in GB/s and GFLOP/s.
+
+    ``stages``: of tiles that are copied asynchronously. ``slices``: groups of warps on tensor
+    cores, which share the steps of k.
+    """
+    tensor = slices > 0
+    kind, (down, across) = ("WARP", (1, 1)) if tensor else ("THREAD", (8, 4))
+    m, n = down * each[0] * warps[0], across * each[1] * warps[1]
+    sizes = {f"{kind}_M": each[0], f"{kind}_N": each[1], "WARPS_M": warps[0], "WARPS_N": warps[1]}
+    sizes |= {} if tensor else {"TILE_K": depth}
+    sizes |= {"STAGES": stages} if stages else {}
+    sizes |= {"SLICES": slices} if tensor else {}
+    line = stages * depth * ELEMENT_BYTES["float64" if tensor else "float32"]
+    # On tensor cores a row of the tile is 4 elements longer where k is slow, elsewhere always.
+    longer = [line * (m + n + 8 - 4 * tensor * fast) for fast in range(3)]
+    shared = (longer[0], longer[1]), (longer[1], longer[2])
+    threads, speeds = 32 * warps[0] * warps[1] * max(slices, 1), tuple(1e9 * r for r in rates)
+    defines = tuple(sizes.items())
+    return Tile(source, m, n, depth, threads, defines, shared, start, 1e9 * stored, speeds)
+
+
+_PLAIN, _ASYNC, _CORES = "matmul.cu", "matmul_pipelined.cu", "matmul_tensor.cu"
+_VARIANTS = {_PLAIN: "tile", _ASYNC: "pipelined", _CORES: "tensor"}
+_PORTABLE = {
+    "float32": (
+        _tile(_PLAIN, (8, 16), (2, 2), 8, 8.6e-7, 129, (253, 380)),
+        _tile(_PLAIN, (4, 8), (2, 2), 32, 5e-7, 60, (260, 306, 320)),
+        _tile(_PLAIN, (4, 4), (1, 2), 32, 5e-7, 60, (126, 207, 201, 226, 216, 232, 214, 227)),
+    ),
+    "float64": (
+        _tile(_PLAIN, (8, 8), (2, 4), 8, 1e-6, 120, (185,)),
+        _tile(_PLAIN, (4, 8), (2, 2), 16, 5e-7, 60, (130, 142)),
+        _tile(_PLAIN, (4, 4), (1, 2), 32, 5e-7, 60, (61, 112, 112, 129)),
+    ),
+}
+_PIPELINED = (
+    _tile(_ASYNC, (8, 8), (1, 4), 16, 9.9e-7, 88, (334, 356, 380), 3),
+    _tile(_ASYNC, (8, 8), (2, 2), 16, 1.04e-6, 72, (313, 329, 365), 3),
+    _tile(_ASYNC, (4, 8), (2, 2), 16, 3.0e-7, 87, (278, 298, 323, 341), 3),
+    _tile(_ASYNC, (4, 8), (1, 2), 32, 3.1e-7, 85, (162, 279, 238, 280, 279), 3),
+    _tile(_ASYNC, (4, 4), (1, 2), 32, 1.3e-7, 50, (145, 237, 192, 247, 229, 263, 252), 3),
+)
+_TENSOR = (
+    _tile(_CORES, (64, 32), (2, 4), 16, 8.5e-7, 61, (482,), 4, 1),
+    _tile(_CORES, (32, 32), (2, 2), 16, 3.7e-7, 139, (315, 446, 451), 3, 1),
+    _tile(_CORES, (32, 16), (2, 2), 16, 2.8e-7, 126, (266, 371, 387, 370), 4, 1),
+    _tile(_CORES, (16, 16), (2, 2), 32, 3.5e-7, 23, (281, 285), 5, 2),
+    _tile(_CORES, (16, 16), (1, 2), 64, 1.9e-7, 8, (165, 215), 4, 4),
+)
+
+
+class _Speeds(NamedTuple):
+    """Of a device, for products of a dtype."""
+
+    launch: float  # seconds that a product takes however small it is
+    second_launch: float  # that a second launch adds
+    read: float  # bytes per second of operands
+    written: float  # of results
+    summed: float  # of the partial results of a split k
+
+
+_SPEEDS = {
+    "float32": _Speeds(3.4e-6, 2.3e-6, 7.5e12, 2.0e12, 1.2e12),
+    "float64": _Speeds(3.0e-6, 2.7e-6, 5.0e12, 3.4e12, 2.5e12),
+}
+
+
+@cache
+def tiles(dtype: str, capability: tuple[int, int] | None) -> tuple[Tile, ...]:
+    """The tiles there are for a dtype, on CUDA devices of a compute capability; None: others."""
+    if dtype == "float64" and capability in _FLOAT64_TENSOR_CORES:
+        return _TENSOR
+    if dtype == "float32" and capability is not None and capability >= _ASYNCHRONOUS:
+        return _PORTABLE[dtype][:1] + _PIPELINED
+    return _PORTABLE[dtype]
+
+
+# -- The launches ----------------------------------------------------------------------------------
 
 
 def plan_matmul(
@@ -75,8 +175,8 @@ def plan_matmul(
         The launches use the buffers ``"A"``, ``"B"``, ``"C"`` and, if split, ``"partial"``.
     """
     form = oriented(m, n, k, batch, dtype, a_strides, b_strides, c_strides, alignment)
-    tile, split_k, seconds = choose(form.product(target))
-    chunk = chunk_of(tile, k, split_k)
+    tile, split_k, seconds = _choose(form, target)
+    chunk = _chunk(tile, k, split_k)
     split_k = ceil_div(k, chunk)
     first = _launch(form, tile, split_k, chunk)
     variant = f"{_VARIANTS[tile.source]}{tile.m}x{tile.n}" + ("" if form.loads else "s")
@@ -103,10 +203,9 @@ class Orientation(NamedTuple):
     aligned: bool  # whether every operand's address serves vectors
     loads: bool  # whether both operands can be loaded by vectors
 
-    def product(self, target: Target) -> Product:
-        """What the choice of a tile depends on."""
-        layout = self.a_k, self.b_k
-        return Product(self.m, self.n, self.k, self.batch, self.dtype, layout, target)
+    def shared(self, tile: Tile) -> int:
+        """Bytes of shared memory that a block takes."""
+        return tile.shared[self.a_k][self.b_k]
 
 
 def oriented(
@@ -143,8 +242,8 @@ def oriented(
 
 def guarded(form: Orientation, target: Target) -> Launch:
     """The product by one launch, which does nothing unless ``"partial"`` begins with GUARD."""
-    tile = PIPELINED[1]
-    launch = _launch(form, tile, 1, chunk_of(tile, form.k, 1))
+    tile = _PIPELINED[1]
+    launch = _launch(form, tile, 1, _chunk(tile, form.k, 1))
     names, numbers = launch.arguments[:3], launch.arguments[3:]
     return launch._replace(
         defines=(*launch.defines, ("GUARD", _BY_TILED)), arguments=(*names, "partial", *numbers)
@@ -179,7 +278,7 @@ def _launch(form: Orientation, tile: Tile, split_k: int, chunk: int) -> Launch:
         grid=ceil_div(m, tile.m) * ceil_div(n, tile.n) * split_k * batch,
         block=tile.threads,
         arguments=(*form.names, to, m, n, k, split_k, chunk, *strides, int(stores)),
-        shared_bytes=tile.shared[form.a_k][form.b_k],
+        shared_bytes=form.shared(tile),
     )
 
 
@@ -202,70 +301,53 @@ def _loads_aligned(
     return fast % width == 0 and by_vectors(batch, slow, strides, width)
 
 
-@cache
-def tiles(dtype: str, capability: tuple[int, int] | None) -> tuple[Tile, ...]:
-    """The tiles there are for a dtype, on CUDA devices of a compute capability; None: others."""
-    if dtype == "float64" and capability in _FLOAT64_TENSOR_CORES:
-        return TENSOR
-    if dtype == "float32" and capability is not None and capability >= _ASYNCHRONOUS:
-        return PORTABLE[dtype][:1] + PIPELINED
-    return PORTABLE[dtype]
+# -- The choice ------------------------------------------------------------------------------------
 
 
-def chunk_of(tile: Tile, k: int, split_k: int) -> int:
+def _chunk(tile: Tile, k: int, split_k: int) -> int:
     """How much of k a part has, of about ``split_k`` parts: whole steps of the tile."""
     multiple = max(_CHUNK_MULTIPLE, tile.depth)
-    return -(-k // (split_k * multiple)) * multiple
+    return ceil_div(k, split_k * multiple) * multiple
 
 
-def fits(product: Product, tile: Tile) -> bool:
-    """Whether the device has the threads and the shared memory for a tile."""
-    a_k, b_k = product.layout
-    return (
-        tile.threads <= product.target.block_limit
-        and tile.shared[a_k][b_k] <= product.target.shared_limit
-    )
-
-
-def resident(product: Product, tile: Tile) -> int:
+def _resident(form: Orientation, tile: Tile, target: Target) -> int:
     """Blocks that a multiprocessor holds."""
-    a_k, b_k = product.layout
-    if own := tile.shared[a_k][b_k]:  # a block that fits alone leaves 1 KB of a multiprocessor
-        return min(len(tile.rates), (product.target.shared_limit + 1024) // (own + 1024))
+    if own := form.shared(tile):  # a block that fits alone leaves 1 KB of a multiprocessor
+        return min(len(tile.rates), (target.shared_limit + 1024) // (own + 1024))
     return len(tile.rates)
 
 
-def splits(product: Product, tile: Tile) -> set[int]:
+def _splits(form: Orientation, tile: Tile, target: Target) -> set[int]:
     """The numbers of parts of k that are weighed: 1, and what fills the device."""
-    count = -(-product.m // tile.m) * -(-product.n // tile.n) * product.batch
-    active = resident(product, tile) * product.target.multiprocessors
+    count = ceil_div(form.m, tile.m) * ceil_div(form.n, tile.n) * form.batch
+    active = _resident(form, tile, target) * target.multiprocessors
     choices = {1}
-    if count <= active // 2 and product.k >= 2 * _LEAST_CHUNK:
-        most = product.k // _LEAST_CHUNK
-        for blocks in (active, 2 * product.target.multiprocessors, product.target.multiprocessors):
+    if count <= active // 2 and form.k >= 2 * _LEAST_CHUNK:
+        most = form.k // _LEAST_CHUNK
+        for blocks in (active, 2 * target.multiprocessors, target.multiprocessors):
             choices.add(max(min(blocks // count, most), 1))
     return choices
 
 
-def seconds(product: Product, tile: Tile, wanted: int) -> tuple[int, float]:
+def _seconds(form: Orientation, tile: Tile, wanted: int, target: Target) -> tuple[int, float]:
     """Return how many parts of k there are if about ``wanted`` are, and the predicted time.
 
     As White's execution metrics have it: blocks run in waves of as many as the device holds, and
     the last wave is a fragment, in which a multiprocessor has fewer blocks than it could.
     """
-    m, n, k, batch, dtype, _, target = product
-    speeds, element = SPEEDS[dtype], ELEMENT_BYTES[dtype]
+    m, n, k, batch = form.m, form.n, form.k, form.batch
+    speeds, element = _SPEEDS[form.dtype], ELEMENT_BYTES[form.dtype]
     outputs_bytes = m * n * batch * element
-    chunk = chunk_of(tile, k, wanted)
-    split_k = -(-k // chunk)
-    blocks = -(-m // tile.m) * -(-n // tile.n) * batch * split_k
+    chunk = _chunk(tile, k, wanted)
+    split_k = ceil_div(k, chunk)
+    blocks = ceil_div(m, tile.m) * ceil_div(n, tile.n) * batch * split_k
     stored = tile.m * tile.n * element / tile.stored
-    flops = 2.0 * tile.m * tile.n * tile.depth * -(-min(chunk, k) // tile.depth)
-    most = resident(product, tile)
+    flops = 2.0 * tile.m * tile.n * tile.depth * ceil_div(min(chunk, k), tile.depth)
+    most = _resident(form, tile, target)
     waves, rest = divmod(blocks, most * target.multiprocessors)
     computing = waves * (tile.start + most * (stored + flops / tile.rates[most - 1]))
     if rest:
-        held = -(-rest // target.multiprocessors)
+        held = ceil_div(rest, target.multiprocessors)
         computing += tile.start + held * (stored + flops / tile.rates[held - 1])
     moving = (m + n) * k * batch * element / speeds.read
     if split_k == 1:
@@ -276,17 +358,16 @@ def seconds(product: Product, tile: Tile, wanted: int) -> tuple[int, float]:
     return split_k, total
 
 
-def choose(product: Product) -> tuple[Tile, int, float]:
+def _choose(form: Orientation, target: Target) -> tuple[Tile, int, float]:
     """Return the tile and the number of parts with the least predicted time, and that time."""
-    timed = [
-        (*seconds(product, tile, wanted), tile)
-        for tile in tiles(product.dtype, product.target.capability)
-        if fits(product, tile)
-        for wanted in splits(product, tile)
-    ]
-    if timed:
-        split_k, least, tile = min(timed, key=lambda one: one[1])
-        return tile, split_k, least
-    if product.target.capability is None:
-        raise ValueError(f"block_limit must be at least 64, got {product.target.block_limit}")
-    return choose(product._replace(target=product.target._replace(capability=None)))
+    for capability in (target.capability, None):
+        timed = [
+            (*_seconds(form, tile, wanted, target), tile)
+            for tile in tiles(form.dtype, capability)
+            if tile.threads <= target.block_limit and form.shared(tile) <= target.shared_limit
+            for wanted in _splits(form, tile, target)
+        ]
+        if timed:
+            split_k, least, tile = min(timed, key=lambda one: one[1])
+            return tile, split_k, least
+    raise ValueError(f"block_limit must be at least 64, got {target.block_limit}")

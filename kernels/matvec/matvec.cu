@@ -16,17 +16,11 @@
 // loaded of x then serves several. A thread has ROWS * DEPTH loads of A in flight. Rows past the last
 // one repeat it, and are not stored; steps past the end of k load nothing, so that an infinity in A
 // meets no made-up zero of x.
-KERNEL(THREADS, 1)
-matvec_rows(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x, GLOBAL REAL *RESTRICT y,
-            index_t m, index_t k, index_t tiles, index_t parts, index_t chunk, index_t a_batch,
-            index_t a_row, index_t a_col, index_t x_batch, index_t x_element, index_t y_part,
-            index_t y_batch, index_t y_element)
+MATVEC(matvec_rows)
 {
     SHARED REAL sums[ROWS * THREADS];
     FIND_BLOCK
     const index_t row = ((index_t)tile * GROUPS + group) * ROWS;
-    const index_t begin = part * chunk;
-    const index_t end = begin + chunk < k ? begin + chunk : k;
 
     REAL sum[ROWS];
     index_t line[ROWS];
@@ -62,7 +56,25 @@ matvec_rows(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x, GLOBAL
         }
     }
 
-    ADD_LANES(sum, sums, lane)
+    // The sums of a group's LANES threads become one in lane 0, four at a time: half the barriers of a
+    // binary tree.
+    LOCAL REAL *const mine = sums + threadIdx.x;
+    UNROLL
+    for (int i = 0; i < ROWS; ++i) mine[i * THREADS] = sum[i];
+    UNROLL
+    for (int width = LANES; width > 1; width = width >= 4 ? width / 4 : 1) {
+        const int next = width >= 4 ? width / 4 : 1;
+        __syncthreads();
+        if (lane < next) {
+            UNROLL
+            for (int i = 0; i < ROWS; ++i) {
+                UNROLL
+                for (int other = next; other < width; other += next)
+                    sum[i] += mine[i * THREADS + other];
+                mine[i * THREADS] = sum[i];
+            }
+        }
+    }
     if (lane == 0) {
         UNROLL
         for (int i = 0; i < ROWS; ++i)
@@ -72,17 +84,11 @@ matvec_rows(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x, GLOBAL
 
 // A block takes LANES * WIDTH rows, and its GROUPS groups take every GROUPS-th column of the part.
 // A thread has DEPTH loads of A in flight.
-KERNEL(THREADS, 1)
-matvec_columns(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x,
-               GLOBAL REAL *RESTRICT y, index_t m, index_t k, index_t tiles, index_t parts,
-               index_t chunk, index_t a_batch, index_t a_row, index_t a_col, index_t x_batch,
-               index_t x_element, index_t y_part, index_t y_batch, index_t y_element)
+MATVEC(matvec_columns)
 {
     SHARED VECTOR sums[GROUPS * LANES];
     FIND_BLOCK
     const index_t row = ((index_t)tile * LANES + lane) * WIDTH;
-    const index_t begin = part * chunk;
-    const index_t end = begin + chunk < k ? begin + chunk : k;
 
     VECTOR sum;
     SET_ZERO(sum);

@@ -1,25 +1,6 @@
 // What matrix-vector kernels are compiled with, and arithmetic on vectors of WIDTH elements of REAL: a
 // block has GROUPS groups of LANES threads, each with DEPTH loads in flight of each of ROWS rows.
 
-#ifndef REAL
-#define REAL float
-#endif
-#ifndef WIDTH
-#define WIDTH 1
-#endif
-#ifndef LANES
-#define LANES 32
-#endif
-#ifndef GROUPS
-#define GROUPS 8
-#endif
-#ifndef DEPTH
-#define DEPTH 4
-#endif
-#ifndef ROWS
-#define ROWS 1
-#endif
-
 #define THREADS (LANES * GROUPS)
 #include "pack.cu"
 
@@ -47,47 +28,20 @@
 #define AT(pointer, offset) (*(GLOBAL const VECTOR *)((pointer) + (offset)))
 #define AT_ONCE(pointer, offset) LOAD_ONCE((GLOBAL const VECTOR *)((pointer) + (offset)))
 
-// Those elements of a vector that are there: from `first` on, up to `last`.
-#if WIDTH == 4
-#define LOAD_PARTLY(v, from, step, first, last) \
-    if ((first) <= 0 && 0 < (last)) v.x = (from)[0]; \
-    if ((first) <= 1 && 1 < (last)) v.y = (from)[(step)]; \
-    if ((first) <= 2 && 2 < (last)) v.z = (from)[2 * (step)]; \
-    if ((first) <= 3 && 3 < (last)) v.w = (from)[3 * (step)]
-#elif WIDTH == 2
-#define LOAD_PARTLY(v, from, step, first, last) \
-    if ((first) <= 0 && 0 < (last)) v.x = (from)[0]; \
-    if ((first) <= 1 && 1 < (last)) v.y = (from)[(step)]
-#endif
+#define MATVEC(name) \
+    KERNEL(THREADS, 1) \
+    name(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x, GLOBAL REAL *RESTRICT y, \
+         index_t m, index_t k, index_t tiles, index_t parts, index_t chunk, index_t a_batch, \
+         index_t a_row, index_t a_col, index_t x_batch, index_t x_element, index_t y_part, \
+         index_t y_batch, index_t y_element)
 
-// ROWS sums of each of a group's LANES threads become one of each in lane 0, four at a time: half the
-// barriers of a binary tree. `sums` has room for ROWS of every thread.
-#define ADD_LANES(sum, sums, lane) \
-    { \
-        LOCAL REAL *const mine = (sums) + threadIdx.x; \
-        UNROLL \
-        for (int i = 0; i < ROWS; ++i) mine[i * THREADS] = sum[i]; \
-        UNROLL \
-        for (int width = LANES; width > 1; width = width >= 4 ? width / 4 : 1) { \
-            const int next = width >= 4 ? width / 4 : 1; \
-            __syncthreads(); \
-            if (lane < next) { \
-                UNROLL \
-                for (int i = 0; i < ROWS; ++i) { \
-                    UNROLL \
-                    for (int other = next; other < width; other += next) \
-                        sum[i] += mine[i * THREADS + other]; \
-                    mine[i * THREADS] = sum[i]; \
-                } \
-            } \
-        } \
-    }
-
-// Declares the thread's place in its group and the group's in the block; the block's tile of rows, part
-// of k and matrix b of the batch.
+// Declares the thread's place in its group and the group's in the block; the block's tile of rows, its
+// part of k, from `begin` to `end`, and matrix b of the batch.
 #define FIND_BLOCK \
     const int lane = (int)(threadIdx.x % LANES); \
     const int group = (int)(threadIdx.x / LANES); \
     const unsigned int tile = blockIdx.x % (unsigned int)tiles; \
     const unsigned int part = blockIdx.x / (unsigned int)tiles % (unsigned int)parts; \
-    const unsigned int b = blockIdx.x / (unsigned int)tiles / (unsigned int)parts;
+    const unsigned int b = blockIdx.x / (unsigned int)tiles / (unsigned int)parts; \
+    const index_t begin = part * chunk; \
+    const index_t end = begin + chunk < k ? begin + chunk : k;

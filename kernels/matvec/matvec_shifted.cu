@@ -6,34 +6,22 @@
 // every GROUPS-th column; with GROUPS a multiple of WIDTH all of these have the same shift. The groups'
 // sums are put in their places when they are added up. A block loads LANES vectors of a column and
 // takes (LANES - 1) * WIDTH rows from them: neighbours load the same vector, mostly from the L2.
-// k is taken in `parts` chunks as in matvec.cu, or by the blocks of a cluster, which then add up their
-// sums themselves: CLUSTER = parts.
+// k is taken in `parts` chunks as in matvec.cu.
 // Per product: 2 m k flops, (m k + k + m) elements; A is read once, so memory is the limit.
 //
 // Preconditions. A's row stride is 1. GROUPS is a multiple of WIDTH.
-// chunk * parts >= k; without clusters, k > chunk * (parts - 1).
+// chunk * parts >= k > chunk * (parts - 1).
 
 #include "matvec_common.cu"
-#include "cluster.cu"
 
 #define TILE_ROWS ((LANES - 1) * WIDTH)
 #define SLOTS (GROUPS / WIDTH)
 
-KERNEL(THREADS, 1) IN_CLUSTER
-matvec_shifted(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x,
-               GLOBAL REAL *RESTRICT y, index_t m, index_t k, index_t tiles, index_t parts,
-               index_t chunk, index_t a_batch, index_t a_row, index_t a_col, index_t x_batch,
-               index_t x_element, index_t y_part, index_t y_batch, index_t y_element)
+MATVEC(matvec_shifted)
 {
     SHARED REAL sums[THREADS * WIDTH];
     const int thread = (int)threadIdx.x;
-    const int lane = thread % LANES;
-    const int group = thread / LANES;
-    const unsigned int part = blockIdx.x % (unsigned int)parts;
-    const unsigned int tile = blockIdx.x / (unsigned int)parts % (unsigned int)tiles;
-    const unsigned int b = blockIdx.x / (unsigned int)parts / (unsigned int)tiles;
-    const index_t begin = part * chunk;
-    const index_t end = begin + chunk < k ? begin + chunk : k;
+    FIND_BLOCK
 
     A += b * a_batch;
     x += b * x_batch;
@@ -64,7 +52,11 @@ matvec_shifted(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x,
                 if (inside) {
                     a[u] = AT_ONCE(A, at * a_col);
                 } else {
-                    LOAD_PARTLY(a[u], A + at * a_col, 1, -row, m - row);
+                    REAL elements[WIDTH];
+                    UNROLL
+                    for (int i = 0; i < WIDTH; ++i)
+                        elements[i] = row + i >= 0 && row + i < m ? A[at * a_col + i] : 0;
+                    PACK(a[u], elements);
                 }
             }
         }
@@ -89,27 +81,9 @@ matvec_shifted(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x,
     __syncthreads();
     sums[thread] = total;
     __syncthreads();
-    const bool mine_to_store = slot == 0 && r < TILE_ROWS && (index_t)tile * TILE_ROWS + r < m;
-    if (mine_to_store) {
+    if (slot == 0 && r < TILE_ROWS && (index_t)tile * TILE_ROWS + r < m) {
         NO_UNROLL
         for (int other = 1; other < SLOTS; ++other) total += sums[other * (LANES * WIDTH) + r];
-    }
-#if CLUSTER > 1
-    // The first block of the cluster adds up its parts, in their order.
-    if (mine_to_store) sums[thread] = total;
-    cluster_barrier();
-    if (mine_to_store && part == 0) {
-        REAL others[CLUSTER];
-        UNROLL
-        for (int other = 1; other < CLUSTER; ++other) others[other] = of_block(sums + thread, other);
-        UNROLL
-        for (int other = 1; other < CLUSTER; ++other) total += others[other];
-    }
-    cluster_barrier(); // none may end while its sums are read
-    const bool whole = part == 0;
-#else
-    const bool whole = true;
-#endif
-    if (mine_to_store && whole)
         y[part * y_part + b * y_batch + ((index_t)tile * TILE_ROWS + r) * y_element] = total;
+    }
 }

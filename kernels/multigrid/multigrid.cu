@@ -17,37 +17,12 @@
 // Per point and pass: u and f read once, u written, and a coarse grid read or written. 25 flops in
 // 2-D, 32 in 3-D, and about 10 for the transfer.
 
-#ifndef REAL
-#define REAL double
-#endif
-#ifndef REAL2
-#define REAL2 double2
-#endif
-#ifndef PAIRS
-#define PAIRS 128
-#endif
-#ifndef ROWS  // 1 in 2-D
-#define ROWS 1
-#endif
-#define DOWN 0
+// FIRST: the color that is relaxed first. ALIGNED: rows begin at addresses that two elements divide. ROWS is 1 in 2-D.
+// AHEAD: planes from the one that is read to the one that is called to the cache; 0: none.
+#define DOWN 0  // values of MODE
 #define DOWN_FROM_ZERO 1
 #define UP 2
 #define UP_WITH_SQUARES 3
-#ifndef MODE
-#define MODE DOWN
-#endif
-#ifndef FIRST  // color that is relaxed first
-#define FIRST 0
-#endif
-#ifndef ALIGNED  // rows begin at addresses that two elements divide
-#define ALIGNED 0
-#endif
-#ifndef RESIDENT  // blocks that a multiprocessor is to hold
-#define RESIDENT 1
-#endif
-#ifndef AHEAD  // planes from the one that is read to the one that is called to the cache; 0: none
-#define AHEAD 0
-#endif
 #define THREADS (PAIRS * ROWS)
 #define HALO 3
 #define TAPS 4

@@ -6,15 +6,6 @@
 // table: 10 integers for each grid: nz, ny, nx; where its points begin in the pool and in scratch;
 // where left and weight begin for z, y, x; where first and, times TAPS, taps begin for z, y, x.
 
-#ifndef REAL
-#define REAL double
-#endif
-#ifndef THREADS
-#define THREADS 1024
-#endif
-#ifndef POOL  // points of all grids, at most
-#define POOL 5600
-#endif
 #define TAPS 4
 #define TABLE 10
 #ifdef __OPENCL_VERSION__

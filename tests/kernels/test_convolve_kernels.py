@@ -16,7 +16,6 @@ from kernel_runs import LAYOUTS, WRITABLE, elements, operand
 
 from hetero.kernels.common.boundaries import BOUNDARIES
 from hetero.kernels.convolution import plan as plan_convolve
-from hetero.kernels.convolution import plan_tiled
 
 DTYPES = ("float32", "float64")
 MODES = ("full", "same", "valid")
@@ -230,10 +229,10 @@ def test_tiles(runner):
 def test_tiles_of_every_shape(runner, monkeypatch):
     """Large and small tiles; stages of a filter that does not fit at once; all rows of a thread."""
     with monkeypatch.context() as patch:
-        patch.setattr(plan_tiled, "_ROWS", (8,))
-        plan_tiled._tile.cache_clear()
+        patch.setattr(plan_convolve, "_ROWS", (8,))
+        plan_convolve._tile.cache_clear()
         launch_plan = check(runner, (33, 140), (11, 37), boundary="symm")
-    plan_tiled._tile.cache_clear()
+    plan_convolve._tile.cache_clear()
     defines = dict(launch_plan.launches[0].defines)
     assert defines["ROWS"] == 8
     assert defines["STAGE_COLUMNS"] < 37

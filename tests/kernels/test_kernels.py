@@ -74,36 +74,8 @@ def test_matvec_columns_that_begin_anywhere(portable, dtype, offset):
     assert len(launch_plan.launches) == 2
 
 
-@pytest.mark.parametrize("offset", range(4))
-def test_matvec_rows_that_begin_anywhere(portable, offset):
-    """Every remainder of columns and addresses; several tiles, batches, parts; no overrun."""
-    for m, k in itertools.product((25, 27, 33), (512, 513, 514, 515, 1030)):
-        launch_plan = run_matvec(portable, m, k, 1, "float32", offset=offset)
-        aligned = k % 4 == 0 and offset % 4 == 0
-        assert launch_plan.variant.startswith("rows" if aligned else "shifted_rows"), (
-            launch_plan.variant
-        )
-    for layouts in (
-        ("row, odd padding", "row, strided", "row"),
-        ("row", "column", "row, reversed"),
-    ):
-        launch_plan = run_matvec(portable, 37, 701, 3, "float32", layouts, offset=offset)
-        assert launch_plan.variant.startswith("shifted_rows")
-    for dtype in DTYPES:
-        launch_plan = run_matvec(
-            portable, 6, 1_000_001, 1, dtype, offset=offset, multiprocessors=132
-        )
-        assert launch_plan.variant.startswith("shifted_rows")
-        assert len(launch_plan.launches) == 2
-    for m, k, batch in ((3, 515, 1), (25, 511, 1), (7, 515, 1), (140, 4001, 1)):
-        launch_plan = run_matvec(
-            portable, m, k, batch, "float32", offset=offset, multiprocessors=132
-        )
-        assert launch_plan.variant.startswith("rows"), "too few, or too short"
-
-
 def rows_of(launch_plan):
-    return dict(launch_plan.launches[0].defines).get("ROWS", 1)
+    return dict(launch_plan.launches[0].defines)["ROWS"]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -249,13 +221,9 @@ def simulate(case):
     for layout, (m, k) in itertools.product(("row", "column"), ((5, 7), (8, 40), (4, 300))):
         run_matvec(runner, m, k, 1, "float64", (layout, "row", "row"), block_limit=64)
     small = {"block_limit": 64, "multiprocessors": 1}
-    launch_plan = [
-        run_matvec(runner, 9, 513, 1, "float32", **small),
-        run_matvec(runner, 130, 8, 1, "float64", **small),
-        run_matvec(runner, 19, 18, 1, "float32", ("column", "row", "row"), **small),
-    ]
-    kinds = [plan.variant.split("v")[0].rstrip("0123456789") for plan in launch_plan]
-    assert kinds == ["shifted_rows", "rows", "shifted"]
+    run_matvec(runner, 130, 8, 1, "float64", **small)
+    launch_plan = run_matvec(runner, 19, 18, 1, "float32", ("column", "row", "row"), **small)
+    assert launch_plan.variant.startswith("shifted")
     layouts = itertools.product(("row", "column"), repeat=2)
     one, other = (5, 7, 9), (36, 4, 20)
     for (la, lb), sizes in zip(layouts, (one, other, other, one), strict=True):

@@ -138,18 +138,17 @@ def test_tiles(portable, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_small(portable, monkeypatch, dtype):
-    """A point to a thread, with its sums: in groups, alone, and with several to a thread."""
-    monkeypatch.setattr(shapes, "_SMALL_ITEMS", 8)
+def test_small(portable, dtype):
+    """A point to a thread, with its sums: in groups, and alone."""
     seen = set()
-    for d, k in ((2, 8), (4, 50), (16, 17), (31, 30)):
+    for d, k in ((2, 8), (4, 50), (16, 7), (31, 4)):
         for n, weighted in ((257, d < 4), (1100, d < 4)):
             X, weights, start = points(n, d, k, dtype, weighted)
             where = shapes.Points(n, d, k, dtype, weighted, True, Target(4, shared_limit=48 << 10))
             found = dict(shapes.small(where).launches[0].defines)
-            seen.add((min(found["GROUPS"], 2), min(found["ITEMS"], 2)))
+            seen.add(min(found["GROUPS"], 2))
             check_step(portable, X, weights, start, forced=shapes.small)
-    assert seen == {(2, 1), (1, 1), (1, 2)}
+    assert seen == {1, 2}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

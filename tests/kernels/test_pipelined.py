@@ -36,6 +36,11 @@ LAID = [
 ]
 
 
+def built(source, tile, layout, *edit):
+    more = {"REAL": "float", "WIDTH": 4} if source == FLOAT32 else {"SLICES": 1}
+    return cuda_on_cpu.kernel(source, "matmul", {"RESIDENT": 1, **more, **tile, **layout}, *edit)
+
+
 def tile_of(source, tile):
     across = (8 * tile["THREAD_M"], 4 * tile["THREAD_N"]) if source == FLOAT32 else None
     m, n = across or (tile["WARP_M"], tile["WARP_N"])
@@ -91,7 +96,7 @@ def errors(launch, source, tile, layout):
 
 @pytest.mark.parametrize(("source", "tile", "layout"), LAID, ids=str)
 def test_products(source, tile, layout):
-    launch = cuda_on_cpu.kernel(source, "matmul", {**tile, **layout})
+    launch = built(source, tile, layout)
     assert max(errors(launch, source, tile, layout)) < 1.0
 
 
@@ -101,5 +106,5 @@ def test_a_kernel_that_waits_for_no_copy_shows(source, tile):
         return re.sub(r"^ +wait_for_copies\(\);\n", "", text, flags=re.MULTILINE)
 
     layout = LAYOUTS[1]
-    launch = cuda_on_cpu.kernel(source, "matmul", {**tile, **layout}, edit)
+    launch = built(source, tile, layout, edit)
     assert max(errors(launch, source, tile, layout)) > 1.0

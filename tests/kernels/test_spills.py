@@ -99,8 +99,12 @@ def of_poisson():
         yield jacobi.change_pitch(grid, 999, 1000, LARGE)
         yield from (jacobi.blocked(grid, (0, 500), d, target) for d in jacobi.DEPTHS)
     for dtype, real in zip(DTYPES, ("float", "double"), strict=True):
-        for file in ("dst.cu", "multigrid.cu", "multigrid_coarse.cu", "multigrid_squares.cu"):
-            yield Launch(file, "", (("REAL", real),), 1, 1, ())
+        for file, macros in (
+            ("dst.cu", (("THREADS", 256),)),
+            ("multigrid_coarse.cu", (("THREADS", 1024), ("POOL", 5600))),
+            ("stencil.cu", (("THREADS", 128), ("DIMS", 3))),
+        ):
+            yield Launch(file, "", (("REAL", real), *macros), 1, 1, ())
         for shape, coarse in (((64, 1, 64), (32, 1, 32)), ((64, 64, 64), (32, 32, 32))):
             plan = multigrid.plan_sweep(shape, coarse, dtype, LARGE)
             for mode, aligned in ((0, False), (0, True), (1, True), (3, False), (3, True)):
@@ -113,11 +117,9 @@ FOUND = (of_products, of_convolutions, of_kmeans, of_cg, of_poisson)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("found", FOUND, ids=lambda found: found.__name__)
 def test_compiles_without_spills(found, arch):
-    """In turn, since there are many; clusters are Hopper's alone."""
+    """In turn, since there are many."""
     launches = [*{(one.source, one.defines): one for one in found()}.values()]
-    clusters = [one for one in launches if dict(one.defines).get("CLUSTER", 1) > 1]
-    launches = [one for one in launches if one not in clusters][arch == "sm_90" :: 2]
-    assert spilling(launches + clusters * (arch == "sm_90"), arch) == []
+    assert spilling(launches[arch == "sm_90" :: 2], arch) == []
 
 
 def test_what_is_hoppers_alone_compiles_without_spills():

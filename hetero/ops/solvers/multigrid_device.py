@@ -23,7 +23,7 @@ import numpy as np
 from hetero import locks
 from hetero.devices import meetings
 from hetero.devices.base import Device
-from hetero.kernels.common.launch import REAL, Launch
+from hetero.kernels.common.launch import Launch, launch
 from hetero.kernels.multigrid import plan as plan_multigrid
 from hetero.kernels.multigrid import transfers
 from hetero.ops.solvers import multigrid as grids
@@ -105,13 +105,11 @@ class Memory(Part):
         self.writes = self.levels[0].writes if self.levels else whole
         self.reads = self.levels[0].reads if self.levels else whole
         rows = [z * finest.shape[1] for z in self.writes]
-        box = (*finest.shape, *finest.weights, *rows, self.sum_blocks)
-        defines = (("REAL", REAL[dtype.name]), ("THREADS", _SUM_THREADS))
         # The "squares" of f - A u and of f, by blocks.
-        self.squares = Launch(
-            *("multigrid_squares.cu", "squares", defines, self.sum_blocks, _SUM_THREADS),
-            ("u", "f", "squares", *box),
-        )
+        where = "stencil.cu", "stencil_squares", dtype.name, self.sum_blocks, _SUM_THREADS
+        box = (*finest.shape, *rows, self.sum_blocks, *map(float, finest.weights))
+        macros = {"DIMS": 3 if finest.shape[1] > 1 else 2, "THREADS": _SUM_THREADS}
+        self.squares = launch(*where, ("u", "f", "squares", *box), **macros)
 
     def vector(self, points: int, *names: str) -> None:
         """Room for vectors."""
@@ -142,9 +140,9 @@ class Memory(Part):
         if number:
             self.vector(levels[0].points, f"u{number}", f"f{number}")
         threads = min(1024, self.device.block_limit)
-        defines = (("REAL", REAL[self.dtype.name]), ("THREADS", threads), ("POOL", pool))
         arguments = ("f", "u", "scratch f", "scratch r", *tables, len(levels), "omega", "symmetric")
-        return Launch("multigrid_coarse.cu", "coarse_cycle", defines, 1, threads, arguments)
+        where = "multigrid_coarse.cu", "coarse_cycle", self.dtype.name, 1, threads
+        return launch(*where, arguments, THREADS=threads, POOL=pool)
 
     def bind_pass(self, f: Any, u: Any, symmetric: bool, step: grids.Pass) -> Bound:
         """A pass of a cycle; multigrid.cu explains it. Those below the finest grid stay bound."""

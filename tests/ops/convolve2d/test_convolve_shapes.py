@@ -15,7 +15,7 @@ from scipy.signal import convolve2d
 import hetero
 from hetero import devices
 from hetero.errors import MethodNotAvailable
-from hetero.kernels.convolution import plan_tiled
+from hetero.kernels.convolution import plan as plan_convolve
 from hetero.kernels.cpu import convolve as cpu_convolve
 from hetero.ops.convolve2d import fft
 
@@ -34,11 +34,11 @@ def thresholds(kind):
         rows |= {cpu_convolve.ROWS, cpu_convolve._TILE_ROWS}
     else:
         columns |= {
-            *plan_tiled._LANES,
-            plan_tiled._STAGE_COLUMNS,
-            plan_tiled._CHUNK,
+            *plan_convolve._LANES,
+            plan_convolve._STAGE_COLUMNS,
+            plan_convolve._CHUNK,
         }
-        rows |= {*plan_tiled._ROWS}
+        rows |= {*plan_convolve._ROWS}
         if kind == "cuda":
             columns |= {256}
             rows |= {256}

@@ -22,8 +22,8 @@ from hetero.calibration.samples import Bench
 from hetero.calibration.sizes import Budget, Case, Place
 from hetero.calling import planner
 from hetero.devices.base import Device
-from hetero.ops import matvec
 from hetero.ops.products.calls import host_call
+from hetero.ops.products.public import matvec_problem
 from hetero.pricing.plan import CPU
 
 log = logging.getLogger("hetero")
@@ -99,11 +99,11 @@ def dispatch(device: Device, budget: Budget) -> dict[str, float]:
     rows = registry.lookup("matvec")
     row = next(row for row in rows if (row.kind, row.method) == (device.kind, "tiled"))
     arrays = np.ones((_SMALLEST, _SMALLEST), np.float32), np.ones(_SMALLEST, np.float32)
-    problem = matvec.problem(
+    problem = matvec_problem(
         spec(arrays[0].shape, "float32", on=device.name), spec((_SMALLEST,), "float32")
     )
-    of_host = host_call(planner.plan(matvec.problem(*arrays), device.name, row.method), np.matvec)
-    case = Case(Place(device.name, {}, (device,)), row, "float32", "*", [], matvec.problem)
+    of_host = host_call(planner.plan(matvec_problem(*arrays), device.name, row.method), np.matvec)
+    case = Case(Place(device.name, {}, (device,)), row, "float32", "*", [], matvec_problem)
     vector = arrays[-1]
 
     with device.active():

@@ -56,8 +56,8 @@ __version__ = "0.1.0"
 
 # Of every public name. An operation's function loads that operation alone.
 _OPERATIONS = {
-    "matvec": "hetero.ops.matvec",
-    "matmul": "hetero.ops.matmul",
+    "matvec": "hetero.ops.products.public",
+    "matmul": "hetero.ops.products.public",
     "convolve2d": "hetero.ops.convolve2d",
     "solve_cg": "hetero.ops.solvers.cg",
     "solve_poisson": "hetero.ops.solvers.poisson",

@@ -3,8 +3,7 @@
 import typing as _typing
 
 # isort: off
-from hetero.ops.matvec import matvec as matvec
-from hetero.ops.matmul import matmul as matmul
+from hetero.ops.products.public import matmul as matmul, matvec as matvec
 from hetero.ops.products import methods as _products  # noqa: F401
 from hetero.ops.convolve2d import convolve2d as convolve2d
 from hetero.ops.solvers.cg import solve_cg as solve_cg

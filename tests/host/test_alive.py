@@ -22,7 +22,7 @@ from fakes import in_threads
 import hetero
 from hetero import calibration, devices, kernels, locks, profile
 from hetero.calling import planner
-from hetero.ops import matmul
+from hetero.ops.products.public import matmul_problem
 
 
 def run(code, *arguments, seconds=60):
@@ -79,7 +79,7 @@ A = np.ones((5, 5))
 for lock in (tables._lock, profile.constants._lock, devices.here.lock):
     with lock:
         profile.set_current(None)
-        assert planner.plan(matmul.problem(A, A)).chosen.device == "cpu"
+        assert planner.plan(matmul_problem(A, A)).chosen.device == "cpu"
         assert hetero.matmul(A, A)[0, 0] == 5.0
 """
     run(code)
@@ -148,7 +148,7 @@ def test_an_interrupt_leaves_planner_and_profile_whole(profile_file, warnings_of
         before = sys.gettrace()
         sys.settrace(_Interrupting(at))
         try:
-            planner.plan(matmul.problem(A, A.T))
+            planner.plan(matmul_problem(A, A.T))
             hetero.matmul(A, A.T)
             finished = True
         except KeyboardInterrupt:
@@ -159,7 +159,7 @@ def test_an_interrupt_leaves_planner_and_profile_whole(profile_file, warnings_of
         seen = []
         other = threading.Thread(
             target=lambda seen=seen: seen.append(
-                (hetero.matmul(A, A.T), planner.plan(matmul.problem(A, A.T)).chosen.device)
+                (hetero.matmul(A, A.T), planner.plan(matmul_problem(A, A.T)).chosen.device)
             ),
             daemon=True,
         )

@@ -17,11 +17,11 @@ import processes
 import pytest
 
 import hetero
-import hetero.ops
 from hetero import paths, profile
 from hetero.calibration import ship
 from hetero.calling import planner
 from hetero.errors import ProfileError
+from hetero.ops.products.public import matmul_problem, matvec_problem
 from hetero.profile import inventory
 
 A = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -128,7 +128,7 @@ def test_a_link_is_not_followed(data, tmp_path):
 
 def test_a_used_profile_can_be_pickled_and_copied(data):
     found = profile.Profile(data)
-    planner.price(hetero.ops.matmul.problem(A, A.T), found, inventory.devices())
+    planner.price(matmul_problem(A, A.T), found, inventory.devices())
     for again in (pickle.loads(pickle.dumps(found)), copy.copy(found), copy.deepcopy(found)):
         assert again.data == found.data
         assert again.pack(100) == found.pack(100)
@@ -352,7 +352,7 @@ def test_which_model_answers(data):
 
     names = [f"gpu:0|matvec|tiled|float32|{layout}" for layout in ("C odd", "C", "* odd", "*")]
     names += ["gpu:*|matvec|tiled|float32|C odd", "gpu:*|matvec|tiled|float32|*"]
-    work = hetero.registry.lookup("matvec")[0].work(hetero.ops.matvec.problem(A, A[0]), {})
+    work = hetero.registry.lookup("matvec")[0].work(matvec_problem(A, A[0]), {})
     for first in range(len(names)):
         models = {name: roof(float(i)) for i, name in enumerate(names) if i >= first}
         found = profile.Profile({**data, "models": models})

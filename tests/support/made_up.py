@@ -5,7 +5,7 @@ from __future__ import annotations
 from hetero import profile
 from hetero.arrays import Spec
 from hetero.calling import planner
-from hetero.ops import matmul
+from hetero.ops.products.public import matmul_problem
 
 
 def roofline(overhead, flops, nbytes):
@@ -56,7 +56,7 @@ TWO = {"cpu": CPU, "cuda:0": GPU}
 
 
 def square(n, on="host", dtype="float32"):
-    return matmul.problem(Spec((n, n), dtype, on=on), Spec((n, n), dtype, on=on))
+    return matmul_problem(Spec((n, n), dtype, on=on), Spec((n, n), dtype, on=on))
 
 
 def priced(problem, here=TWO, constants=None, **forced):

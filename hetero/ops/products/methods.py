@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -61,20 +61,13 @@ def _work(problem: Problem, dims: tuple[int, ...], repeat: int) -> Work:
     return Work(dims, 2.0 * prod(dims), moved, repeat)
 
 
-def _vector_cpu_work(problem: Problem, info: dict[str, Any]) -> Work:
-    return _as_measured(cpu_work(problem, info), info)
-
-
-def _vector_gpu_work(problem: Problem, info: dict[str, Any]) -> Work:
-    return _as_measured(gpu_work(problem, info), info)
-
-
-def _as_measured(work: Work, info: dict[str, Any]) -> Work:
+def _of_vectors(of: Callable[..., Work], problem: Problem, info: dict[str, Any]) -> Work:
     """The work with the dimensions of a shorter matrix of as many elements, if one is very long.
 
     Each element is read once, whatever the shape, and that is what takes the time. A matrix that
     has few elements for its length tells of the start of a call, not of the rate.
     """
+    work = of(problem, info)
     m, k = work.dims
     most = LARGEST.get(info.get("kind"), LARGEST[""])
     fold = min(max(m, k) / most, most / min(m, k))
@@ -87,30 +80,20 @@ def _as_measured(work: Work, info: dict[str, Any]) -> Work:
 # -- Our own kernels -------------------------------------------------------------------------------
 
 
-class _Family(NamedTuple):
-    """What plans an operation's launches, and how it calls extents, strides and buffers."""
-
-    plan: Callable[..., kernels.LaunchPlan]
-    extents: tuple[str, ...]
-    strides: tuple[str, ...]
-    buffers: tuple[str, ...]  # the matrix first
-
-
-_MATMUL = ("m", "n", "k"), ("a_strides", "b_strides", "c_strides"), ("A", "B", "C")
-_MATVEC = ("m", "k"), ("a_strides", "x_strides", "y_strides"), ("A", "x", "y")
+# What plans a family's launches, and how it calls extents and buffers, the matrix first.
 _FAMILIES = {
-    "matmul": _Family(kernels.plan_matmul, *_MATMUL),
-    "matvec": _Family(kernels.plan_matvec, *_MATVEC),
-    "tensor": _Family(kernels.plan_tensor, *_MATMUL),
+    "matmul": (kernels.plan_matmul, "mnk", "ABC"),
+    "matvec": (kernels.plan_matvec, "mk", "Axy"),
+    "tensor": (kernels.plan_tensor, "mnk", "ABC"),
 }
 
 
 @functools.lru_cache(maxsize=4096)
 def _planned(name: str, dims: Any, strides: Any, **others: Any) -> kernels.LaunchPlan:
-    family = _FAMILIES[name]
-    named = dict(zip(family.extents, dims, strict=True))
-    named |= zip(family.strides, strides, strict=True)
-    return family.plan(**named, **others)
+    plan, extents, buffers = _FAMILIES[name]
+    named = dict(zip(extents, dims, strict=True))
+    named |= {f"{of.lower()}_strides": own for of, own in zip(buffers, strides, strict=True)}
+    return plan(**named, **others)
 
 
 def launch_plan(
@@ -123,18 +106,13 @@ def launch_plan(
     return _planned(name, problem.dims, problem.strides, target=target, **asked)
 
 
-def _is_row_times_matrix(problem: Problem) -> bool:
-    """Whether a matvec problem is a row times a matrix: the second input is the matrix."""
-    columns = problem.inputs[1].shape[1:]
-    return problem.function == "matmul" and columns != () and columns[-1] != 1
-
-
 def _buffers(problem: Problem) -> tuple[str, ...]:
-    """The names of a problem's inputs and of its result, in the kernels."""
-    names = _FAMILIES[problem.operation].buffers
-    if problem.operation == "matvec" and _is_row_times_matrix(problem):
-        return names[1], names[0], names[2]
-    return names
+    """The names of a problem's inputs and of its result, in the kernels; of a row times a matrix
+    the second input is the matrix."""
+    A, B, C = _FAMILIES[problem.operation][2]
+    columns = problem.inputs[1].shape[-1:]
+    is_row = len(problem.inputs[1].shape) > 1 and columns != (1,) and problem.function == "matmul"
+    return (B, A, C) if problem.operation == "matvec" and is_row else (A, B, C)
 
 
 def _run_tiled(
@@ -271,44 +249,32 @@ def _run_library(devices: tuple[Device], problem: Problem, arguments: Arguments)
     gemm(devices[0], problem)(*arguments.inputs, arguments.output)
 
 
-def _prepare_library(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
-    return gemm(device, problem)
-
-
 # -- The rows --------------------------------------------------------------------------------------
 
-_matmul = functools.partial(registry.register_method, operation="matmul")
-_matmul(method="blas", kinds=("cpu",), work=cpu_work, run=_run_blas)
-_matmul(method="tiled", kinds=("cuda",), work=_tiled_work, run=_run_tiled, prepare=_prepare_tiled)
-_matmul(method="tiled", kinds=("opencl",), work=gpu_work, run=_run_tiled)
-_matmul(
-    method="tensor",
-    kinds=("cuda",),
-    excludes=_no_tensor_cores,
-    work=functools.partial(_tiled_work, family="tensor"),
-    run=functools.partial(_run_tiled, family="tensor"),
-    prepare=functools.partial(_prepare_tiled, family="tensor"),
-)
-_matmul(
-    method="library",
-    kinds=("cuda",),
-    excludes=gemm_obstacle,
-    work=gpu_work,
-    run=_run_library,
-    prepare=_prepare_library,
-)
-_matmul(
-    method="streamed",
-    kinds=registry.PORTABLE,
-    excludes=places.not_in_ranges,
-    work=gpu_work,
-    run=streaming.run,
-    blocks=registry.ALWAYS,
-    price=ranges.price,
-)
-_matvec = functools.partial(registry.register_method, operation="matvec")
-_matvec(method="blas", kinds=("cpu",), work=_vector_cpu_work, run=_run_blas)
-_matvec(
-    method="tiled", kinds=("cuda",), work=_vector_gpu_work, run=_run_tiled, prepare=_prepare_tiled
-)
-_matvec(method="tiled", kinds=("opencl",), work=_vector_gpu_work, run=_run_tiled)
+
+def _tiled(family: str = "") -> dict[str, Callable[..., Any]]:
+    """``run`` and ``prepare`` of own kernels."""
+    return {
+        "run": functools.partial(_run_tiled, family=family),
+        "prepare": functools.partial(_prepare_tiled, family=family),
+    }
+
+
+_cpu, _gpu = (functools.partial(_of_vectors, of) for of in (cpu_work, gpu_work))
+for operation, method, kinds, work, more in (
+    ("matmul", "blas", ("cpu",), cpu_work, {"run": _run_blas}),
+    ("matmul", "tiled", ("cuda",), _tiled_work, _tiled()),
+    ("matmul", "tiled", ("opencl",), gpu_work, {"run": _run_tiled}),
+    ("matmul", "tensor", ("cuda",), functools.partial(_tiled_work, family="tensor"),
+        {"excludes": _no_tensor_cores, **_tiled("tensor")}),
+    ("matmul", "library", ("cuda",), gpu_work,
+        {"excludes": gemm_obstacle, "run": _run_library,
+         "prepare": lambda device, problem, aligned, options: gemm(device, problem)}),
+    ("matmul", "streamed", registry.PORTABLE, gpu_work,
+        {"excludes": places.not_in_ranges, "run": streaming.run, "blocks": registry.ALWAYS,
+         "price": ranges.price}),
+    ("matvec", "blas", ("cpu",), _cpu, {"run": _run_blas}),
+    ("matvec", "tiled", ("cuda",), _gpu, _tiled()),
+    ("matvec", "tiled", ("opencl",), _gpu, {"run": _run_tiled}),
+):  # fmt: skip
+    registry.register_method(operation=operation, method=method, kinds=kinds, work=work, **more)

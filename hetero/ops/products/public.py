@@ -1,4 +1,4 @@
-"""The public function of a product: the call cache, and what NumPy alone computes.
+"""The public functions of products: the call cache, and what NumPy alone computes.
 
 What devices may compute is planned by `hetero.ops.products.calls`, which is loaded on first need.
 """
@@ -11,11 +11,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hetero import devices, settings
-from hetero.arrays import as_array, is_device_array
+from hetero import devices, registry, settings
+from hetero.arrays import Array, as_array, is_device_array
 from hetero.arrays.kept import written
 from hetero.calling.call_cache import MISS
 from hetero.imports import load
+from hetero.ops.products.operands import as_given, describe_problem, from_shapes
+from hetero.ops.products.ranges import cut
+from hetero.registry.problem import Problem, check_dims
 from hetero.tables import bind, find
 
 _FEW = 64**3  # products that NumPy makes in some 20 us, as long as a device takes to begin and end
@@ -46,7 +49,7 @@ def product(function: Function) -> Callable[[Public], Public]:
         **options: Any,
     ) -> Any:
         if outs:
-            out = load("hetero.ops.products.operands").as_given(function, outs, out)
+            out = as_given(function, outs, out)
         if (
             type(A) is _ndarray
             and type(B) is _ndarray
@@ -156,3 +159,183 @@ def _hands_over(x: Any) -> bool:
     return type(x) is not np.ndarray and (
         isinstance(x, np.ndarray) or hasattr(x, "__array_ufunc__") or hasattr(x, "__array_wrap__")
     )
+
+
+# -- Matrix times vector ---------------------------------------------------------------------------
+
+
+@product(np.matvec)
+def matvec(
+    A: Any,
+    x: Array,
+    /,
+    out: Any = None,
+    *,
+    device: str | None = None,
+    method: str | None = None,
+    **options: Any,
+) -> Array:
+    """Matrix-vector product where it is fastest, with the semantics of `numpy.matvec`.
+
+    Parameters
+    ----------
+    A : (..., m, k) array_like
+        On the host, or on a device (anything with ``__cuda_array_interface__``, or
+        exported by DLPack).
+    x : (..., k) array_like
+        Batch axes broadcast against those of A.
+    out : (..., m) array, optional
+        Takes the result; may share memory with A or x.
+    device : str, optional
+        "cpu", "cuda", "cuda:0", "opencl:0": compute there. Default: where it is fastest.
+    method : str, optional
+        "blas" on the CPU; "tiled" (own kernels) on a GPU.
+    **options
+        ``casting``, ``order``, ``dtype``, ``subok``, ``axes``: NumPy's own, computed by NumPy.
+
+    Returns
+    -------
+    (..., m) array
+        float32 and float64 run on devices, every other dtype on the CPU. A NumPy array where both
+        operands lie on the host (of types with ``__array_ufunc__`` or ``__array_wrap__`` what NumPy
+        makes of them, on the CPU); where one lies on a device, an array of that one's type, there.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As NumPy, for shapes and casting, and for sparse matrices.
+    DeviceNotAvailable, MethodNotAvailable
+        If ``device`` or ``method`` is not available; the message names what is.
+
+    See Also
+    --------
+    hetero.plan : the priced candidates, nothing run.
+
+    References
+    ----------
+    A. White, "Modeling and Optimization of Parallel Matrix-based Computations on GPU", Auburn
+    University, 2013, sections 3.4, 3.5 and 4.6.1.
+
+    Examples
+    --------
+    >>> import numpy as np, hetero
+    >>> hetero.matvec(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1.0, 1.0]))
+    array([3., 7.])
+    """
+
+
+def matvec_problem(A: Any, x: Any) -> Problem:
+    """The problem of ``matvec(A, x)`` for arrays or `hetero.spec` stand-ins."""
+    return describe_problem("matvec", A, x)
+
+
+def _matvec_of(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
+    check_dims("matvec", dims, "M K")
+    return from_shapes("matvec", dims, dims[1:], dtype, on)
+
+
+registry.register_operation(
+    registry.Operation(
+        name="matvec",
+        function="matvec",
+        call=matvec,
+        summary="matrix-vector product, with the semantics of numpy.matvec",
+        dims=("M K",),
+        problem=matvec_problem,
+        from_dims=_matvec_of,
+    )
+)
+
+
+# -- Matrix times matrix ---------------------------------------------------------------------------
+
+
+@product(np.matmul)
+def matmul(
+    A: Array,
+    B: Any,
+    /,
+    out: Any = None,
+    *,
+    device: str | None = None,
+    method: str | None = None,
+    **options: Any,
+) -> Array:
+    """Matrix product where it is fastest, with the semantics of `numpy.matmul`.
+
+    Parameters
+    ----------
+    A : (..., m, k) or (k,) array_like
+        On the host, or on a device (anything with ``__cuda_array_interface__``, or
+        exported by DLPack).
+    B : (..., k, n) or (k,) array_like
+        Batch axes broadcast against those of A.
+    out : array, optional
+        Takes the result; may share memory with A or B.
+    device : str, optional
+        "cpu", "cuda", "cuda:0", "opencl:0": compute there; "cuda:*": on all GPUs, each with a range
+        of operands that lie on the host. Default: where it is fastest.
+    method : str, optional
+        "blas" on the CPU; on a GPU "tiled" (own kernels), "tensor" (float32 by 16-bit pieces on
+        tensor cores of compute capability 9.0; elsewhere as "tiled"), "library" (cuBLAS) or
+        "streamed" (operands on the host in ranges that move while others are computed).
+    **options
+        ``casting``, ``order``, ``dtype``, ``subok``, ``axes``, ``axis``: NumPy's own, computed by
+        NumPy.
+
+    Returns
+    -------
+    (..., m, n) array
+        Without the axes that 1-D operands lack. float32 and float64 run on devices, every other
+        dtype on the CPU. A NumPy array where both operands lie on the host (of types with
+        ``__array_ufunc__`` or ``__array_wrap__`` what NumPy makes of them, on the CPU); where one
+        lies on a device, an array of that one's type, there.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As NumPy, for shapes and casting, and for sparse matrices.
+    DeviceNotAvailable, MethodNotAvailable
+        If ``device`` or ``method`` is not available; the message names what is.
+
+    See Also
+    --------
+    hetero.plan : the priced candidates, nothing run.
+
+    References
+    ----------
+    A. White, "Modeling and Optimization of Parallel Matrix-based Computations on GPU", Auburn
+    University, 2013, sections 3.3 to 3.5 and 4.6.2.
+
+    Examples
+    --------
+    >>> import numpy as np, hetero
+    >>> hetero.matmul(np.eye(2), np.array([[1.0, 2.0], [3.0, 4.0]]))
+    array([[1., 2.],
+           [3., 4.]])
+    """
+
+
+def matmul_problem(A: Any, B: Any) -> Problem:
+    """The problem of ``matmul(A, B)`` for arrays or `hetero.spec` stand-ins."""
+    return describe_problem("matmul", A, B)
+
+
+def _matmul_of(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
+    check_dims("matmul", dims, "M N K")
+    m, n, k = dims
+    return from_shapes("matmul", (m, k), (k, n), dtype, on)
+
+
+registry.register_operation(
+    registry.Operation(
+        name="matmul",
+        function="matmul",
+        call=matmul,
+        summary="matrix product, with the semantics of numpy.matmul",
+        dims=("M N K",),
+        problem=matmul_problem,
+        from_dims=_matmul_of,
+        cut=cut,
+    )
+)

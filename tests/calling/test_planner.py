@@ -13,7 +13,7 @@ import hetero
 from hetero import profile, registry, tables
 from hetero.arrays import Spec
 from hetero.calling import planner
-from hetero.ops import matmul
+from hetero.ops.products.public import matmul_problem
 from hetero.pricing import pricing
 from hetero.profile import inventory
 
@@ -117,7 +117,7 @@ def test_threads_that_plan_while_things_change():
                 for A, B in pairs:
                     if not np.array_equal(hetero.matmul(A, B), A @ B):
                         wrong.append("value")
-                    planner.plan(matmul.problem(A, B))
+                    planner.plan(matmul_problem(A, B))
         except Exception as error:
             wrong.append(error)
 

@@ -21,8 +21,8 @@ cg_sums(GLOBAL const REAL *RESTRICT p, GLOBAL const REAL *RESTRICT q, GLOBAL con
     double sums[SUMS];
     UNROLL
     for (int s = 0; s < SUMS; ++s) sums[s] = 0;
-    const index_t first = ((index_t)blockIdx.x * THREADS + threadIdx.x) * WIDTH;
-    for (index_t at = first; at < n; at += blocks * THREADS * WIDTH) {
+    GRID_STRIDE(at)
+    {
         REAL ps[WIDTH], qs[WIDTH], rs[WIDTH], ms[WIDTH];
         LOAD(ps, p + at);
         LOAD(qs, q + at);
@@ -55,8 +55,8 @@ cg_advance(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *RESTRI
     if (take_step(before, after, scratch, writes, 0, &step, &growth) != RUNNING) return;
     const REAL alpha = (REAL)step, beta = (REAL)growth;
 
-    const index_t first = ((index_t)blockIdx.x * THREADS + thread) * WIDTH;
-    for (index_t at = first; at < n; at += blocks * THREADS * WIDTH) {
+    GRID_STRIDE(at)
+    {
         REAL xs[WIDTH], rs[WIDTH], ps[WIDTH], qs[WIDTH], ms[WIDTH];
         LOAD(xs, x + at);
         LOAD(rs, r + at);
@@ -83,8 +83,8 @@ cg_residual(GLOBAL const REAL *RESTRICT b, GLOBAL const REAL *RESTRICT q, GLOBAL
     double sums[SUMS];
     UNROLL
     for (int s = 0; s < SUMS; ++s) sums[s] = 0;
-    const index_t first = ((index_t)blockIdx.x * THREADS + threadIdx.x) * WIDTH;
-    for (index_t at = first; at < n; at += blocks * THREADS * WIDTH) {
+    GRID_STRIDE(at)
+    {
         REAL bs[WIDTH], rs[WIDTH], ps[WIDTH];
         LOAD(bs, b + at);
         LOAD(rs, q + at);

@@ -18,9 +18,12 @@
 #define DIAGONAL 0
 #include "cg_scalars.cu"
 
-#define GRID_STRIDE(at)                                                                      \
-    for (index_t at = ((index_t)blockIdx.x * THREADS + threadIdx.x) * WIDTH; at < n;         \
-         at += blocks * THREADS * WIDTH)
+DEVICE void pass_on(GLOBAL const double *before, GLOBAL double *after, int status)
+{
+    UNROLL
+    for (int entry = 0; entry < RECORD; ++entry) after[entry] = before[entry];
+    after[STATUS] = status;
+}
 
 KERNEL(THREADS, 1)
 cg_dots(GLOBAL const REAL *RESTRICT a, GLOBAL const REAL *RESTRICT b, GLOBAL double *RESTRICT partial,
@@ -59,9 +62,7 @@ cg_direct(GLOBAL REAL *RESTRICT p, GLOBAL const REAL *RESTRICT z, GLOBAL const d
         else if (before[COUNT] > 0) growth = r_z / before[R_DOT_Z];
     }
     if (blockIdx.x == 0 && threadIdx.x == 0) {
-        UNROLL
-        for (int entry = 0; entry < RECORD; ++entry) after[entry] = before[entry];
-        after[STATUS] = status;
+        pass_on(before, after, status);
         after[R_DOT_Z] = r_z;
     }
     if (status != RUNNING) return;
@@ -93,9 +94,7 @@ cg_correct(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL const REAL *
         else if (!FINITE((REAL)step)) status = NOT_FINITE;
     }
     if (blockIdx.x == 0 && threadIdx.x == 0) {
-        UNROLL
-        for (int entry = 0; entry < RECORD; ++entry) after[entry] = before[entry];
-        after[STATUS] = status;
+        pass_on(before, after, status);
         if (status == RUNNING) after[COUNT] = before[COUNT] + 1;
     }
     if (status != RUNNING) return;

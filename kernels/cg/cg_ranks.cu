@@ -8,11 +8,8 @@
 // Preconditions. THREADS is a power of two, at least 8. y and x, or z and x, may be the same.
 
 #define SUMS 2
+#include "vectors.cu"
 #include "block_sums.cu"
-
-#define GRID_STRIDE(at)                                                                     \
-    for (index_t at = (index_t)blockIdx.x * THREADS + threadIdx.x; at < n;  \
-         at += blocks * THREADS)
 
 KERNEL(THREADS, 1)
 ranks_dot(GLOBAL const REAL *x, GLOBAL const REAL *y, GLOBAL double *RESTRICT partial,

@@ -20,3 +20,8 @@
     } while (0)
 #define SET_ZERO(a) EACH(v_) a[v_] = 0
 #define SET(a, b) EACH(v_) a[v_] = b[v_]
+
+// A launch's threads go over `n` elements, by WIDTH of them.
+#define GRID_STRIDE(at)                                                                      \
+    for (index_t at = ((index_t)blockIdx.x * THREADS + threadIdx.x) * WIDTH; at < n;         \
+         at += blocks * THREADS * WIDTH)

@@ -122,13 +122,7 @@ assign_tensor(const double *__restrict__ X, const double *__restrict__ packed,
             --to_come;
             end_of_copies();
             writing = reading;
-            READ(1, reading, 1);
-            MULTIPLY(0);
-            reading = reading + 1 == STAGES ? 0 : reading + 1;
-            wait_for_copies();
-            __syncthreads();
-            READ(0, reading, 0);
-            MULTIPLY(1);
+            MULTIPLY_STAGE
         }
 
         const int column = tile * TILE_N + warp_n + 2 * t;

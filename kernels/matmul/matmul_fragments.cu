@@ -28,3 +28,12 @@
         for (int j = 0; j < WARP_N / 8; ++j) \
             UNROLL \
             for (int c = 0; c < 4; ++c) sum[i][j][c] = 0.0;
+// The products of a stage, and the first reading of the next one.
+#define MULTIPLY_STAGE \
+    READ(1, reading, 1); \
+    MULTIPLY(0); \
+    reading = reading + 1 == STAGES ? 0 : reading + 1; \
+    wait_for_copies(); \
+    __syncthreads(); \
+    READ(0, reading, 0); \
+    MULTIPLY(1);

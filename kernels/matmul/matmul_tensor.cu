@@ -145,13 +145,7 @@ matmul(const double *__restrict__ A, const double *__restrict__ B, double *__res
         if (step + STAGES - 1 < steps) COPY_TILES(writing, TILE_K);
         end_of_copies();
         writing = reading;
-        READ(1, reading, 1);
-        MULTIPLY(0);
-        reading = reading + 1 == STAGES ? 0 : reading + 1;
-        wait_for_copies();
-        __syncthreads();
-        READ(0, reading, 0);
-        MULTIPLY(1);
+        MULTIPLY_STAGE
     }
 
 #if SLICES > 1

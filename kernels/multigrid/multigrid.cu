@@ -45,7 +45,6 @@
 #define CALL_TO_CACHE(pointer)
 #endif
 
-#if CORRECTS
 // Coarse plane z0 interpolated to one point, in its plane.
 DEVICE REAL interpolated(GLOBAL const REAL *RESTRICT coarse, index_t z0, index_t mz, index_t my,
                          index_t mx, int y_left, REAL y_weight, int x_left, REAL x_weight)
@@ -64,6 +63,19 @@ DEVICE REAL interpolated(GLOBAL const REAL *RESTRICT coarse, index_t z0, index_t
     }
     return sum;
 }
+
+// The pair of points at `place`.
+#if ALIGNED
+#define READ_PAIR(even, odd, from)                                  \
+    if (even_inside) {                                              \
+        const REAL2 pair = *(GLOBAL const REAL2 *)((from) + place); \
+        even = pair.x;                                              \
+        odd = pair.y;                                               \
+    }
+#else
+#define READ_PAIR(even, odd, from)          \
+    if (even_inside) even = (from)[place];  \
+    if (odd_inside) odd = (from)[place + 1];
 #endif
 
 // Grid: z tiles x y tiles x x tiles, the last fastest. A tile is 5 integers: its first point, the end
@@ -86,18 +98,14 @@ sweep(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f, GLOBAL REAL 
     // Of the planes that are next: the second color's values for relaxing the first, and so on.
     SHARED REAL second_old[BUFFERS * PLANE];
     SHARED REAL first_new[BUFFERS * PLANE];
-#if NEEDS_RESIDUALS
-    SHARED REAL second_new[BUFFERS * PLANE];
-#endif
+    SHARED REAL second_new[BUFFERS * PLANE];  // where it needs residuals
 #if RESTRICTS
     SHARED REAL residuals[BUFFERS][ROWS][2 * PAIRS];
 #endif
 
     const REAL wz = (REAL)dz, wy = (REAL)dy, wx = (REAL)dx;
     const REAL inverse = (REAL)reciprocal;
-#if NEEDS_RESIDUALS
     const REAL diagonal = (REAL)center;
-#endif
     const REAL omega = (REAL)relaxation;
     const int t = (int)threadIdx.x;
     const int row = t / PAIRS;
@@ -124,23 +132,15 @@ sweep(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f, GLOBAL REAL 
     for (int i = t; i < BUFFERS * PLANE; i += THREADS) {
         second_old[i] = 0;
         first_new[i] = 0;
-#if NEEDS_RESIDUALS
-        second_new[i] = 0;
-#endif
+        if (NEEDS_RESIDUALS) second_new[i] = 0;
     }
     __syncthreads();
 
     // Planes p, p - 1, ...: values of the first color, of the second, f of both, second's residuals.
     REAL a0 = 0, a1 = 0, a2 = 0, a3 = 0;
-    REAL b0 = 0, b1 = 0, b2 = 0;
-    REAL fa0 = 0, fa1 = 0;
-    REAL fb0 = 0, fb1 = 0, fb2 = 0;
-#if NEEDS_RESIDUALS
-    REAL b3 = 0, b4 = 0, fa2 = 0, fa3 = 0;
-#endif
-#if RESTRICTS
-    REAL rb2 = 0, rb3 = 0;
-#endif
+    REAL b0 = 0, b1 = 0, b2 = 0, b3 = 0, b4 = 0;
+    REAL fa0 = 0, fa1 = 0, fa2 = 0, fa3 = 0;
+    REAL fb0 = 0, fb1 = 0, fb2 = 0, rb2 = 0, rb3 = 0;
     REAL next_u_even = 0, next_u_odd = 0, next_f_even = 0, next_f_odd = 0;
 
 #if RESTRICTS
@@ -154,14 +154,12 @@ sweep(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f, GLOBAL REAL 
     UNROLL
     for (int c = 0; c < TAPS; ++c) taps[c] = x_taps[x0 * TAPS + c];
     const REAL z_scale = mz == nz ? (REAL)1 : (REAL)(mz + 1) / (REAL)(nz + 1);
-    // The residual of plane z goes to coarse planes z_left[z] and the next.
-    int left_plane = z_tile[3] - 1;
     REAL left_sum = 0, right_sum = 0;
 #endif
-#if CORRECTS
-    int left_plane = -3;  // coarse planes that were last interpolated: this and the next
+    // The residual of plane z goes to coarse planes z_left[z] and the next. On the way up: the coarse planes
+    // that were last interpolated, this and the next.
+    int left_plane = RESTRICTS ? z_tile[3] - 1 : -3;
     REAL left_even = 0, left_odd = 0, right_even = 0, right_odd = 0;
-#endif
 #if MODE == UP_WITH_SQUARES
     SHARED double squares[THREADS];  // a register more would spill
     squares[t] = 0;
@@ -181,25 +179,19 @@ sweep(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f, GLOBAL REAL 
         const int beside = odd ? here + 1 : here - 1;
 
         // The plane that was read in the step before.
-#if NEEDS_RESIDUALS
         b4 = b3, b3 = b2;
         fa3 = fa2, fa2 = fa1;
-#endif
-#if RESTRICTS
         rb3 = rb2;
         rb2 = 0;
-#endif
         a3 = a2, a2 = a1, a1 = a0;
         b2 = b1, b1 = b0;
         fa1 = fa0;
         fb2 = fb1, fb1 = fb0;
-#if CORRECTS
-        if (step >= 0 && step < nz) {
+        if (CORRECTS && step >= 0 && step < nz) {
             const REAL weight = z_weight[step];
             if (even_inside) next_u_even += (1 - weight) * left_even + weight * right_even;
             if (odd_inside) next_u_odd += (1 - weight) * left_odd + weight * right_odd;
         }
-#endif
         a0 = odd ? next_u_even : next_u_odd;
         b0 = odd ? next_u_odd : next_u_even;
         fa0 = odd ? next_f_even : next_f_odd;
@@ -208,28 +200,12 @@ sweep(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f, GLOBAL REAL 
         // Read the next plane.
         next_u_even = next_u_odd = next_f_even = next_f_odd = 0;
         if (step + 1 >= 0 && step + 1 < nz && step + 1 < z_last + HALO) {
-#if ALIGNED
-            if (even_inside) {
-                const REAL2 pair = *(GLOBAL const REAL2 *)(f + place);
-                next_f_even = pair.x;
-                next_f_odd = pair.y;
-#if MODE != DOWN_FROM_ZERO
-                const REAL2 values = *(GLOBAL const REAL2 *)(u + place);
-                next_u_even = values.x;
-                next_u_odd = values.y;
-#endif
+            READ_PAIR(next_f_even, next_f_odd, f)
+            if (MODE != DOWN_FROM_ZERO) {
+                READ_PAIR(next_u_even, next_u_odd, u)
             }
-#else
-            if (even_inside) next_f_even = f[place];
-            if (odd_inside) next_f_odd = f[place + 1];
-#if MODE != DOWN_FROM_ZERO
-            if (even_inside) next_u_even = u[place];
-            if (odd_inside) next_u_odd = u[place + 1];
-#endif
-#endif
-#if CORRECTS
-            const int left = z_left[step + 1];
-            if (left != left_plane) {
+            const int left = CORRECTS ? z_left[step + 1] : left_plane;
+            if (CORRECTS && left != left_plane) {
                 // Kept from step to step, these would take registers that there are not.
                 const int row_left = ROWS > 1 && row_inside ? y_left[y] : 0;
                 const REAL row_weight = ROWS > 1 && row_inside ? y_weight[y] : 0;
@@ -251,14 +227,11 @@ sweep(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f, GLOBAL REAL 
                                          odd_weight);
                 left_plane = left;
             }
-#endif
         }
         if (even_inside && step + 1 + AHEAD >= 0 && step + 1 + AHEAD < nz &&
             step + 1 + AHEAD < z_last + HALO) {
             CALL_TO_CACHE(f + place + AHEAD * plane);
-#if MODE != DOWN_FROM_ZERO
-            CALL_TO_CACHE(u + place + AHEAD * plane);
-#endif
+            if (MODE != DOWN_FROM_ZERO) CALL_TO_CACHE(u + place + AHEAD * plane);
         }
         place += plane;
 
@@ -334,9 +307,7 @@ sweep(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f, GLOBAL REAL 
         if (BUFFERS == 1) __syncthreads();
         second_old[writing * PLANE + place_in_plane] = b0;
         first_new[writing * PLANE + place_in_plane] = a1;
-#if NEEDS_RESIDUALS
-        second_new[writing * PLANE + place_in_plane] = b2;
-#endif
+        if (NEEDS_RESIDUALS) second_new[writing * PLANE + place_in_plane] = b2;
 #if RESTRICTS
         residuals[writing][row][2 * lane] = odd ? rb3 : ra3;
         residuals[writing][row][2 * lane + 1] = odd ? ra3 : rb3;

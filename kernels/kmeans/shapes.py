@@ -7,7 +7,6 @@ from typing import NamedTuple
 from ..common import launch as launches
 from ..common.launch import (
     ELEMENT_BYTES,
-    REAL,
     VECTOR_BYTES,
     Launch,
     Target,
@@ -177,14 +176,12 @@ def small(points: Points) -> Assignment | None:
     if shared > min(points.target.shared_limit, 48 << 10) or sums > threads:
         return None
     blocks = min(ceil_div(n, threads), _SMALL_BLOCKS * points.target.multiprocessors)
+    macros = {"WIDTH": width, "D": d, "CENTROIDS": centroids, "WEIGHTED": int(points.weighted)}
     assign = launch(
         *("small", "assign_small", dtype, blocks, threads),
         *("X", points.weights, "centroids", "labels", "partial", "partial_weights", "state"),
         *(n, k, blocks),
-        WIDTH=width,
-        D=d,
-        CENTROIDS=centroids,
-        WEIGHTED=int(points.weighted),
+        **macros,
         GROUPS=threads // max(sums, 4),
     )
     return Assignment((assign,), 1, d, True, blocks, f"small{threads}")
@@ -218,24 +215,15 @@ def tiled(points: Points, tile: Tile, resident: bool | None = None) -> Assignmen
             <= points.target.shared_limit + _RESERVED
         )
     name = "tensor" if tile.tensor else "resident" if resident else "tiles"
-    defines = (
-        *tile.defines,
-        ("RESIDENT", tile.resident),
-        ("ALIGNED", int(points.aligned)),
-    )
+    macros = {**dict(tile.defines), "RESIDENT": tile.resident, "ALIGNED": int(points.aligned)}
     if not tile.tensor:
-        defines += (("REAL", REAL[dtype]), ("WIDTH", VECTOR_BYTES // ELEMENT_BYTES[dtype]))
+        macros["WIDTH"] = VECTOR_BYTES // ELEMENT_BYTES[dtype]
     if resident:
-        defines += (("TILE_K", STEP), ("STAGES", tile.stages))
-    assign = Launch(
-        source=f"kmeans_{name}.cu",
-        kernel=f"assign_{name}",
-        defines=defines,
-        grid=ceil_div(n, tile.m),
-        block=tile.threads,
-        arguments=("X", "packed", "norms", "labels", "state", n, d, ceil_div(k, tile.n)),
-        shared_bytes=0 if name == "tiles" else _shared(points, tile, resident),
-    )
+        macros |= {"TILE_K": STEP, "STAGES": tile.stages}
+    where = f"kmeans_{name}.cu", f"assign_{name}", dtype, ceil_div(n, tile.m), tile.threads
+    arguments = "X", "packed", "norms", "labels", "state", n, d, ceil_div(k, tile.n)
+    shared_bytes = 0 if name == "tiles" else _shared(points, tile, resident)
+    assign = launches.launch(*where, arguments, **macros)._replace(shared_bytes=shared_bytes)
     depth = ceil_div(d, tile.step) * tile.step
     return Assignment((assign,), tile.n, depth, False, 0, f"{name}{tile.m}x{tile.n}")
 
@@ -272,26 +260,14 @@ def pieces(points: Points, plain: float) -> Assignment | None:
         arguments = (*buffers, "unsure", "state", *sizes)
         return Launch("kmeans_cut.cu", "cut_rows", (), blocks, _CUTTING, arguments)
 
-    assign = Launch(
-        source="kmeans_pieces.cu",
-        kernel="assign_pieces",
-        defines=(),
-        grid=min(panels, points.target.multiprocessors),
-        block=_PIECES_THREADS,
-        arguments=(
-            *("x_pieces", "x_facts", "c_pieces", "c_facts", "labels", "unsure", "state"),
-            *(n, d, steps, tiles),
-        ),
-        shared_bytes=_PIECES_SHARED,
-    )
+    blocks = min(panels, points.target.multiprocessors)
+    buffers = "x_pieces", "x_facts", "c_pieces", "c_facts", "labels", "unsure", "state"
+    where = "kmeans_pieces.cu", "assign_pieces", (), blocks, _PIECES_THREADS
+    assign = Launch(*where, (*buffers, n, d, steps, tiles), _PIECES_SHARED)
     row = 2 * 2 * steps * _PIECES_STEP  # bytes of its pieces
-    scratch = {
-        "x_pieces": panels * PANEL * row,
-        "x_facts": panels * PANEL * 8,
-        "c_pieces": tiles * PANEL * row,
-        "c_facts": tiles * PANEL * 8,
-        "unsure": (n + 1) * _INT,
-    }
+    scratch = {"unsure": (n + 1) * _INT}
+    for of, rows in (("x", panels * PANEL), ("c", tiles * PANEL)):
+        scratch |= {f"{of}_pieces": rows * row, f"{of}_facts": rows * 8}
     return again._replace(
         launches=(cut("centroids", k, "c", 1), assign, listed),
         variant=f"pieces{PANEL}x{PANEL}",

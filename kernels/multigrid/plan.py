@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ..common.launch import REAL, Launch, Target, ceil_div, check_dtype
+from ..common.launch import REAL, Launch, Target, ceil_div, check_dtype, launch
 
 __all__ = [
     "DOWN",
@@ -57,21 +57,6 @@ class Sweep(NamedTuple):
     ahead: int  # planes that are prefetched
     tile: tuple[int, int, int]  # most coarse points of a tile along each axis
 
-    def defines(self, aligned: bool, first: int, mode: int) -> tuple[tuple[str, int | str], ...]:
-        """Macros; ``aligned``: rows begin at addresses that two elements divide."""
-        real = REAL[self.dtype]
-        return (
-            ("REAL", real),
-            ("REAL2", f"{real}2"),
-            ("PAIRS", self.pairs),
-            ("ROWS", self.rows),
-            ("RESIDENT", self.resident if aligned else max(self.resident - 1, 1)),
-            ("AHEAD", self.ahead),
-            ("ALIGNED", int(aligned)),
-            ("MODE", mode),
-            ("FIRST", first),
-        )
-
     def launch(
         self,
         weights: tuple[float, float, float],
@@ -83,22 +68,19 @@ class Sweep(NamedTuple):
     ) -> Launch:
         """A pass with 1 / spacing^2 along each axis, and that many tiles along each.
 
+        ``aligned``: rows begin at addresses that two elements divide.
+
         Buffers: "u", "f", "out", "coarse", "sums" (8 bytes a tile), the axes' tiles "z", "y", "x",
         and `TABLES`.
         """
         diagonal = 2.0 * sum(weights)
         box = (*self.shape, *weights, diagonal, 1.0 / diagonal, omega)
-        return Launch(
-            source="multigrid.cu",
-            kernel="sweep",
-            defines=self.defines(aligned, first, mode),
-            grid=math.prod(tiles),
-            block=self.pairs * self.rows,
-            arguments=(
-                *("u", "f", "out", "coarse", "sums", *box),
-                *(*self.coarse, "z", "y", "x", *tiles[1:], *TABLES),
-            ),
-        )
+        macros = {"REAL2": f"{REAL[self.dtype]}2", "PAIRS": self.pairs, "ROWS": self.rows}
+        macros |= {"AHEAD": self.ahead, "ALIGNED": int(aligned), "MODE": mode, "FIRST": first}
+        macros["RESIDENT"] = self.resident if aligned else max(self.resident - 1, 1)
+        where = "multigrid.cu", "sweep", self.dtype, math.prod(tiles), self.pairs * self.rows
+        grids = *self.coarse, "z", "y", "x", *tiles[1:], *TABLES
+        return launch(*where, ("u", "f", "out", "coarse", "sums", *box, *grids), **macros)
 
 
 def coarse_points(dtype: str, shared_limit: int) -> int:

@@ -108,7 +108,7 @@ def of_poisson():
         for shape, coarse in (((64, 1, 64), (32, 1, 32)), ((64, 64, 64), (32, 32, 32))):
             plan = multigrid.plan_sweep(shape, coarse, dtype, LARGE)
             for mode, aligned in ((0, False), (0, True), (1, True), (3, False), (3, True)):
-                yield Launch("multigrid.cu", "", plan.defines(aligned, 0, mode), 1, 1, ())
+                yield plan.launch((1.0, 1.0, 1.0), (1, 1, 1), 1.0, aligned, 0, mode)
 
 
 FOUND = (of_products, of_convolutions, of_kmeans, of_cg, of_poisson)

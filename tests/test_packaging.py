@@ -50,7 +50,7 @@ def test_what_was_built_runs(installed, tmp_path):
         import hetero, pathlib
         from hetero import kernels
         from hetero import profile
-        from hetero.evaluation import demo
+        from hetero.evaluation import bench
         here = pathlib.Path(hetero.__file__).parent
         assert here.parent == pathlib.Path("%s"), here
         files = [*(here / "kernels").glob("*/*.cu")]

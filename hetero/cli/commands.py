@@ -146,7 +146,7 @@ def report(arguments: argparse.Namespace) -> Answer:
 
 def demo(arguments: argparse.Namespace) -> Answer:
     """Compare real calls with other libraries; without a stored profile calibrate quickly."""
-    rows = load("hetero.evaluation.demo").demo(
+    rows = load("hetero.evaluation.bench").demo(
         largest=arguments.largest,
         picture=arguments.picture,
         progress=progress_bar(),

@@ -1,32 +1,35 @@
-"""`hetero bench`: an operation by every method side by side, and by the libraries that are here.
-
-And `hetero bench movement`: the speed of copies of each kind and size.
+"""`hetero bench`: an operation by every method side by side, and by the libraries that are here;
+with "movement" the speed of copies of each kind and size. `hetero demo`: real calls compared.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from hetero import devices
+from hetero import devices, profile, registry, terminal
 from hetero.arrays import HOST
+from hetero.calibration.calibrate import measure_machine
 from hetero.calibration.measure import measure
-from hetero.calling import planner
+from hetero.calling import overview, planner
 from hetero.devices.base import Device
 from hetero.errors import DeviceNotAvailable, one_of
-from hetero.evaluation import problems
+from hetero.evaluation import comparing, problems
 from hetero.evaluation.comparing import compared, on_device
 from hetero.evaluation.report import markdown
 from hetero.host import pages
 from hetero.pricing.plan import CPU
 from hetero.profile import inventory
 from hetero.registry import Operation
+from hetero.times import readable
 
 SIZES = tuple(1 << n for n in (16, 20, 24, 28, 30))  # bytes of a copy
 _SECONDS = 0.4  # for all samples of a copy
 _LONGEST = 5.0  # predicted seconds of a candidate that is timed
+_LARGEST, _LARGEST_ON_GPU = 2048, 8192  # extents of demo
 _LONGEST_CALL = 0.5  # predicted seconds of a call on host operands, of sizes that nobody named
 Say = Callable[[float, str], object]
 
@@ -166,3 +169,60 @@ def text(found: Mapping[str, Any]) -> str:
     cells = [[kind, *(f"{row[kind] / 1e9:.1f}" for row in found["copies"])] for kind in kinds]
     head = f"copies between the host and {found['device']}, in GB/s\n"
     return "\n".join([head, *markdown(("", *sizes), cells)])
+
+
+# -- Demo ------------------------------------------------------------------------------------------
+
+
+def demo(
+    *,
+    largest: int | None = None,
+    picture: str | None = None,
+    progress: Say | None = None,
+    show: Callable[[str], None] = print,
+) -> list[dict[str, Any]]:
+    """Run the demonstration, by the stored profile of this machine if there is one.
+
+    Else the machine is measured quickly, for this process alone. Nothing is watched between calls:
+    each moves its operands and its result, as the plan of a first call and the other libraries do.
+    ``picture`` names a PGM file for the filtered photograph; that of few colours is next to it.
+
+    Gives a row of `hetero.evaluation.comparing` for each call.
+    """
+    start = time.perf_counter()
+    tell = progress or (lambda fraction, text: None)
+    tell(0.0, "trying the devices")
+    show(overview.summary())
+    if (stored := profile.survey()) and stored[0].obstacle is None:
+        profile.set_current(None)  # but for this file's, one may be set
+        show(f"by the profile {stored[0].path}")
+    else:
+        quick = measure_machine(True, None, terminal.part(progress, 0.0, 0.6))
+        profile.set_current(profile.parse(profile.encode(quick)))
+        took = readable(time.perf_counter() - start)
+        show(f"calibrated in {took}, for this run alone ('hetero calibrate' does it better, once)")
+    gpu = any(not d.describe().get("is_host_cpu") for d in devices.proven().values())
+    size = largest or (_LARGEST_ON_GPU if gpu else _LARGEST)
+    shown = [(o, *one) for o in registry.operations() for one in problems.of(o).shown(size)]
+    rows, plan = list[dict[str, Any]](), None
+    saved: dict[str, Any] = {}  # operation -> the result of its last call
+    for number, (operation, title, trial) in enumerate(shown):
+        tell(0.6 + 0.4 * number / len(shown), title)
+        with planner.use(watch=False):
+            row, own, saved[operation.name] = compared(operation, trial, title)
+        rows.append(row)
+        show("\n" + terminal.aligned(comparing.text([row])))
+        for module, name, package in problems.of(operation).modules:
+            if problems.library(module) is None:
+                show(f"{name} is not installed: pip install {package}")
+        if plan is None or len(own.candidates) > len(plan.candidates):
+            plan = own
+    for name, result in saved.items() if picture is not None else ():
+        save = problems.of(registry.operation(name)).save
+        if save is not None and result is not None:
+            show(f"a picture of {name} is in {save(result, picture)}")
+    show("\n" + terminal.aligned("\n".join(comparing.means(rows))))
+    if plan is not None:
+        show(f"\nhow one of them was chosen, as hetero.plan and 'hetero explain' print it:\n{plan}")
+    show(f"\n{readable(time.perf_counter() - start)} in all")
+    return rows

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from hetero.mpi import multigrid, solving
+from hetero.imports import load
+from hetero.mpi import cg
 from hetero.mpi.products import Rows, grid_rows
 from hetero.mpi.ranks import Ranks
+from hetero.ops.solvers import multigrid as grids
 from hetero.ops.solvers import operators
 from hetero.ops.solvers.poisson import checked_faces
 from hetero.ops.solvers.poisson_methods import RTOL, UNLIMITED
@@ -24,6 +27,7 @@ from hetero.ops.solvers.systems import (
     warn,
 )
 
+_COARSER = 2  # times by half
 _ROUNDINGS = 4.0  # how often that of u may be in what is left, where no tolerance was asked for
 
 
@@ -66,7 +70,7 @@ def solve_poisson(
         Most iterations. Default: no limit.
     M : "multigrid", optional
         Precondition by multigrid cycles: one on each slab, and one on a grid four times coarser
-        that all ranks hold (`hetero.mpi.multigrid`). All is computed on the CPU.
+        that all ranks hold. All is computed on the CPU.
     method, device, checkpoint, every
         As for `hetero.mpi.solve_cg`.
     return_info : bool
@@ -92,7 +96,7 @@ def solve_poisson(
     with Ranks(comm) as ranks:
 
         def checked() -> tuple[Any, ...]:
-            f = solving.checked_array("f_slab", f_slab)
+            f = cg.checked_array("f_slab", f_slab)
             if f.ndim not in (2, 3) or 0 in f.shape[1:]:
                 raise ValueError(
                     f"f_slab must be rows of a grid in 2-D or 3-D, got shape {f.shape}"
@@ -100,7 +104,7 @@ def solve_poisson(
             dtype = real_dtype(f_slab=f.dtype)
             x = np.zeros(f.size, dtype)
             if x0 is not None:
-                x[...] = solving.checked_vector("x0", x0, f.shape).reshape(-1)
+                x[...] = cg.checked_vector("x0", x0, f.shape).reshape(-1)
             distances = checked_spacing(spacing, f.ndim)
             with np.errstate(all="ignore"):
                 weights = np.asarray(1.0 / np.square(distances), dtype)
@@ -113,7 +117,7 @@ def solve_poisson(
                 raise ValueError(f"M='multigrid' is computed on the CPU, got device={device!r}")
             tolerance = RTOL[dtype.name] if rtol is None else checked_tolerance("rtol", rtol)
             until = {"rtol": tolerance, "atol": 0.0, "maxiter": checked_limit(maxiter, UNLIMITED)}
-            goal = solving.checked_goal(method, device, checkpoint, every, **until)
+            goal = cg.checked_goal(method, device, checkpoint, every, **until)
             known = {"shape of a row": f.shape[1:], "spacing": distances, "dtype": dtype.name}
             faces = checked_faces(f.shape, boundary)
             return f, x, faces, goal, known, known | {"M": M} | goal
@@ -131,12 +135,12 @@ def solve_poisson(
                 rhs[tuple(index)] += value.astype(np.float64) / distances[axis] ** 2
 
         whole = Stencil((known["rows"], *f.shape[1:]), distances)
-        apply = ranks.agreed(multigrid.two_levels, ranks, lines, whole, dtype) if M else None
+        apply = ranks.agreed(_two_levels, ranks, lines, whole, dtype) if M else None
         pieces = ranks.agreed(grid_rows, ranks, lines, whole._replace(shape=f.shape))
         rows = Rows(ranks, lines * math.prod(f.shape[1:]), *pieces)
         least = goal | {"rtol": max(goal["rtol"], least_tolerance(dtype))}
         given = ranks, rows, rhs.reshape(-1), x, least, known, "cpu" if M else device
-        outcome, how = solving.run(*given, M=apply)
+        outcome, how = cg.run(*given, M=apply)
     share = outcome.residual / (outcome.right_side or 1.0)
     if not rtol and outcome.status == LIMIT and outcome.iterations < goal["maxiter"]:
         # No tolerance was asked for, and rounding ended the solve: that of u will do.
@@ -148,3 +152,63 @@ def solve_poisson(
         warn("solve_poisson", outcome, f"{left}, rtol is {goal['rtol']:.3g}")
     u = x.reshape(f.shape)
     return (u, how) if return_info else u
+
+
+def _two_levels(
+    ranks: Ranks, lines: np.ndarray, whole: Stencil, dtype: np.dtype
+) -> Callable[[np.ndarray, np.ndarray], None]:
+    """``apply(r, z)``, a collective call that writes z = M r for a rank's rows; M is symmetric
+    positive definite: multigrid cycles on two levels.
+
+    Additive Schwarz without overlap, with a coarse grid (B. Smith, P. Bjorstad, W. Gropp, "Domain
+    decomposition", Cambridge University Press, 1996, chapter 2): z = sum of C_i r over the slabs,
+    and P C_0 R r, where C_i is one cycle on slab i with zeros around it and C_0 one on a grid four
+    times coarser. All ranks hold that whole grid and make the same cycle on it.
+
+    ``lines`` has the first row of each rank, and the number of all; ``whole`` is of the whole grid.
+    """
+    cpu = grids.CpuHierarchy
+    begin, end = (int(row) for row in lines[ranks.rank : ranks.rank + 2])
+    slab = Stencil((end - begin, *whole.shape[1:]), whole.spacing)
+    own = cpu(slab, dtype).apply if end > begin else lambda r, z: None
+    levels = grids.hierarchy(whole, 1)[: _COARSER + 1]
+    if ranks.size == 1 or len(levels) == 1:
+        return own
+    fine, coarse = levels[0].shape, levels[-1].shape
+    z, y, x = (_interpolation(n, m, dtype) for n, m in zip(fine, coarse, strict=True))
+    rows, across = z[begin:end], load("scipy.sparse").kron(y, x, format="csr")
+    met = rows.indices  # coarse rows that this rank's slab meets
+    span = slice(met.min(), met.max() + 1) if met.size else slice(0, 0)
+    shape = coarse[0], coarse[1] * coarse[2]
+    ratios = [(n + 1) / (m + 1) for n, m in zip(fine, coarse, strict=True)]
+    scale = dtype.type(1.0 / math.prod(ratios))
+    kept = [0, 2] if len(whole.shape) == 2 else [0, 1, 2]
+    spacing = tuple(h * ratios[axis] for h, axis in zip(whole.spacing, kept, strict=True))
+    of_all = cpu(Stencil(tuple(coarse[axis] for axis in kept), spacing), dtype).apply
+
+    def apply(r: np.ndarray, z: np.ndarray) -> None:
+        # (1) The cycle on the slab, and its part of the residual on the coarse grid.
+        own(r, z)
+        mine = rows.T @ (r.reshape(rows.shape[0], across.shape[0]) @ across)
+        parts = ranks.comm.allgather((span, mine[span] * scale))
+        # (2) The cycle on the coarse grid, with the residuals of all ranks.
+        right, error = np.zeros((2, *shape), z.dtype)
+        for where, part in parts:  # in the order of ranks
+            right[where] += part
+        of_all(right.reshape(-1), error.reshape(-1))
+        z += (rows @ (error @ across.T)).reshape(-1)
+
+    return apply
+
+
+def _interpolation(n: int, m: int, dtype: np.dtype) -> Any:
+    """The (n, m) matrix that interpolates along a line, from m points within it to n, with zeros
+    at both ends."""
+    place = np.arange(1, n + 1) * ((m + 1) / (n + 1))
+    left = np.minimum(place.astype(int), m)
+    right = (place - left).astype(dtype)
+    entries = np.concatenate([1.0 - right, right]), np.concatenate([left, left + 1])
+    matrix = load("scipy.sparse").csr_array(
+        (entries[0], (np.tile(np.arange(n), 2), entries[1])), shape=(n, m + 2)
+    )
+    return matrix[:, 1:-1]

@@ -14,7 +14,7 @@ from hetero import profile, registry
 from hetero.arrays import kept
 from hetero.calibration import measure
 from hetero.errors import DeviceNotAvailable
-from hetero.evaluation import bench, comparing, demo, problems, verify
+from hetero.evaluation import bench, comparing, problems, verify
 from hetero.evaluation.problems import Trial
 
 OPERATIONS = registry.operations()
@@ -136,11 +136,11 @@ def shown(monkeypatch):
         monkeypatch.setattr(of, "shown", lambda self, largest: iter(cases))
         monkeypatch.setattr(of, "save", save)
         monkeypatch.setattr(registry, "operations", lambda: (MATVEC,))
-        monkeypatch.setattr(demo, "measure_machine", lambda *_: profile.current())
+        monkeypatch.setattr(bench, "measure_machine", lambda *_: profile.current())
         monkeypatch.setattr(profile, "encode", lambda found: found)
         monkeypatch.setattr(profile, "parse", lambda found: found)
         lines = []
-        return demo.demo(picture=picture, show=lines.append), "\n".join(lines)
+        return bench.demo(picture=picture, show=lines.append), "\n".join(lines)
 
     return run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
 import logging
 import os
 import time
@@ -12,8 +13,8 @@ from typing import Any
 
 from hetero import devices as backends
 from hetero import paths, profile, registry
-from hetero.calibration import fit, operands, overheads, repeat, sizes
-from hetero.calibration.repeat import leaving_out
+from hetero.calibration import fit, links, measure, operands, samples, sizes
+from hetero.calibration.measure import leaving_out
 from hetero.calibration.samples import Bench, Samples, prepared
 from hetero.calibration.sizes import FULL, QUICK, Case, Dims, Place, grid
 from hetero.devices.base import Device
@@ -23,7 +24,7 @@ from hetero.imports import load
 from hetero.pricing import pricing
 from hetero.pricing.plan import CPU
 from hetero.profile import inventory
-from hetero.registry import Arguments
+from hetero.registry import BLAS, Arguments
 from hetero.registry.models import ModelKey
 from hetero.times import readable
 
@@ -189,27 +190,30 @@ def _measure(
     conservative = profile.shipped("conservative")
     if profile.held() is None:  # else a line would say so, and ask for what is under way
         profile.set_current(conservative)
-    before, budget = repeat.reading(), QUICK if quick else FULL
-    places = _places(devices)
-    cases = _cases(places, quick)
+    before, budget = measure.reading(), QUICK if quick else FULL
+    places, cases = _places(devices), []
+    for operation, place in itertools.product(registry.operations(), places):
+        if len(place.devices) < 2 or not quick:  # by links alone calls in ranges are priced
+            with leaving_out(f"{operation.name} on {place.name}"):
+                cases += sizes.cases(operation.name, place, quick)
     if only:
         cases = selected(cases, only)
         places = [place for place in places if any(case.place is place for case in cases)]
     schedule = _Schedule(progress, len(cases) + len(places) + 1)
     compile_first(cases, schedule.begin)
     stays = (base or conservative).data
-    links, host, shares = overheads.measured(places, cases, budget, only, stays, schedule.begin)
+    found, host, shares = links.measured(places, cases, budget, only, stays, schedule.begin)
     try:
-        measured, counts = repeat.measure(cases, budget.point, shares, schedule.begin)
+        measured = take_all(cases, budget.point, shares, schedule.begin)
     finally:
         operands.forget_numbers()
     schedule.begin("fitting")
     models = {ModelKey.parse(key): model for key, model in stays["models"].items() if only}
-    models |= fitted(measured, links)
+    models |= fitted(measured, found)
     with leaving_out("derived models"):
         models |= fit.derived(models)
-    load = repeat.load(before, repeat.reading(), *counts)
-    repeat.warn_if_loaded(load)
+    load = measure.load(before, measure.reading(), *_counts(measured))
+    measure.warn_if_loaded(load)
     schedule.begin("done")
     if progress is not None:
         progress(1.0, "done")
@@ -224,7 +228,7 @@ def _measure(
             name: {key: value for key, value in info.items() if key != "set_aside"}
             for name, info in inventory.devices().items()
         },
-        "links": links,
+        "links": found,
         "host": host,
         "models": {str(key): model for key, model in models.items()},
         "load": load,
@@ -232,14 +236,44 @@ def _measure(
     }
 
 
+def take_all(
+    cases: list[Case], point: float, shares: links.Shares, begin: Callable[[str, str], object]
+) -> list[tuple[Case, Samples]]:
+    """Samples of all cases that can be measured, of ``point`` seconds each; ``shares`` are the
+    host's of a call. ``begin(stage, text)`` is called before each case."""
+    benches: dict[str, Bench] = {}
+    measured, before = [], None
+    for case in cases:
+        row, place = case.row, case.place
+        begin(f"{row.operation} on {place.name}", str(case))
+        if not place.devices and row.method != BLAS and row is not before:
+            measure.wait_until_idle()  # threads of BLAS spin
+        before = row
+        alone = len(place.devices) == 1  # so that its operands can be made
+        with leaving_out(case), place.devices[0].active() if alone else contextlib.nullcontext():
+            if place.name not in benches:
+                benches[place.name] = Bench(place.devices)
+            host = shares.get((place.name, row.operation, row.method), 0.0)
+            measured.append((case, samples.take(case, benches[place.name], point, host)))
+    return measured
+
+
+def _counts(measured: list[tuple[Case, Samples]]) -> tuple[int, int, int]:
+    """The numbers of samples, of those taken again, and of those that are still doubtful."""
+    each = [found for _, found in measured]
+    total = sum(len(found.seconds) + len(found.held_out) for found in each)
+    left = sum(len(samples.contradicted(case, found)) for case, found in measured)
+    return total, sum(len(found.again) for found in each), left
+
+
 def fitted(measured: list[tuple[Case, Samples]], links: dict[str, Any]) -> dict[ModelKey, Any]:
     """The models of samples; by ``links``, link models of a profile, those of several devices leave
     out what is moved."""
     constants = profile.Profile({"name": "", "devices": {}, "links": links})
     models: dict[ModelKey, Any] = {}
-    for case, samples in measured:
+    for case, found in measured:
         with leaving_out(case):
-            models[case.key] = fit.model(case, samples, constants)
+            models[case.key] = fit.model(case, found, constants)
     return models
 
 
@@ -252,33 +286,22 @@ def _places(devices: list[str] | None) -> list[Place]:
         if name in devices if devices is not None else not info.get("is_host_cpu"):
             inventory.believed(name)  # removes broken devices from the list below
     infos = inventory.devices()
-    names = [CPU, *(name for name in devices or () if name != CPU)]
     if devices is None:
         left_out = ("is_host_cpu", "same_as", "set_aside")
-        names = [name for name, info in infos.items() if not any(map(info.get, left_out))]
+        devices = [name for name, info in infos.items() if not any(map(info.get, left_out))]
+    names = dict.fromkeys([CPU, *devices])
     for name in names:
         if name not in infos:
             reason = f": it is broken, {why}" if (why := inventory.broken().get(name)) else ""
             raise DeviceNotAvailable(one_of("device", infos, name) + reason)
-    places = [
-        Place(name, infos[name], () if name == CPU else (backends.get(name),)) for name in names
-    ]
+    places = {name: (infos[name], [name] * (name != CPU)) for name in names}
     for info in pricing.groups(infos).values():
         if info["members"][0] in names and not info.get("is_host_cpu"):
-            together = tuple(backends.get(member) for member in info["members"])
-            places.append(Place(info["constants"], info, together))
-    return places
-
-
-def _cases(places: list[Place], quick: bool) -> list[Case]:
-    """All cases, in order; a quick list has none of several devices, of which the links alone are
-    measured, by which calls in ranges are priced."""
-    found: list[Case] = []
-    for operation in registry.operations():
-        for place in (p for p in places if len(p.devices) < 2 or not quick):
-            with leaving_out(f"{operation.name} on {place.name}"):
-                found += sizes.cases(operation.name, place, quick)
-    return found
+            places[info["constants"]] = info, info["members"]
+    return [
+        Place(name, info, tuple(map(backends.get, members)))
+        for name, (info, members) in places.items()
+    ]
 
 
 def selected(cases: list[Case], only: Iterable[str]) -> list[Case]:
@@ -304,10 +327,12 @@ def compile_first(cases: list[Case], begin: Callable[[str, str, int], object]) -
     if any(not case.place.devices for case in cases):
         begin("compiling loops", "compiling", 0)
         loops.ensure(loops.every(), lambda fraction, text: begin("compiling loops", text, 0))
-    alone = [case for case in cases if len(case.place.devices) == 1]
-    for device in dict.fromkeys(case.place.devices[0] for case in alone):
+    by_device: dict[Device, list[Case]] = {}
+    for case in cases:
+        if len(case.place.devices) == 1:
+            by_device.setdefault(case.place.devices[0], []).append(case)
+    for device, own in by_device.items():
         begin(f"compiling kernels of {device.name}", "compiling", 0)
-        own = [case for case in alone if case.place.devices[0] is device]
         device.compile_ahead(kernels_of(device, own))
         if device.is_cuda:
             _solve_once(device, own)
@@ -324,7 +349,7 @@ def _solve_once(device: Device, cases: Iterable[Case]) -> None:
 
     jobs = [(case, dims) for case in cases if case.steps is not None for dims in grid(case.axes)]
     with load("concurrent.futures").ThreadPoolExecutor(os.cpu_count() or 1) as threads:
-        list(threads.map(lambda job: solve(*job), jobs))
+        list(threads.map(solve, *zip(*jobs, strict=True)) if jobs else ())
 
 
 class _Recorder:

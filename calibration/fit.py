@@ -7,7 +7,6 @@ Every fit minimises relative errors, since a microsecond matters at ten and not 
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero.calibration.measure import monotone
 from hetero.calibration.operands import FIRST
 from hetero.calibration.samples import Samples
 from hetero.calibration.sizes import Case, Dims, grid
@@ -24,13 +24,9 @@ from hetero.profile import Profile
 from hetero.registry.models import ModelKey, Work, bind, bind_link
 
 Model = dict[str, Any]
-_LEAST_POINTS, _MOST = 3, 8  # of a segment of a link; segments
-_PENALTY = 4e-4  # mean squared relative error that one more segment must save
+_DROP = 2.0  # times as long as a larger copy, that a smaller one may take
 _LEAST_REST = 0.05  # of a set-up, that is left at least when moves are subtracted
 _LEAST_SEEDED = 0.02  # of a fit's time: its set-up, where the distances seem to take all
-# Times as long as more work takes, and as much less work allows: caches, threads and lengths that
-# suit an algorithm bend true curves by less.
-_MORE, _LESS = 1.5, 3.0
 _MATVEC = (("blas", "C"), ("tiled", "C aligned"))
 _LONGER = (4096, 8192, 16384, 32768)  # rows of dense matrices that would take long to fill
 
@@ -64,37 +60,6 @@ def model(case: Case, samples: Samples, constants: Profile) -> Model:
 
 
 # -- Tables ----------------------------------------------------------------------------------------
-
-
-def monotone(
-    axes: Sequence[Sequence[float]],
-    seconds: Sequence[float],
-    more: float = _MORE,
-    less: float = _LESS,
-) -> list[float]:
-    """Seconds of all knots of a grid, those shortened that the other knots rule out.
-
-    More work takes no less time, and n times the work at most n times as long: within the factors
-    ``more`` and ``less``. A knot beyond them was measured while other load took the processors.
-
-    Parameters
-    ----------
-    axes : sequence of sequence of float
-        Knots of each dimension, increasing; the work is in proportion to each.
-    seconds : sequence of float
-        Of each knot, the last dimension fastest; infinite where it is not known.
-    """
-    table = np.reshape(np.asarray(seconds), [len(axis) for axis in axes])
-    if min(table.min(), *map(min, axes)) <= 0.0:
-        raise ValueError("a grid's knots and seconds must be positive")
-    by_less = by_more = table
-    for number, axis in enumerate(axes):
-        along = [-1 if n == number else 1 for n in range(len(axes))]
-        work = np.reshape(np.asarray(axis, float), along)
-        by_less = np.minimum.accumulate(by_less / work, number) * work
-        by_more = np.flip(np.minimum.accumulate(np.flip(by_more, number), number), number)
-    bound = np.minimum(less * by_less, more * by_more)
-    return np.minimum(table, bound).ravel().tolist()
 
 
 def table(
@@ -273,66 +238,29 @@ def _seeded(made: Model, first: Model) -> Model:
 # -- Links -----------------------------------------------------------------------------------------
 
 
-def line(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
-    """(slope, intercept, squared relative error) of the line with the least relative error; neither
-    constant is negative."""
-    (slope, intercept), *_ = np.linalg.lstsq(np.column_stack([x / y, 1.0 / y]), np.ones_like(y))
-    if slope < 0:
-        slope, intercept = 0.0, np.sum(1.0 / y) / np.sum(1.0 / y**2)
-    elif intercept < 0:
-        slope, intercept = np.sum(x / y) / np.sum((x / y) ** 2), 0.0
-    errors = np.abs((slope * x + intercept) / y - 1.0)
-    return float(slope), float(intercept), float(np.sum(np.minimum(errors, 0.3) ** 2))
-
-
 def segments(sizes: Sequence[float], seconds: Sequence[float]) -> Model:
-    """White's link model with fitted breakpoints (eq. 3.14-3.15), with residuals and samples.
+    """White's link model (eq. 3.14-3.15) with a range between each two sizes, residuals, samples.
 
-    ``sizes`` are bytes, increasing. The breakpoints are those with the smallest sum of squared
-    relative errors; a segment more must pay for itself.
+    ``sizes`` are bytes, increasing. What larger copies rule out was disturbed, and is shortened; a
+    copy that takes less than a smaller one begins a range below it. The first range goes on below
+    the first size, and the last one beyond the last.
     """
-    x, y = np.asarray(sizes, float), np.asarray(seconds, float)
-    count = len(x)
-    fits = {
-        (i, j): line(x[i:j], y[i:j])
-        for i in range(count)
-        for j in range(i + 1, count + 1)
-        if j - i >= min(_LEAST_POINTS, count)
-    }
-    # best[s][j]: least error of the first j points by s segments, and where the last one starts
-    best: list[dict[int, tuple[float, int]]] = [{0: (0.0, 0)}]
-    for _ in range(_MOST):
-        row: dict[int, tuple[float, int]] = {}
-        for (i, j), (_, _, error) in fits.items():
-            if i in best[-1]:
-                total = best[-1][i][0] + error
-                if j not in row or total < row[j][0]:
-                    row[j] = (total, i)
-        best.append(row)
-    number = min(
-        (s for s in range(1, _MOST + 1) if count in best[s]),
-        key=lambda s: best[s][count][0] / count + s * _PENALTY,
-    )
-    cuts, end = [count], count
-    for s in range(number, 0, -1):
-        end = best[s][end][1]
-        cuts.insert(0, end)
-    pieces = list(itertools.pairwise(cuts))
-    lines = [fits[piece][:2] for piece in pieces]
-    fastest = max(float(np.max(x / y)), *(1.0 / slope for slope, _ in lines if slope > 0), 1.0)
-    constants = []
-    for position, ((_, j), (slope, intercept)) in enumerate(zip(pieces, lines, strict=True)):
-        last = position == len(pieces) - 1
+    x, y = np.asarray(sizes, float), np.asarray(monotone([sizes], seconds, _DROP, inf))
+    slopes = np.maximum(np.diff(y) / np.diff(x), 0.0).tolist()
+    slopes = [*slopes, slopes[-1] if any(slopes[-1:]) else float(y[-1] / x[-1])]
+    slopes = [min(slopes[0], float(y[0] / x[0])), *slopes]
+    fastest, constants = float(np.max(x / y)), []
+    for end, slope in enumerate(slopes):
+        begin = max(end - 1, 0)
         constants.append(
             {
-                "below": None if last else float(np.sqrt(x[j - 1] * x[j])),
+                "below": float(x[end]) if end < len(x) else None,
                 "bytes_per_second": fastest,
-                "seconds_per_byte": max(slope - 1.0 / fastest, 0.0 if last else -1.0 / fastest),
-                "seconds": intercept,
+                "seconds_per_byte": slope - 1.0 / fastest,
+                "seconds": float(y[begin] - slope * x[begin]),
             }
         )
-    model = {"form": "segments", "constants": constants}
-    cost = bind_link(model)
-    model["residuals"] = residuals([cost(size) for size in x], y)
-    model["samples"] = {"bytes": x.tolist(), "seconds": y.tolist()}
+    model: Model = {"form": "segments", "constants": constants}
+    model["residuals"] = residuals(list(map(bind_link(model), sizes)), seconds)
+    model["samples"] = {"bytes": x.tolist(), "seconds": [float(s) for s in seconds]}
     return model

@@ -1,25 +1,35 @@
-"""Links of devices: seconds of copies as calls make them, and models of these.
+"""Overheads of calls at each place: links, packing, and the host's own work around a call.
 
-Copies on two GPUs, begun by two threads, last longer than one alone: both share the host's memory
-and its threads, and one of them begins later. So all equal devices together have links, too.
+Copies are timed as calls make them. Those on two GPUs, begun by two threads, last longer than one
+alone: both share the host's memory and its threads, and one of them begins later. So all equal
+devices together have links, too. The host times all of them, with all cores: nothing may be
+compiled meanwhile.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import combinations, product
 from typing import Any
 
 import numpy as np
 
+from hetero import registry
+from hetero.arrays import spec
 from hetero.calibration import fit
-from hetero.calibration.measure import measure, once, undisturbed
-from hetero.calibration.sizes import Budget, Place
+from hetero.calibration.measure import awaited, leaving_out, measure, once, undisturbed
+from hetero.calibration.samples import Bench
+from hetero.calibration.sizes import Budget, Case, Place
+from hetero.calling import planner
 from hetero.devices import at_once, peers
 from hetero.devices.base import Device
 from hetero.host import pages
+from hetero.ops.products.calls import host_call
+from hetero.ops.products.public import matvec_problem
+from hetero.pricing.plan import CPU
 from hetero.profile import PAGEABLE, PINNED, STAGED
 from hetero.registry.models import bind_link
 
@@ -34,12 +44,15 @@ Times = dict[Way, dict[int, float]]  # direction and kind of host memory -> byte
 
 _LONG = 1 << 26  # bytes up to which sizes double; staged copies that are longer have no other way
 SIZES = tuple(2**power for power in (*range(10, 27), 28))  # bytes of one device's copies
-_PASSES = 2  # over all sizes, so that a burst of other load meets one once
 _SIZES = tuple(at_once.LEAST << step for step in (0, 1, 2, 4))  # bytes of these, to 64 MiB
 _SAMPLES = 8  # of a size
-CHECKED = 1 << 24  # bytes of a copy that tells whether a device is as another one
-_CHECKS, _SAME = 5, 1.25  # copies; times as long
 _NOISE = 1.05  # times as long as alone: less counts as equal
+_STAGE = "links and overheads"
+_SMALLEST = 16
+_HOST_ROUNDS, _HOST_CALLS = 40, 8
+_DISPATCH_ROUNDS = 3
+_PACKED = tuple(4**power for power in range(5, 13))  # bytes of copies within the host's memory
+Shares = dict[tuple[str, str, str], float]  # place, operation and method -> seconds of the host
 
 
 class Copies:
@@ -118,39 +131,13 @@ def alone(device: Device, sizes: Sequence[int], budget: float) -> Times:
     """Seconds to move each size."""
     copies = Copies(device, sizes[-1])
     taken: Times = {way: {} for way in copies.ways}
-    for _, way, nbytes in product(range(_PASSES), copies.ways, sizes):
-        if _is_timed(way, nbytes, copies.ways):
-            call, rest = partial(copies, *way, nbytes), partial(copies.rest, way)
-            seconds = measure(call, budget=budget / _PASSES, rest=rest)
-            taken[way][nbytes] = min(taken[way].get(nbytes, seconds), seconds)
+    for (way, of), nbytes in product(copies.ways, sizes):
+        # Small ones are never staged, and large ones always where that is a way.
+        is_long = nbytes > _LONG and of == PAGEABLE and (way, STAGED) in copies.ways
+        if not is_long and (of != STAGED or nbytes >= _LEAST_STAGED):
+            call, rest = partial(copies, way, of, nbytes), partial(copies.rest, (way, of))
+            taken[way, of][nbytes] = measure(call, budget=budget, rest=rest)
     return taken
-
-
-def _is_timed(way: Way, nbytes: int, ways: Sequence[Way]) -> bool:
-    """Whether copies of this size are measured, where these are the ways to copy: small ones are
-    never staged, and large ones always where that is a way."""
-    if way[1] == STAGED:
-        return nbytes >= _LEAST_STAGED
-    return way[1] == PINNED or (way[0], STAGED) not in ways or nbytes <= _LONG
-
-
-# -- Equal devices ---------------------------------------------------------------------------------
-
-
-def of_others(devices: Sequence[Device], first: dict[str, Any], nbytes: int) -> list[Device]:
-    """Equal devices of which a copy of that size takes longer, by more than a quarter, than by
-    ``first``, the links of the first of them: one may lie on another bus."""
-    slower = []
-    for device in devices[1:]:
-        with device.active():
-            copies = Copies(device, nbytes)
-            for direction in _DIRECTIONS:
-                call = partial(copies, direction, PINNED, nbytes)
-                taken = undisturbed([once(call) for _ in range(_CHECKS)][1:])
-                if taken > _SAME * bind_link(first[direction][PINNED])(nbytes):
-                    slower.append(device)
-                    break
-    return slower
 
 
 # -- All equal devices at once ---------------------------------------------------------------------
@@ -228,3 +215,138 @@ def from_peers(devices: Sequence[Device], sizes: Sequence[int]) -> dict[str, Any
         samples = [once(partial(at_once.run, devices, tasks, nbytes)) for _ in range(1 + _SAMPLES)]
         taken.append(undisturbed(samples[1:]))
     return {"peer": {"device": fit.segments(sizes, taken)}}
+
+
+# -- All of them, and the host's own work ----------------------------------------------------------
+
+
+def measured(
+    places: list[Place],
+    cases: list[Case],
+    budget: Budget,
+    only: tuple[str, ...],
+    base: dict[str, Any],
+    begin: Callable[[str, str], object],
+) -> tuple[dict[str, Any], dict[str, Any], Shares]:
+    """The links and the "host" of a profile, those of ``base``, a profile's content, with what is
+    measured; and the shares of the host in calls on devices.
+
+    Without ``only`` all is measured. With it, links are of devices that it names, or their kinds,
+    and of those that the base does not know.
+    """
+    found: dict[str, Any] = {**base["links"]} if only else {}
+    host: dict[str, Any] = {**base["host"]}
+    around: dict[str, Any] = {**host.get("dispatch", {})} if only else {}
+    shares: Shares = {}
+    if not only or CPU in only:
+        begin(_STAGE, "copies in host memory")
+        host["pack"] = pack(budget)
+    for place in sorted(places, key=lambda place: len(place.devices)):
+        asked = not only or place.name not in found or {place.name, place.info["kind"]} & {*only}
+        with leaving_out(f"links on {place.name}"):
+            if len(place.devices) == 1:
+                begin(_STAGE, f"links of {place.name}")
+                if asked or place.name not in around:
+                    found[place.name] = links(place.devices[0], budget)
+                    around[place.name] = dispatch(place.devices[0], budget)
+                if (own := around[place.name].get("device")) is not None:
+                    mine = [case for case in cases if case.place is place]
+                    shares |= host_shares(place, mine, own)
+            elif place.devices and asked:
+                begin(_STAGE, f"links of {place.name} at once")
+                first = found.get(place.devices[0].name, {})
+                found[place.name] = together(place, first, budget.largest_copy)
+                around[place.name] = {}
+    return found, {**host, "dispatch": around}, shares
+
+
+def pack(budget: Budget) -> dict[str, Any]:
+    """Model of packing a strided host array, by bytes of the packed one."""
+    sizes = [size for size in _PACKED if size <= budget.largest_copy]
+    source = np.ones(sizes[-1] // 4)
+    seconds = []
+    for size in sizes:
+        view = source[: size // 4 : 2]  # size / 8 elements of 8 bytes, with stride 2
+        seconds.append(measure(partial(np.ascontiguousarray, view), budget=budget.point))
+    return fit.segments(sizes, seconds)
+
+
+def dispatch(device: Device, budget: Budget) -> dict[str, float]:
+    """Seconds of the host's own work around one call: describing, allocating, looking up the plan.
+
+    What a whole product of 16 x 16 elements takes by the own kernel, less its transfers and its
+    launch: for operands on the host, on the device, and on the device with the CPU computing (the
+    fallback, "detour" in the profile). The device is not active when a call begins, as in a
+    program.
+    """
+    rows = registry.lookup("matvec")
+    row = next(row for row in rows if (row.kind, row.method) == (device.kind, "tiled"))
+    arrays = np.ones((_SMALLEST, _SMALLEST), np.float32), np.ones(_SMALLEST, np.float32)
+    problem = matvec_problem(
+        spec(arrays[0].shape, "float32", on=device.name), spec((_SMALLEST,), "float32")
+    )
+    of_host = host_call(planner.plan(matvec_problem(*arrays), device.name, row.method), np.matvec)
+    case = Case(Place(device.name, {}, (device,)), row, "float32", "*", [], matvec_problem)
+    vector = arrays[-1]
+
+    with device.active():
+        place, owner = device.allocate(max(a.nbytes for a in arrays))
+        inside = {
+            "upload": lambda: device.upload(vector, place),
+            "download": lambda: device.download(place, np.empty_like(vector)),
+            "alone": Bench((device,)).waiting(case, problem),
+        }
+    outside = {"from host": partial(of_host, *arrays)}
+    if device.is_cuda:
+        there = [device.new_array(a.shape, a.dtype)[0] for a in arrays]
+        call = partial(registry.operation("matvec").call, *there)
+        outside["there"] = awaited(partial(call, device=device.name, method=row.method), [device])
+        outside["fallback"] = awaited(partial(call, device=CPU), [device])
+    took: dict[str, float] = {}
+    for _ in range(_DISPATCH_ROUNDS):  # interleaved, so that a slow spell of the host hits all
+        for calls, where in ((inside, device.active()), (outside, contextlib.nullcontext())):
+            with where:
+                for name, one in calls.items():
+                    timed = measure(one, budget=10 * budget.point / _DISPATCH_ROUNDS, least=15)
+                    took[name] = min(took.get(name, timed), timed)
+    del owner
+    upload, download, alone = took["upload"], took["download"], took["alone"]
+    around = {"host": max(took["from host"] - 2 * upload - download - alone, 0.0)}
+    if "there" in took:
+        around["device"] = max(took["there"] - alone, 0.0)
+        around["detour"] = max(took["fallback"] - 2 * download - upload, 0.0)
+    return around
+
+
+def host_shares(place: Place, cases: list[Case], dispatch: float) -> Shares:
+    """What the host adds to each call on a CUDA device in addition to ``dispatch`` seconds.
+
+    Place, operation and method -> seconds: of calls by the public function on arrays of the device,
+    as a program makes them, less the device's own time. They are measured in turn, so that noise
+    hits all alike, and are one figure for all layouts and dtypes: of each alone it
+    would be too uncertain to choose by.
+    """
+    (device,) = place.devices
+    samples: dict[tuple[str, str, str], list[float]] = {}
+    calls: dict[tuple[str, str, str], tuple[Callable[[], object], float]] = {}
+    with device.active():
+        bench = Bench(place.devices)
+        for case in cases:
+            row = case.row
+            key = (row.operation, row.method, case.dtype)
+            if case.steps is not None or case.options is not None or key in calls:
+                continue
+            problem = case.problem(*(_SMALLEST for _ in case.axes))
+            if row.obstacle(problem, place.info) is not None:
+                continue
+            arrays = [device.new_array(a.shape, a.dtype)[0] for a in problem.inputs]
+            function = registry.operation(row.operation).call
+            call = partial(function, *arrays, device=device.name, method=row.method)
+            calls[key] = awaited(call, [device]), bench.seconds(case, problem, 0)
+
+    for _ in range(_HOST_ROUNDS):
+        for (operation, method, _), (call, alone) in calls.items():
+            call()  # not counted: another one ran before
+            differences = samples.setdefault((place.name, operation, method), [])
+            differences.extend(once(call) - alone for _ in range(_HOST_CALLS))
+    return {key: max(undisturbed(found) - dispatch, 0.0) for key, found in samples.items()}

@@ -1,4 +1,4 @@
-"""Timing of calls, by the host's clock and by a device's.
+"""Timing of calls, by the host's clock and by a device's; and how busy other work kept the machine.
 
 Other load only adds to the time of a call, and comes in bursts. So each sample is the median of the
 undisturbed half of its repeats: the faster one.
@@ -6,11 +6,20 @@ undisturbed half of its repeats: the faster one.
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import math
+import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from statistics import median
+from typing import Any
+
+import numpy as np
 
 from hetero.devices.base import Device
+from hetero.errors import DeviceError
+from hetero.profile.constants import is_trusted
 
 # -- By the host's clock --
 _VERY_LONG = 10.0  # budgets, of a call of which two samples are enough
@@ -21,6 +30,9 @@ _UNTIL_IDLE = 0.3  # seconds: idle threads of OpenBLAS look for work for 0.1 s
 # there are 100 to 1000 in a second.
 _REST = 0.012
 _IDLE = 0.25  # fraction of a processor below which no thread computes
+# Times as long as more work takes, and as much less work allows: caches, threads and lengths that
+# suit an algorithm bend true curves by less.
+_MORE, _LESS = 1.5, 3.0
 # -- By the device's clock --
 _HOST_SECONDS = 15e-6  # to launch one call, unless it was measured to take longer
 _MARGIN, _HELD_UP = 1.5, 3e-4  # times the measured launch; seconds, too long for a launch
@@ -30,11 +42,47 @@ _LONGEST_COPY = 0.01  # seconds
 _REPEATS = 3  # of calls that are timed quickly
 _ALONE = 1e-3  # seconds of a call, above which calls are timed one at a time
 _ONCE = 5e-3  # seconds of a call, above which one is timed
+# -- Other load: of the cores' time, what others take is reported, or makes all samples doubtful. By
+# half of them calls of the CPU took two to three times as long.
+_OTHERS, _CROWDED = 0.1, 0.3
+_STAT = "/proc/stat"
+log = logging.getLogger("hetero")
 
 
 def undisturbed(samples: Sequence[float]) -> float:
     """Median of the faster half of the samples."""
     return median(sorted(samples)[: (len(samples) + 1) // 2])
+
+
+def monotone(
+    axes: Sequence[Sequence[float]],
+    seconds: Sequence[float],
+    more: float = _MORE,
+    less: float = _LESS,
+) -> list[float]:
+    """Seconds of all knots of a grid, those shortened that the other knots rule out.
+
+    More work takes no less time, and n times the work at most n times as long: within the factors
+    ``more`` and ``less``. A knot beyond them was measured while other load took the processors.
+
+    Parameters
+    ----------
+    axes : sequence of sequence of float
+        Knots of each dimension, increasing; the work is in proportion to each.
+    seconds : sequence of float
+        Of each knot, the last dimension fastest; infinite where it is not known.
+    """
+    table = np.reshape(np.asarray(seconds), [len(axis) for axis in axes])
+    if min(table.min(), *map(min, axes)) <= 0.0:
+        raise ValueError("a grid's knots and seconds must be positive")
+    by_less = by_more = table
+    for number, axis in enumerate(axes):
+        along = [-1 if n == number else 1 for n in range(len(axes))]
+        work = np.reshape(np.asarray(axis, float), along)
+        by_less = np.minimum.accumulate(by_less / work, number) * work
+        by_more = np.flip(np.minimum.accumulate(np.flip(by_more, number), number), number)
+    bound = np.minimum(less * by_less, more * by_more)
+    return np.minimum(table, bound).ravel().tolist()
 
 
 def once(call: Callable[[], object], number: int = 1) -> float:
@@ -207,3 +255,79 @@ class Queue:
         call(1)
         launch = _MARGIN * (time.perf_counter() - start)
         return self.device.elapsed(begin, self.device.event()), launch
+
+
+# -- Failures and other load -----------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def leaving_out(what: object) -> Any:
+    """Run a block; where it fails, say that what it measures is left out, and why."""
+    try:
+        yield
+    except Exception as error:
+        text = str(error).partition("\n")[0]
+        if not isinstance(error, DeviceError):
+            text = f"{type(error).__name__}: {text}"
+        log.warning("calibration leaves out %s: %s", what, text)
+
+
+def reading() -> tuple[float, float, float]:
+    """What the processors did so far, in seconds: passed, those of all processes, and of this one
+    with its finished children; all processes' are not a number where the system does not say."""
+    own = time.process_time() + sum(os.times()[2:4])
+    try:
+        with open(_STAT, "rb") as file:
+            # user nice system idle iowait irq softirq steal
+            ticks = [int(field) for field in file.readline().split()[1:9]]
+        busy = (sum(ticks) - sum(ticks[3:5])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        busy = math.nan
+    return time.perf_counter(), busy, own
+
+
+def load(
+    before: tuple[float, float, float], after: tuple[float, float, float], *counts: int
+) -> dict[str, Any]:
+    """The other load between two readings, as a profile keeps it.
+
+    ``counts`` are the number of samples, of those measured again, and of those that others still
+    contradict: all where others took too much of the cores. In the dict, ``others`` is how many
+    cores other processes kept busy, on average; None where it is not known.
+    """
+    total, repeated, left = counts
+    passed, busy, own = (now - then for then, now in zip(before, after, strict=True))
+    cores = os.cpu_count() or 1
+    others = max((busy - own) / max(passed, 1e-9), 0.0) if not math.isnan(busy) else None
+    if others is not None and others > _CROWDED * cores:
+        left = total
+    return {
+        "seconds": round(passed, 3),
+        "cores": cores,
+        "others": others if others is None else round(others, 3),
+        "samples": total,
+        "again": repeated,
+        "left": left,
+    }
+
+
+def warn_if_loaded(seen: dict[str, Any]) -> None:
+    """One warning where the machine was busy, or samples contradict one another, with what it
+    means."""
+    others = seen.get("others") or 0.0
+    if seen["samples"] and (not is_trusted(seen) or others > _OTHERS * seen["cores"]):
+        meaning = "calls of the CPU may be faster than predicted"
+        if not is_trusted(seen):
+            meaning = "it cannot be trusted: calibrate again when nothing else runs"
+        log.warning("other work ran during the calibration: %s; %s", described(seen), meaning)
+
+
+def described(seen: dict[str, Any]) -> str:
+    """The other load as text."""
+    parts = [f"{seen['again']} samples measured again"]
+    if "samples" in seen:
+        parts.append(f"{seen['left']} of {seen['samples']} still doubtful")
+    if seen.get("others") is not None:
+        others = f"other processes kept {seen['others']:.1f} of {seen['cores']} cores busy"
+        parts.insert(0, others)
+    return ", ".join(parts)

@@ -279,7 +279,7 @@ def hasten(patch):
     """
     import importlib
 
-    from hetero.calibration import repeat, sizes
+    from hetero.calibration import measure, samples, sizes
     from hetero.profile import constants
 
     calibrate = importlib.import_module("hetero.calibration.calibrate")
@@ -291,8 +291,8 @@ def hasten(patch):
 
     patch.setattr(sizes, "axes_of", few)
     patch.setattr(calibrate, "QUICK", sizes.Budget(True, 2e-4, 2**16))
-    patch.setattr(repeat, "contradicted", lambda *_: [])
-    patch.setattr(repeat, "_STAT", "/dev/null")  # what else runs is no matter
+    patch.setattr(samples, "contradicted", lambda *_: [])
+    patch.setattr(measure, "_STAT", "/dev/null")  # what else runs is no matter
     patch.setattr(constants, "OFF", math.inf)
 
 

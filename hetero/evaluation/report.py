@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
-from hetero.calibration import repeat
+from hetero.calibration.measure import described
 from hetero.profile import Profile, constants
 from hetero.registry.models import ModelKey
 from hetero.times import readable
@@ -144,7 +144,7 @@ def calibration(profile: Profile, every: bool = True) -> str:
     limits = "{:.0%} in the mean and {:.0%} at the 95th percentile; of links {:.0%} and {:.0%}"
     lines += ["", f"acceptable: {limits.format(*OF_METHODS, *OF_LINKS)}"]
     if load := profile.data.get("load"):
-        lines += ["", f"while it was measured: {repeat.described(load)}"]
+        lines += ["", f"while it was measured: {described(load)}"]
         if not constants.is_trusted(load):
             lines.append("This calibration cannot be trusted: calibrate when nothing else runs.")
     if off := profile.doubtful():

@@ -16,7 +16,7 @@ from planted import LINKS, calibrate, plant
 
 import hetero
 from hetero import cli, paths, profile
-from hetero.calibration import repeat
+from hetero.calibration import measure as timing
 from hetero.calibration.samples import Samples
 from hetero.evaluation import report
 from hetero.profile import inventory
@@ -102,16 +102,16 @@ def test_by_how_much_other_load_takes_and_how_many_samples_it_spoiled(
     others, left, loaded, trusted, monkeypatch, warnings_of
 ):
     """Ten seconds on 16 cores, of which the calibration itself kept two busy."""
-    monkeypatch.setattr(repeat.os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(timing.os, "cpu_count", lambda: 16)
     after = 15.0, 100.0 + (2.0 + others) * 10.0, 23.0
-    found = repeat.load((5.0, 100.0, 3.0), after, 400, 3, left)
-    repeat.warn_if_loaded(found)
+    found = timing.load((5.0, 100.0, 3.0), after, 400, 3, left)
+    timing.warn_if_loaded(found)
     assert (bool(warnings_of()), is_trusted(found)) == (loaded, trusted)
     if others == others:
         assert found["others"] == pytest.approx(others)
-        assert f"kept {others:.1f} of 16 cores busy" in repeat.described(found)
+        assert f"kept {others:.1f} of 16 cores busy" in timing.described(found)
     else:
-        assert "cores" not in repeat.described(found)
+        assert "cores" not in timing.described(found)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fakes import FakeCuda
-from made_up import link as straight
 
 from hetero.calibration import links as transfers
 from hetero.calibration import measure as timing
@@ -152,14 +151,6 @@ def test_copies_are_at_once(monkeypatch):
     assert min(found.values()) > 0.0
     each = [(way, n) for way in ("upload", "download") for n in (0, 1)]
     assert sorted(done) == sorted(2 * transfers._SAMPLES * each)
-
-
-def test_an_equal_device_that_copies_slower_is_found():
-    fast, slow = (straight(0.0, rate) for rate in (1.0, 1e15))
-    both = [FakeCuda(0), FakeCuda(1)]
-    for link, expected in ((fast, []), (slow, both[1:])):
-        first = {way: {PINNED: link["pageable"]} for way in (UPLOAD, DOWNLOAD)}
-        assert transfers.of_others(both, first, 2**12) == expected
 
 
 def test_what_is_never_copied_at_once_is_not_measured():

@@ -9,7 +9,7 @@ from planted import LINKS, calibrate, plant
 
 from hetero import registry
 from hetero.calibration import links as links_of_devices
-from hetero.calibration import overheads, repeat, samples, sizes
+from hetero.calibration import samples, sizes
 from hetero.calibration.samples import Samples
 from hetero.calibration.sizes import Case, Place
 from hetero.errors import DeviceError
@@ -78,7 +78,6 @@ def test_every_method_of_every_place_gets_a_model(quick, two, hasty, monkeypatch
     equal, shown = two[0].describe(), []
     monkeypatch.setattr(type(two[0]), "describe", lambda device: dict(equal))
     monkeypatch.setattr(links_of_devices, "together", lambda *_: LINKS)
-    monkeypatch.setattr(links_of_devices, "of_others", lambda *_: [])
     plant(monkeypatch, evenly)
     names = ["cpu", "cuda:0", "cuda:1"]
     data = calibrate.measure_machine(quick, names, lambda *seen: shown.append(seen))
@@ -127,16 +126,16 @@ def test_kernels_are_compiled_before_any_is_measured(cuda, monkeypatch):
 
 
 def test_host_shares_are_of_calls_that_ran_on_the_device(cuda, monkeypatch):
-    monkeypatch.setattr(overheads.Bench, "seconds", lambda *_: 1e-9)
+    monkeypatch.setattr(links_of_devices.Bench, "seconds", lambda *_: 1e-9)
     place = Place(cuda.name, cuda.describe(), (cuda,))
     found = cases("matvec", "matmul", place=place)
-    shares = overheads.host_shares(place, found, 0.0)
+    shares = links_of_devices.host_shares(place, found, 0.0)
     tiled = {("cuda:0", operation, "tiled") for operation in ("matvec", "matmul")}
     assert tiled <= set(shares)
     assert all(seconds > 0.0 for seconds in shares.values())
-    calls = 2 * len(shares) * overheads._HOST_ROUNDS * (1 + overheads._HOST_CALLS)
+    calls = 2 * len(shares) * links_of_devices._HOST_ROUNDS * (1 + links_of_devices._HOST_CALLS)
     assert cuda.log.count("compute") == calls
-    assert set(overheads.host_shares(place, found, 10.0).values()) == {0.0}
+    assert set(links_of_devices.host_shares(place, found, 10.0).values()) == {0.0}
 
 
 def test_operands_of_a_device_rotate_and_have_numbers(cuda):
@@ -176,9 +175,9 @@ def test_samples_that_contradict_the_others_are_taken_once_more(first, second, l
     row = next(i for i in registry.lookup("matvec") if i.kind == "cpu")
     knots = {(n,): (n,) for n in SIZES}
     case = Case(here(), row, "float32", "C", [SIZES], lambda n: n, knots=knots)
-    ((_, found),), counts = repeat.measure([case], 0.005, {}, lambda *_: None)
+    ((_, found),) = measured = calibrate.take_all([case], 0.005, {}, lambda *_: None)
     assert asked == [*SIZES, *first]
-    assert counts == (len(SIZES), len(first), left)
+    assert calibrate._counts(measured) == (len(SIZES), len(first), left)
     for n in SIZES:
         least = min(first.get(n, 1.0), second.get(n, 1.0))
         assert found.seconds[n,] == pytest.approx((3e-6 + 1e-9 * n) * least)

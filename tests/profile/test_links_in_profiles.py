@@ -104,7 +104,7 @@ LINKS = {way: {"pageable": LINE | ALONE, "pinned": LINE | ALONE} for way in ("up
 @pytest.fixture
 def calibrated(monkeypatch, hasty, profile_file, two):
     """Calibrates two equal GPUs; and what was measured of links, in order."""
-    order, slow_one = [], []
+    order = []
     slow = dict.fromkeys(transfers.Copies.WAYS, 1.5 * (1e-5 + 2**12 / 1e10))
 
     def planted(name, result):
@@ -122,14 +122,11 @@ def calibrated(monkeypatch, hasty, profile_file, two):
         return Samples(dict.fromkeys(knots, 1.0), setup=dict.fromkeys(knots, 1.0))
 
     plant(monkeypatch, take, planted("quiet", LINKS), only=("matvec", "poisson"))
-    others = lambda devices, *_: devices[1:] if slow_one else []  # noqa: E731
-    monkeypatch.setattr(transfers, "of_others", others)
     monkeypatch.setattr(transfers, "_SIZES", (2**12,))  # of what is measured
     monkeypatch.setattr(transfers, "at_once_seconds", planted("at once", slow))
 
-    def calibrate(quick=False, slower=False, **options):
+    def calibrate(quick=False, **options):
         order.clear()
-        slow_one[:] = [slower] * slower
         return hetero.calibrate(quick, **options), list(order)
 
     return calibrate
@@ -150,13 +147,6 @@ def test_one_of_equal_devices_is_measured_and_all_at_once(quick, calibrated):
     assert "cuda*2 upload, pageable: 15 us + bytes at 6.7 GB/s" in text
     assert "cuda*2 host work" not in text
     assert hetero.machine()["links"]["cuda*2"]["upload, pageable"] == "6.7 GB/s"
-
-
-def test_an_equal_device_on_a_slower_bus_has_links_of_its_own(calibrated, warnings_of):
-    found, order = calibrated(slower=True)
-    assert order == ["quiet", "quiet", "at once"]
-    assert found.data["links"]["cuda:1"] == LINKS
-    assert warnings_of() == ["copies of cuda:1 are slower, so its links are measured"]
 
 
 def test_devices_with_direct_paths_have_a_link_from_each_other(calibrated, monkeypatch):

@@ -8,7 +8,7 @@ import made_up
 
 from hetero import registry
 from hetero.calibration import links as links_of_devices
-from hetero.calibration import overheads, samples
+from hetero.calibration import samples
 from hetero.profile import inventory
 
 # The package's attribute of this name is the function.
@@ -24,8 +24,8 @@ def plant(patch, take, links=lambda *_: LINKS, dispatch=lambda *_: {"host": 1e-5
         (samples, "take", take),
         (calibrate, "compile_first", lambda *_: None),
         (links_of_devices, "links", links),
-        (overheads, "dispatch", dispatch),
-        (overheads, "pack", lambda budget: LINE),
+        (links_of_devices, "dispatch", dispatch),
+        (links_of_devices, "pack", lambda budget: LINE),
     ):
         patch.setattr(owner, name, planted)
     of = {name: registry._operations[name] for name in only or registry._operations}

@@ -105,9 +105,9 @@ def __getattr__(name: str) -> Any:
             load("hetero.ops.functions")  # every operation is registered before the first plan
         value = getattr(load(_HOMES[name]), name)
     else:
-        gone = load("hetero.removed").NAMES.get(name)
-        text = f"hetero.{name} was removed in 0.2: {gone}"
-        raise AttributeError(text if gone else f"module 'hetero' has no attribute {name!r}")
+        gone = "was removed in 0.2: CuPy and torch capture CUDA graphs of their own calls"
+        text = f"hetero.graph {gone}" if name == "graph" else f"no attribute {name!r} in hetero"
+        raise AttributeError(text)
     globals()[name] = value
     return value
 

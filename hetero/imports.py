@@ -18,7 +18,6 @@ import logging  # noqa: F401  # first: a fork takes the locks of later imports b
 import os
 import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from hetero import locks
@@ -61,42 +60,40 @@ def load(name: str) -> Any:
     elif name.startswith("mpi4py"):  # initialises MPI, which the same thread has to finalise
         module = _imported(name)
     else:
-        module = _undisturbed(_imported, name)
+        module = _undisturbed(name)
     _whole[name] = module
     return module
 
 
-def _undisturbed(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns that runs in a thread of its own, where nobody raises exceptions.
+def _undisturbed(name: str) -> Any:
+    """As `_imported`, which runs in a thread of its own, where nobody raises exceptions.
 
-    What a signal handler or another thread raises in this one meanwhile is raised when the function
-    has ended. A second exception is raised at once; the function goes on.
+    What a signal handler or another thread raises in this one meanwhile is raised when that has
+    ended. A second exception is raised at once; the import goes on.
     """
-    result: list[Any] = []
+    errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            result.append(function(*arguments))
+            _imported(name)
         except BaseException as error:
-            result.append(error)
+            errors.append(error)
 
     if sys.is_finalizing() or _imports():
-        return function(*arguments)
+        return _imported(name)
     thread = threading.Thread(target=run, daemon=True)
     try:
         thread.start()
     except RuntimeError:  # no more threads
-        return function(*arguments)
+        return _imported(name)
     try:
         thread.join()
     except BaseException:
         thread.join()
         raise
-    if not result:  # in a new thread Python may raise what was sent to the one that starts it
-        return function(*arguments)
-    if isinstance(result[0], BaseException):
-        raise result.pop()
-    return result[0]
+    if errors:
+        raise errors.pop()
+    return _imported(name)  # what is there; Python may have ended the thread before it began
 
 
 def _imports() -> bool:

@@ -14,19 +14,17 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-_all: weakref.WeakKeyDictionary[Any, Callable[[], None] | None] = weakref.WeakKeyDictionary()
+_all: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def new(mend: Callable[[], None] | None = None) -> Any:
+def new() -> Any:
     """A reentrant lock (`threading.RLock`) that is free in a forked child.
 
     The state that it guards must be consistent at every step for the thread that holds it, since a
-    signal handler or a KeyboardInterrupt can come in between. ``mend`` is called in a forked child
-    where another thread held the lock: that thread's change is incomplete, and will not be
-    finished.
+    signal handler or a KeyboardInterrupt can come in between.
     """
     lock = threading.RLock()
-    _all[lock] = mend
+    _all.add(lock)
     return lock
 
 
@@ -54,13 +52,11 @@ def sole(shared: Any, make: Callable[[], Any]) -> Iterator[Any]:
 
 
 def _after_fork() -> None:
-    for lock, mend in list(_all.items()):
+    for lock in list(_all):
         if lock.acquire(blocking=False):  # free, or held by the thread that forked
             lock.release()
-            continue
-        lock._at_fork_reinit()  # as the standard library does with its own
-        if mend is not None:
-            mend()
+        else:
+            lock._at_fork_reinit()  # as the standard library does with its own
 
 
 # Hooks run in the order of registration: a module with a hook that needs a lock imports this first.

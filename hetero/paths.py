@@ -12,9 +12,7 @@ and the oldest beyond a total size.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
-import glob
 import hashlib
 import logging
 import os
@@ -25,9 +23,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-ABANDONED = 3600.0  # seconds after which no process still writes a temporary file
-TEMPORARY = ".hetero-tmp"
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # in this file system
+_ABANDONED = 3600.0  # seconds after which no process still writes a temporary file
+_TEMPORARY = ".hetero-tmp"
 _BYTES = 32  # of a digest
 _UNUSED = 30 * 86400.0  # seconds without use, after which a file of the cache is removed
 _MOST = 256 << 20  # bytes of one kind
@@ -106,7 +103,7 @@ def replace_file(path: Path, content: bytes, *, durable: bool = False) -> None:
 
     A ``durable`` one outlasts a loss of power right after.
     """
-    handle, temporary = tempfile.mkstemp(TEMPORARY, f"{path.name}.", path.parent)
+    handle, temporary = tempfile.mkstemp(_TEMPORARY, f"{path.name}.", path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -146,46 +143,22 @@ def opened(path: str | os.PathLike[str], flags: int = 0) -> BinaryIO:
 
 
 @contextlib.contextmanager
-def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[int | None]:
+def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
     """Hold a lock among processes; the file is made where it is not there, and stays.
 
-    The block gets the file's handle; or None where the file system has no locks, so that others may
-    be in it too. A process that inherits the handle holds the lock as well, until both close it.
     ``waiting`` is called once if another process holds the lock, before waiting for it. OSError if
-    the file cannot be opened, or is a link or anything but a regular file.
+    the file cannot be opened, or its file system has no locks.
     """
-    # Not through a link, and without truncation: it may point to another file.
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-    held: int | None = handle
-    try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(errno.EINVAL, "the lock must be a regular file", str(path))
+    with open(path, "ab") as file:
         try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if waiting is not None:
-                    waiting()
-                fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            log.info("%s cannot be locked: %s", path, error)
-            held = None
-        yield held
-    finally:
-        with contextlib.suppress(OSError):  # a forked child has the file open, too
-            fcntl.flock(handle, fcntl.LOCK_UN)
-        os.close(handle)
-
-
-def sweep(folder: Path, name: str, seconds: float) -> None:
-    """Remove temporary files that `replace_file` left for the file ``name`` where its process was
-    killed, if they are that old."""
-    with contextlib.suppress(OSError):  # another process sweeps, too, or access is denied
-        for path in folder.glob(f"{glob.escape(name)}.*{TEMPORARY}"):
-            if time.time() - path.lstat().st_mtime >= seconds:
-                path.unlink()
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # a forked child has the file open, too
 
 
 def cached(kind: str, name: str) -> bytes | None:
@@ -241,7 +214,7 @@ def _remove_unused(folder: Path) -> None:
         if not stat.S_ISREG(info.st_mode) or entry.name.endswith(".lock"):
             continue
         total += info.st_size
-        longest = ABANDONED if entry.name.endswith(TEMPORARY) else _UNUSED
+        longest = _ABANDONED if entry.name.endswith(_TEMPORARY) else _UNUSED
         if now - info.st_mtime > longest or total > _MOST:
             Path(entry.path).unlink(missing_ok=True)  # another process may have been faster
 

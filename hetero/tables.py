@@ -18,10 +18,8 @@ from hetero import locks
 from hetero.settings import forced
 
 _MOST = 4096  # entries of a table
-
-
 _tables: list[dict[Any, Any]] = []
-_generation = 0
+_lock, _generation = locks.new(), 0
 
 
 def forget() -> None:
@@ -31,9 +29,6 @@ def forget() -> None:
         _generation += 1
         for table in _tables:
             table.clear()
-
-
-_lock = locks.new(forget)
 
 
 def new_table() -> dict[Any, Any]:

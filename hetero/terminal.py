@@ -13,16 +13,17 @@ Progress = Callable[[float, str], None]
 
 _WIDTH = 30
 _BETWEEN = 10.0  # seconds from one line to the next, at least
+_ERASE = "\x1b[K"  # what is behind, to the end of the line
 _drawn: list[Progress] = []  # the bar, while it is on the screen
 
 
 def bar(fraction: float, text: str) -> None:
     """Draw a progress bar in place, of a fraction from 0 to 1 and a text."""
     filled = round(_WIDTH * min(max(fraction, 0.0), 1.0))
-    drawn = "#" * filled + "." * (_WIDTH - filled)
+    room = max(shutil.get_terminal_size((80, 24)).columns - _WIDTH - 4, 20)
     done = fraction >= 1.0
-    room = _room()
-    print(f"\r[{drawn}] {_cut(text, room):<{room}}", end="\n" * done, file=sys.stderr, flush=True)
+    line = f"\r[{'#' * filled:.<{_WIDTH}}] {text[:room]}{_ERASE}"
+    print(line, end="\n" * done, file=sys.stderr, flush=True)
     _drawn[:] = [] if done else [bar]
 
 
@@ -47,20 +48,7 @@ def clear() -> None:
     """Erase the bar from the screen, so that other text has the line to itself."""
     if _drawn:
         _drawn.clear()
-        print(f"\r{'':<{_WIDTH + 3 + _room()}}\r", end="", file=sys.stderr, flush=True)
-
-
-def _room() -> int:
-    """Characters that are left next to the bar."""
-    return max(shutil.get_terminal_size((80, 24)).columns - _WIDTH - 4, 20)
-
-
-def _cut(text: str, room: int) -> str:
-    """The text, without its middle if it is too long."""
-    if len(text) <= room:
-        return text
-    end = room // 2
-    return f"{text[: room - end - 3]}...{text[-end:]}"
+        print(f"\r{_ERASE}", end="", file=sys.stderr, flush=True)
 
 
 def line(text: str) -> None:

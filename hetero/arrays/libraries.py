@@ -7,7 +7,6 @@ https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import functools
 import logging
 import sys
@@ -58,10 +57,6 @@ def _each(facts: Callable[[Any], tuple[Any, ...]]) -> Callable[..., tuple[Any, .
     return lambda A, B, out: (facts(A), facts(B), out is not None and facts(out))
 
 
-def _always(array: Any) -> bool:
-    return True
-
-
 # -- What the CUDA driver says of an address
 
 
@@ -93,37 +88,224 @@ def _ordinal(array: Any, pointer: int) -> int:
     return max(asked.value, 0) if status == 0 else 0
 
 
-# -- The interface
+# -- The libraries ---------------------------------------------------------------------------------
 
 
-def _has_interface(array: Any) -> bool:
-    # A type may have the property, and only its arrays on devices a value for it.
-    return hasattr(array, INTERFACE)
+class Library:
+    """What hetero asks of one library's arrays; as it is, of any with the CUDA array interface."""
+
+    name = "other"
+    modules: tuple[str, ...] = ()  # top-level ones that define its array types
+    attribute = INTERFACE  # that its array types have
+    pickles = False  # whether its arrays can be pickled
+    on_devices = False  # whether all of its arrays lie on devices
+
+    def defines(self, kind: type) -> bool:
+        """Whether a type, or what it inherits from, is this library's own."""
+        return any(base.__module__.partition(".")[0] in self.modules for base in kind.__mro__)
+
+    def on_device(self, array: Any) -> bool:
+        """Whether an array lies on a device: the type may have the interface, and only its arrays
+        on devices a value for it."""
+        return self.on_devices or hasattr(array, INTERFACE)
+
+    def describe(self, array: Any) -> Operand:
+        """The operand of a device array; TypeError where it has no usable description."""
+        try:
+            interface = array.__cuda_array_interface__
+        except AttributeError as error:
+            raise TypeError(f"an operand has no __cuda_array_interface__: {error}") from None
+        try:
+            shape, typestr = tuple(interface["shape"]), interface["typestr"]
+            pointer, readonly = interface["data"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise TypeError(
+                f"__cuda_array_interface__ must have shape, typestr, data: {error!r}"
+            ) from None
+        if interface.get("mask") is not None:
+            raise TypeError("a device array with a mask is not supported")
+        is_record = typestr[1] == "V" and "descr" in interface
+        dtype = np.dtype(interface["descr"] if is_record else typestr)
+        strides, pointer = interface.get("strides"), int(pointer or 0)
+        strides = dense(shape, dtype).strides if strides is None else tuple(strides)
+        location, stream = f"cuda:{_ordinal(array, pointer)}", interface.get("stream")
+        return Operand(shape, strides, dtype, location, pointer, bool(readonly), stream)
+
+    def empty(
+        self, like: Any, shape: tuple[int, ...], dtype: np.dtype, new_array: NewArray
+    ) -> tuple[Any, int]:
+        """A new C-contiguous array on the device of ``like``, and its address; ``new_array(shape,
+        dtype)`` is for libraries that cannot make one."""
+        return new_array(shape, dtype)
+
+    def access(self, kind: type, several: bool) -> Access | None:
+        """How remembered calls use arrays of a type, where there are ``several`` CUDA devices or
+        not; None where their calls go the general way."""
+        return None
 
 
-def _describe(array: Any) -> Operand:
-    try:
-        interface = array.__cuda_array_interface__
-    except AttributeError as error:
-        raise TypeError(f"an operand has no __cuda_array_interface__: {error}") from None
-    try:
-        shape, typestr = tuple(interface["shape"]), interface["typestr"]
-        pointer, readonly = interface["data"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise TypeError(
-            f"__cuda_array_interface__ must have shape, typestr, data: {error!r}"
-        ) from None
-    if interface.get("mask") is not None:
-        raise TypeError("a device array with a mask is not supported")
-    is_record = typestr[1] == "V" and "descr" in interface
-    dtype = np.dtype(interface["descr"] if is_record else typestr)
-    strides, pointer = interface.get("strides"), int(pointer or 0)
-    strides = dense(shape, dtype).strides if strides is None else tuple(strides)
-    location, stream = f"cuda:{_ordinal(array, pointer)}", interface.get("stream")
-    return Operand(shape, strides, dtype, location, pointer, bool(readonly), stream)
+class _Cupy(Library):
+    name, modules, pickles, on_devices = "cupy", ("cupy",), True, True
+
+    def empty(self, like: Any, shape: Any, dtype: Any, new_array: NewArray) -> tuple[Any, int]:
+        with like.device:
+            made = load("cupy").empty(shape, dtype)
+        return made, made.data.ptr
+
+    def access(self, kind: type, several: bool) -> Access | None:
+        if kind.__name__ != "ndarray":
+            return None
+        cupy = load("cupy")
+        empty, current = cupy.empty, cupy.cuda.get_current_stream
+        facts = _each(lambda x: (x.shape, x.strides, x.dtype, x.data.device_id))
+        return Access(
+            facts if several else layouts,
+            lambda array: array.data.ptr,
+            None,
+            lambda device: lambda shape, dtype, like: empty(shape, dtype),
+            lambda: current().ptr <= 2,
+            getattr(cupy.cuda.driver, "ctxGetCurrent", None),
+        )
 
 
-# -- CuPy
+class _Torch(Library):
+    name, modules, pickles = "torch", ("torch",), True
+
+    def on_device(self, array: Any) -> bool:
+        return bool(getattr(array, "is_cuda", True))
+
+    def describe(self, array: Any) -> Operand:
+        found = super().describe(array)
+        if found.stream is not None:
+            return found
+        torch = load("torch")  # which exports version 2 of the interface, without a stream
+        stream = int(torch.cuda.current_stream(array.device).cuda_stream)
+        return found._replace(stream=stream or None)
+
+    def empty(self, like: Any, shape: Any, dtype: Any, new_array: NewArray) -> tuple[Any, int]:
+        torch = load("torch")
+        made = torch.empty(shape, dtype=getattr(torch, dtype.name), device=like.device)
+        return made, made.data_ptr()
+
+    def access(self, kind: type, several: bool) -> Access | None:
+        if kind.__name__ != "Tensor":
+            return None
+        torch = load("torch")
+        stream, strided = torch.cuda.current_stream, torch.strided
+        return Access(
+            _each(lambda array: (array.shape, array.stride(), array.dtype, array.get_device())),
+            lambda array: array.data_ptr(),
+            lambda array: (
+                array.is_cuda
+                and array.layout is strided
+                and not (array.requires_grad or array.is_neg())
+            ),
+            lambda device: lambda shape, dtype, like: like.new_empty(shape),
+            lambda: not stream().cuda_stream,  # of the current device
+            None,
+        )
+
+
+class _Pool(Library):
+    """Arrays of PyCUDA's, and those that hetero makes itself."""
+
+    on_devices = True
+
+    def __init__(self, name: str, kind: str, make: Callable[[], Any]) -> None:
+        self.name, self.modules, self.pickles = name, (name,), name == "pycuda"
+        self._kind, self._make = kind, make
+
+    def access(self, kind: type, several: bool) -> Access | None:
+        if kind.__name__ != self._kind:
+            return None
+        make = self._make()
+
+        def usable(array: Any) -> bool:  # not every pointer of PyCUDA knows its device
+            return array.gpudata is not None and hasattr(array.gpudata, "ordinal")
+
+        def maker(device: Any) -> Any:
+            allocate = device.state().pool.allocate
+            return lambda shape, dtype, like: make(shape, dtype, allocator=allocate)
+
+        facts = _each(lambda x: (x.shape, x.strides, x.dtype, x.gpudata.ordinal))
+        return Access(
+            facts if several else layouts,
+            lambda array: int(array.gpudata),
+            usable if several else None,
+            maker,
+            lambda: True,
+            None,
+        )
+
+
+class _Numba(Library):
+    name, modules = "numba", ("numba", "numba_cuda")
+
+    def empty(self, like: Any, shape: Any, dtype: Any, new_array: NewArray) -> tuple[Any, int]:
+        made = load("numba.cuda").device_array(shape, dtype)
+        return made, self.describe(made).pointer
+
+
+class _OpenCL(Library):
+    name, modules, attribute, on_devices = "pyopencl", ("pyopencl",), "with_queue", True
+
+    def describe(self, array: Any) -> Operand:
+        """An operand's pointer is the buffer."""
+        name = _names.get(array.context.int_ptr)
+        if name is None:
+            raise TypeError(
+                "an array of PyOpenCL's must be one that hetero made, or lie in its context; bring "
+                "others to the host with get()"
+            )
+        if array.offset:
+            raise TypeError(
+                "an array of PyOpenCL's must begin where its buffer does: give a copy()"
+            )
+        return Operand(array.shape, array.strides, array.dtype, name, array.base_data)
+
+
+class _Dlpack(Library):
+    """Any library with DLPack alone; see `hetero.arrays.dlpack`."""
+
+    name, attribute = "dlpack", "__dlpack_device__"
+    on_device = staticmethod(dlpack.on_device)
+    describe = staticmethod(dlpack.describe)
+    empty = staticmethod(dlpack.empty)
+
+
+CUPY, TORCH, NUMBA, OPENCL = _Cupy(), _Torch(), _Numba(), _OpenCL()
+PYCUDA = _Pool("pycuda", "GPUArray", lambda: load("pycuda.gpuarray").GPUArray)
+OWN = _Pool("hetero", "DeviceArray", lambda: DeviceArray)
+OTHER, DLPACK = Library(), _Dlpack()
+LIBRARIES = (CUPY, TORCH, PYCUDA, OWN, NUMBA, OPENCL)
+
+
+_names: dict[int, str | None] = {}  # of OpenCL devices, by their contexts
+
+
+def set_name(context: Any, name: str | None) -> None:
+    """Tell the device that a context of PyOpenCL's belongs to; None: no longer any."""
+    _names[context.int_ptr] = name
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_type(kind: type) -> Library | None:
+    # The type is asked: an instance would build its whole interface to answer.
+    for library in LIBRARIES:
+        if library.defines(kind) and hasattr(kind, library.attribute):
+            return library
+    return next((library for library in (OTHER, DLPACK) if hasattr(kind, library.attribute)), None)
+
+
+def library_of(array: Any) -> Library | None:
+    """The library of a device array; None for NumPy's arrays, and for what is no array."""
+    kind = type(array)
+    if issubclass(kind, np.ndarray):
+        return None
+    found = _of_type(kind)
+    if found is None and hasattr(array, INTERFACE):  # of this array, not of its type
+        return next((library for library in LIBRARIES if library.defines(kind)), OTHER)
+    return found
 
 
 def _cupy() -> Any:
@@ -165,200 +347,3 @@ def release(device: Any) -> bool:
         kept = pool.free_bytes()
         pool.free_all_blocks()
     return kept > 0
-
-
-def _empty_cupy(like: Any, shape: Any, dtype: np.dtype, new_array: NewArray) -> tuple[Any, int]:
-    with like.device:
-        made = load("cupy").empty(shape, dtype)
-    return made, made.data.ptr
-
-
-def _access_cupy(kind: type, several: bool) -> Access | None:
-    if kind.__name__ != "ndarray":
-        return None
-    cupy = load("cupy")
-    empty, current = cupy.empty, cupy.cuda.get_current_stream
-
-    def facts(array: Any) -> tuple[Any, ...]:
-        return array.shape, array.strides, array.dtype, array.data.device_id
-
-    return Access(
-        _each(facts) if several else layouts,
-        lambda array: array.data.ptr,
-        None,
-        lambda device: lambda shape, dtype, like: empty(shape, dtype),
-        lambda: current().ptr <= 2,
-        getattr(cupy.cuda.driver, "ctxGetCurrent", None),
-    )
-
-
-# -- PyTorch
-
-
-def _is_cuda(tensor: Any) -> bool:
-    return bool(getattr(tensor, "is_cuda", True))
-
-
-def _describe_torch(tensor: Any) -> Operand:
-    found = _describe(tensor)
-    if found.stream is not None:
-        return found
-    torch = load("torch")  # which exports version 2 of the interface, without a stream
-    stream = int(torch.cuda.current_stream(tensor.device).cuda_stream)
-    return found._replace(stream=stream or None)
-
-
-def _empty_torch(like: Any, shape: Any, dtype: np.dtype, new_array: NewArray) -> tuple[Any, int]:
-    torch = load("torch")
-    made = torch.empty(shape, dtype=getattr(torch, dtype.name), device=like.device)
-    return made, made.data_ptr()
-
-
-def _access_torch(kind: type, several: bool) -> Access | None:
-    if kind.__name__ != "Tensor":
-        return None
-    torch = load("torch")
-    stream, strided = torch.cuda.current_stream, torch.strided
-    return Access(
-        _each(lambda array: (array.shape, array.stride(), array.dtype, array.get_device())),
-        lambda array: array.data_ptr(),
-        lambda array: (
-            array.is_cuda
-            and array.layout is strided
-            and not (array.requires_grad or array.is_neg())
-        ),
-        lambda device: lambda shape, dtype, like: like.new_empty(shape),
-        lambda: not stream().cuda_stream,  # of the current device
-        None,
-    )
-
-
-# -- Numba, PyCUDA and what hetero makes itself
-
-
-def _empty_numba(like: Any, shape: Any, dtype: np.dtype, new_array: NewArray) -> tuple[Any, int]:
-    made = load("numba.cuda").device_array(shape, dtype)
-    return made, _describe(made).pointer
-
-
-def _access_pool(kind: type, several: bool) -> Access | None:
-    if kind is DeviceArray:
-        make = DeviceArray
-    elif kind.__name__ == "GPUArray":
-        make = load("pycuda.gpuarray").GPUArray
-    else:
-        return None
-
-    def facts(array: Any) -> tuple[Any, ...]:
-        return array.shape, array.strides, array.dtype, array.gpudata.ordinal
-
-    def usable(array: Any) -> bool:  # not every pointer of PyCUDA knows its device
-        return array.gpudata is not None and hasattr(array.gpudata, "ordinal")
-
-    def maker(device: Any) -> Any:
-        allocate = device.state().pool.allocate
-        return lambda shape, dtype, like: make(shape, dtype, allocator=allocate)
-
-    return Access(
-        _each(facts) if several else layouts,
-        lambda array: int(array.gpudata),
-        usable if several else None,
-        maker,
-        lambda: True,
-        None,
-    )
-
-
-# -- PyOpenCL
-
-_names: dict[int, str] = {}
-
-
-def set_name(context: Any, name: str | None) -> None:
-    """Tell the device that a context belongs to; None: no longer any."""
-    if name is None:
-        _names.pop(context.int_ptr, None)
-    else:
-        _names[context.int_ptr] = name
-
-
-def _describe_opencl(array: Any) -> Operand:
-    """An operand's pointer is the buffer."""
-    name = _names.get(array.context.int_ptr)
-    if name is None:
-        raise TypeError(
-            "an array of PyOpenCL's must be one that hetero made, or lie in its context; bring "
-            "others to the host with get()"
-        )
-    if array.offset:
-        raise TypeError("an array of PyOpenCL's must begin where its buffer does: give a copy()")
-    return Operand(array.shape, array.strides, array.dtype, name, array.base_data)
-
-
-# -- The table
-
-
-def _by_new_array(like: Any, shape: Any, dtype: np.dtype, new_array: NewArray) -> tuple[Any, int]:
-    return new_array(shape, dtype)
-
-
-def _no_access(kind: type, several: bool) -> None:
-    return None
-
-
-@dataclasses.dataclass(eq=False)
-class Library:
-    """What hetero asks of one library's arrays."""
-
-    name: str
-    modules: tuple[str, ...] = ()  # top-level ones that define its array types
-    attribute: str = INTERFACE  # that its array types have
-    on_device: Callable[[Any], bool] = _has_interface
-    # The operand of a device array; TypeError where it has no usable description.
-    describe: Callable[[Any], Operand] = _describe
-    # (like, shape, dtype, new_array): a new C-contiguous array on the device of ``like``, and its
-    # address; ``new_array(shape, dtype)`` is for libraries that cannot make one.
-    empty: Callable[..., tuple[Any, int]] = _by_new_array
-    # (type, whether there are several CUDA devices): how remembered calls use arrays of a type;
-    # None where their calls go the general way
-    access: Callable[[type, bool], Access | None] = _no_access
-    pickles: bool = False  # whether its arrays can be pickled
-
-    def defines(self, kind: type) -> bool:
-        """Whether a type, or what it inherits from, is this library's own."""
-        return any(base.__module__.partition(".")[0] in self.modules for base in kind.__mro__)
-
-
-CUPY = Library("cupy", ("cupy",), INTERFACE, _always, _describe, _empty_cupy, _access_cupy, True)
-TORCH = Library(
-    "torch", ("torch",), INTERFACE, _is_cuda, _describe_torch, _empty_torch, _access_torch, True
-)
-PYCUDA = Library("pycuda", ("pycuda",), on_device=_always, access=_access_pool, pickles=True)
-OWN = Library("hetero", ("hetero",), on_device=_always, access=_access_pool)
-NUMBA = Library("numba", ("numba", "numba_cuda"), empty=_empty_numba)
-OPENCL = Library("pyopencl", ("pyopencl",), "with_queue", _always, _describe_opencl)
-OTHER = Library("other")  # any other with the CUDA array interface
-DLPACK = Library(
-    "dlpack", (), "__dlpack_device__", dlpack.on_device, dlpack.describe, dlpack.empty
-)  # and any with DLPack alone
-LIBRARIES = (CUPY, TORCH, PYCUDA, OWN, NUMBA, OPENCL)
-
-
-@functools.lru_cache(maxsize=1024)
-def _of_type(kind: type) -> Library | None:
-    # The type is asked: an instance would build its whole interface to answer.
-    for library in LIBRARIES:
-        if library.defines(kind) and hasattr(kind, library.attribute):
-            return library
-    return next((library for library in (OTHER, DLPACK) if hasattr(kind, library.attribute)), None)
-
-
-def library_of(array: Any) -> Library | None:
-    """The library of a device array; None for NumPy's arrays, and for what is no array."""
-    kind = type(array)
-    if issubclass(kind, np.ndarray):
-        return None
-    found = _of_type(kind)
-    if found is None and hasattr(array, INTERFACE):  # of this array, not of its type
-        return next((library for library in LIBRARIES if library.defines(kind)), OTHER)
-    return found

@@ -19,7 +19,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from hetero import removed, terminal
+from hetero import terminal
 from hetero.cli.commands import DONE, FAILED, INTERRUPTED, NO_CHOICE, USAGE, Answer
 from hetero.cli.parser import kind_of, parser
 from hetero.errors import HeteroError, NotPriced, one_of
@@ -30,6 +30,11 @@ __all__ = ["DONE", "FAILED", "INTERRUPTED", "NO_CHOICE", "USAGE", "main"]
 _LONGEST_MESSAGE = 2000  # characters of an error that are shown
 # What arguments can cause; anything else is a mistake of hetero's own and keeps its traceback.
 _REPORTED = (HeteroError, ValueError, TypeError, ArithmeticError, OSError, MemoryError)
+# What earlier versions had: a command and an argument of it.
+_REMOVED = {
+    ("bench", "programs"): "run docs/benchmarks/programs.py of the repository",
+    ("sweep", "--metrics"): "it prints how far input parameters describe the times",
+}
 log = logging.getLogger("hetero")
 
 
@@ -38,8 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     handler = terminal.LogHandler(sys.stderr)
     logging.basicConfig(format="hetero: %(message)s", level=logging.WARNING, handlers=[handler])
     commands, names = parser()
-    given = sys.argv[1:] if argv is None else argv
-    wrong = removed.command(given)
+    given, wrong = sys.argv[1:] if argv is None else argv, None
+    for (name, argument), instead in _REMOVED.items():
+        if given[:1] == [name] and argument in given:
+            wrong = f"hetero {name} {argument} was removed in 0.2: {instead}"
     if given and not given[0].startswith("-") and given[0] not in names:
         wrong = one_of("the command", names, given[0])
     if wrong is not None:

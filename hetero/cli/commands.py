@@ -4,6 +4,7 @@ help."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import math
 import os
@@ -46,13 +47,14 @@ def operations() -> tuple[Any, ...]:
 
 def _own_options(operation: Any, arguments: argparse.Namespace) -> dict[str, str]:
     """The operation's own options among the arguments; ValueError for another one's."""
-    every = operations()
-    names = dict.fromkeys(name for other in every for name in other.options)
-    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    for name in given:
-        if name not in operation.options:
-            having = ", ".join(other.function for other in every if name in other.options)
-            raise ValueError(f"--{name} is an option of {having}, not of {operation.function}")
+    having: dict[str, list[str]] = {}
+    for other in operations():
+        for name in other.options:
+            having.setdefault(name, []).append(other.function)
+    given = {name: value for name in having if (value := getattr(arguments, name)) is not None}
+    for name in given.keys() - operation.options:
+        of = ", ".join(having[name])
+        raise ValueError(f"--{name} is an option of {of}, not of {operation.function}")
     return given
 
 
@@ -73,8 +75,8 @@ def info(arguments: argparse.Namespace) -> Answer:
     found = hetero.machine()
 
     def text() -> str:
-        own = str(found) if arguments.verbose else found.brief()
-        return "\n".join([own, *_measured(found)]) if found["profile"]["file"] else own
+        lines = [str(found) if arguments.verbose else found.brief()]
+        return "\n".join(lines + (_measured(found) if found["profile"]["file"] else []))
 
     return Answer(found, text)
 
@@ -174,18 +176,15 @@ def explain(arguments: argparse.Namespace) -> Answer:
     machine = load("hetero.calling.planner").Machine(constants, devices)
     place = arguments.device, arguments.method
     plan = calls.plan(operation, problem, machine, *place, options)
-    content, course = plan.to_dict(), None
+    content, lines = plan.to_dict(), [plan.text(arguments.all)]
     if arguments.again is not None:
         keeping = load("hetero.moving.keeping")
         course = keeping.course(plan.problem, arguments.again, lambda p: machine.plan(p, *place))
         content["again"] = course and course.to_dict()
-
-    def text() -> str:
-        notes = [f"{arguments.again} calls in a loop over the same operands", str(course)]
-        return "\n".join([plan.text(arguments.all), *notes[: 2 * (arguments.again is not None)]])
-
+        lines += [f"{arguments.again} calls in a loop over the same operands", str(course)]
+    answer = Answer(content, lambda: "\n".join(lines))
     if content["chosen"]:
-        return Answer(content, text)
+        return answer
     functions = {o.name: o.function for o in registry.operations()}
     known = ", ".join(
         f"{functions.get(name, name)} ({', '.join(sorted(dtypes))})"
@@ -193,7 +192,7 @@ def explain(arguments: argparse.Namespace) -> Answer:
     )
     wrong = f"no candidate could be chosen for {operation.function} {problem.dtype}; "
     wrong += f"the profile {constants.name!r} has constants for: {known or 'nothing'}"
-    return Answer(content, text, NO_CHOICE, wrong)
+    return answer._replace(code=NO_CHOICE, wrong=wrong)
 
 
 def _on_cluster(call: Any, arguments: argparse.Namespace) -> Answer:
@@ -223,57 +222,44 @@ def verify(arguments: argparse.Namespace) -> Answer:
 def transfer(arguments: argparse.Namespace) -> Answer:
     """Is it worth moving this to a GPU? The copies compared with the work there."""
     module = load("hetero.evaluation.transfer")
-    work = _work(arguments) if arguments.case is None else _named(arguments)
     given = {"device": arguments.device, "named": arguments.profile}
-    found = module.transfer(arguments.up, arguments.down, work, **given)
+    found = module.transfer(arguments.up, arguments.down, _work(arguments), **given)
     return Answer(found, lambda: module.text(found), drawn=module)
 
 
-def _named(arguments: argparse.Namespace) -> Any:
-    """What ``--case`` says: cases of bench that are a single call."""
-    of, Call = load("hetero.evaluation.problems").of, load("hetero.evaluation.calls").Call
-    if arguments.work is not None:
-        raise ValueError("--case and --work both say what is done there: one is enough")
-    calls = {
-        name: Call(operation, named.sizes[0], named.dtype)
-        for operation in operations()
-        for name, named in of(operation).cases.items()
-        if len(named.sizes) == 1
-    }
-    if arguments.case not in calls:
-        raise ValueError(one_of("--case", calls, arguments.case))
-    return calls[arguments.case]
-
-
 def _work(arguments: argparse.Namespace) -> Any:
-    """What ``--work`` says; ValueError where it makes no sense."""
-    if arguments.work is None:
-        return ()
-    first, *rest = arguments.work
-    seconds = [_as_number(word) for word in arguments.work]
-    if seconds[0] is not None:
-        if len(seconds) > 2 or any(s is None or not 0.0 < s < math.inf for s in seconds):
-            raise ValueError(
-                "--work must be seconds above 0, on the CPU and perhaps on the device, or an "
-                f"operation with its dimensions, got {' '.join(arguments.work)!r}"
-            )
-        return tuple(seconds)
-    operation = load("hetero.registry").operation(first)
-    dims = seconds[1:]
-    if not all(size is not None and size.is_integer() for size in dims):
-        raise ValueError(f"dimensions must be whole numbers, got {' '.join(rest)!r}")
+    """What ``--case`` or ``--work`` says: seconds, or a call; ValueError for anything else."""
+    of, Call = load("hetero.evaluation.problems").of, load("hetero.evaluation.calls").Call
+    words = arguments.work or ()
+    if arguments.case is not None:
+        if words:
+            raise ValueError("--case and --work both say what is done there: one is enough")
+        single = {
+            name: Call(operation, named.sizes[0], named.dtype)
+            for operation in operations()
+            for name, named in of(operation).cases.items()
+            if len(named.sizes) == 1
+        }
+        if arguments.case not in single:
+            raise ValueError(one_of("--case", single, arguments.case))
+        return single[arguments.case]
+    with contextlib.suppress(ValueError):
+        seconds = tuple(map(float, words))
+        if len(seconds) <= 2 and all(0.0 < each < math.inf for each in seconds):
+            return seconds
+        words = ()
+    if not words:
+        raise ValueError(
+            "--work must be seconds above 0, on the CPU and perhaps on the device, or an "
+            f"operation with its dimensions, got {' '.join(arguments.work)!r}"
+        )
+    operation, sizes = load("hetero.registry").operation(words[0]), words[1:]
+    if not all(map(str.isdecimal, sizes)):
+        raise ValueError(f"dimensions must be whole numbers, got {' '.join(sizes)!r}")
     options = _own_options(operation, arguments)
-    made = load("hetero.evaluation.calls").Call
-    call = made(operation, tuple(map(int, dims)), arguments.dtype, options)
+    call = Call(operation, tuple(map(int, sizes)), arguments.dtype, options)
     call.problem()  # or it says what the operation takes
     return call
-
-
-def _as_number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 # -- Times of methods and kernels ------------------------------------------------------------------
@@ -307,32 +293,29 @@ def bench(arguments: argparse.Namespace) -> Answer:
 
 def ladder(arguments: argparse.Namespace) -> Answer:
     """Each kernel of an operation from the first idea to the best: time, rates, gain."""
-    module = load("hetero.ladder.ladder")
-    own = _given(arguments, "threads", "limit", "sizes", "dims", "filter", "dtype")
-    found = module.ladder(arguments.operation, **own)
-    return Answer(found, lambda: module.text(found), drawn=module)
+    return _on_ladder("ladder", arguments.operation, arguments, "threads", "limit")
 
 
 def sweep(arguments: argparse.Namespace) -> Answer:
     """Time a kernel with every legal shape of its blocks; how far its own is off."""
-    module, own = load("hetero.ladder.sweep"), _given(arguments, "sizes", "dims", "filter", "dtype")
     if arguments.method is None:
         raise ValueError("--method names the rung to sweep, and is not given")
-    found = module.sweep(arguments.operation, arguments.method, **own)
-    return Answer(found, lambda: module.text(found, arguments.all), drawn=module)
+    return _on_ladder("sweep", arguments.operation, arguments, "method")
 
 
 def probe(arguments: argparse.Namespace) -> Answer:
     """What a pattern of access to memory costs: camping, banks, coalescing."""
-    module = load("hetero.ladder.probe")
-    found = module.probe(arguments.probe, **_given(arguments))
-    return Answer(found, lambda: module.text(found), drawn=module)
+    return _on_ladder("probe", arguments.probe, arguments)
 
 
-def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Options by their names, the device, and where progress is shown."""
-    found = {name: getattr(arguments, name) for name in (*names, "device")}
-    return found | {"progress": progress_bar() or terminal.Lines()}
+def _on_ladder(name: str, of: str, arguments: argparse.Namespace, *own: str) -> Answer:
+    """Time what a module of `hetero.ladder` measures."""
+    module = load(f"hetero.ladder.{name}")
+    names = *own, *("sizes", "dims", "filter", "dtype", "device")
+    given = {one: getattr(arguments, one) for one in names if one in arguments}
+    found = getattr(module, name)(of, **given, progress=progress_bar() or terminal.Lines())
+    shown = [arguments.all] if "all" in arguments else []
+    return Answer(found, lambda: module.text(found, *shown), drawn=module)
 
 
 # -- Scripts that know nothing of hetero -----------------------------------------------------------

@@ -16,7 +16,12 @@ from hetero.imports import load
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that refuses wrong arguments in one line, as everything else is refused."""
+    """A parser that refuses wrong arguments in one line, as everything else is refused.
+
+    The options of a command are made when it is asked for: the operations are loaded then.
+    """
+
+    options: Callable[[argparse.ArgumentParser], None] | None = None
 
     def error(self, message: str) -> NoReturn:
         self.exit(commands.USAGE, f"hetero: {message} ('{self.prog} --help' lists all)\n")
@@ -25,12 +30,6 @@ class _Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             name = "/".join(action.option_strings) or str(action.metavar)
             raise argparse.ArgumentError(None, one_of(name, map(str, action.choices), value))
-
-
-class _Command(_Parser):
-    """A command, whose options are made when it is asked for: the operations are loaded then."""
-
-    options: Callable[[argparse.ArgumentParser], None] | None = None
 
     def parse_known_args(self, *arguments: Any) -> Any:
         if self.options is not None:
@@ -49,7 +48,7 @@ def parser() -> tuple[argparse.ArgumentParser, list[str]]:
         epilog="Exit codes: 0 done, 1 failed, 2 wrong arguments, 3 no candidate could be chosen.",
     )
     made.add_argument("--version", action="version", version=f"hetero {hetero.__version__}")
-    subparsers = made.add_subparsers(metavar="COMMAND", parser_class=_Command)
+    subparsers = made.add_subparsers(metavar="COMMAND")
     for name, options in _COMMANDS.items():
         run = getattr(commands, "compile_loops" if name == "compile" else name)
         text = " ".join((run.__doc__ or "").split())
@@ -108,7 +107,7 @@ def _type(convert: Callable[[str], Any], wanted: str) -> Callable[[str], Any]:
     return typed
 
 
-def _number(of: type, wanted: str, least: float, most: float) -> dict[str, Any]:
+def _from(least: float, most: float, of: type = int) -> dict[str, Any]:
     """A number that has bounds."""
 
     def convert(text: str) -> Any:
@@ -117,6 +116,7 @@ def _number(of: type, wanted: str, least: float, most: float) -> dict[str, Any]:
             raise ValueError
         return value
 
+    wanted = "a whole number" if of is int else "a number"
     return {"type": _type(convert, f"be {wanted} from {least:g} to {most:g}")}
 
 
@@ -161,14 +161,23 @@ def kind_of(path: str) -> str:
 
 
 _FLAG = {"action": "store_true"}
-_SEVERAL = {"action": "append", "metavar": "NAME"}
+_NAME = {"metavar": "NAME"}
+_OPERATION = {"metavar": "OPERATION"}
+_SEVERAL = _NAME | {"action": "append"}
 _WHOLE = {"type": _type(int, "be a whole number")}
+_SECONDS = {"type": float, "metavar": "SECONDS"}
 _DTYPE = {"type": _type(lambda x: load("numpy").dtype(x) and x, "be a dtype such as float32")}
 _SIZES = {"type": _type(lambda x: [*map(int, x.split(","))], "be whole numbers, such as 512,4096")}
 _BYTES = {"nargs": "?", "type": _type(_bytes, "be a number of bytes, such as 64MiB, 1e9 or 0")}
 _FILE = {"type": _type(_file, "name a file"), "metavar": "FILE"}
-_WRITTEN = {"type": _type(_written, "name a file"), "metavar": "FILE"}
-_OPERATION = {"metavar": "OPERATION"}
+_PROFILE = _FILE | {"metavar": "NAME|FILE"}
+_WRITTEN = _FILE | {"type": _type(_written, "name a file")}
+_PICTURE = _FILE | {"type": _type(_picture, "name a file")}
+_PATH = {"type": _type(partial(_written, folder=False), "name a file")}
+_WORK = {"nargs": "+", "metavar": ("SECONDS|OPERATION", "SECONDS|DIMS")}
+_LADDERS = _OPERATION | {"action": "append", "default": []}
+_CALLS = _from(1, 100_000) | {"metavar": "CALLS"}  # that many take 3 s to count
+_DRAWING = _from(0, 10**6, float) | {"default": 60.0}
 _PROFILES = "tesla-t10, h100, h200, h100x2, h200x2, or a profile's file"
 
 # -- Options, by their names and what tells those of one name apart; commands ----------------------
@@ -186,18 +195,12 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "script": ("a script that knows nothing of hetero", _FILE | {"metavar": None}),
     "arguments": ("the script's own arguments and options", {"nargs": argparse.REMAINDER}),
     "-m": ("the script is a module's name", _FLAG | {"dest": "module"}),
-    "--again": (
-        "what this number of calls takes in a loop over the same large operands",
-        _number(int, "a whole number", 1, 100_000) | {"metavar": "CALLS"},  # 3 s to count
-    ),
+    "--again": ("also a loop of this number of calls over the same large operands", _CALLS),
     "--all": ("also list what is left out unless it is named", _FLAG),
-    "--case": ("in place of --work: the product of a report, such as blog", {"metavar": "NAME"}),
-    "--cases": ("sizes that others measured, such as cmu", {"metavar": "NAME"}),
+    "--case": ("in place of --work: the product of a report, such as blog", _NAME),
+    "--cases": ("sizes that others measured, such as cmu", _NAME),
     "--cluster": ("forecast an iteration of a solve on the cluster of this JSON file", _FILE),
-    "--count": (
-        "problems for each operation (default: 100)",
-        _number(int, "a whole number", 0, 10**6) | {"default": 100},
-    ),
+    "--count": ("problems for each operation (default: 100)", _from(0, 10**6) | {"default": 100}),
     "--device": ("only this device, such as cpu or cuda:0", {}),
     "--device of several": ("only this one and the CPU; may be repeated", _SEVERAL),
     "--device to time": ("of products and movement (default: cuda:0, else cpu)", {}),
@@ -208,57 +211,27 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--dtype to time": ("of the operands", {"choices": ("float32", "float64")}),
     "--enable": ("let HETERO_ACCEL=1 switch it on for all scripts of this environment", _FLAG),
     "--filter": ("extent of a convolution's filter (default: 15)", {"type": int}),
-    "--ladder": (
-        "measure this operation's ladder, as hetero ladder does, and show it; may be repeated",
-        _OPERATION | {"action": "append", "default": []},
-    ),
-    "--largest": (
-        "largest extent (default: 4096; 16384 on a GPU)",
-        _number(int, "a whole number", 8, 2**24),
-    ),
-    "--largest shown": (
-        "largest extent (default: 2048; 8192 on a GPU)",
-        _number(int, "a whole number", 16, 2**24),
-    ),
-    "--limit": (
-        "leave out what takes longer, in seconds (default: 1 on a GPU, else 0.5)",
-        {"type": float, "metavar": "SECONDS"},
-    ),
+    "--ladder": ("measure and show this operation's ladder; may be repeated", _LADDERS),
+    "--largest": ("largest extent (default: 4096; 16384 on a GPU)", _from(8, 2**24)),
+    "--largest shown": ("largest extent (default: 2048; 8192 on a GPU)", _from(16, 2**24)),
+    "--limit": ("leave out what takes longer (default: 1 on a GPU, else 0.5)", _SECONDS),
     "--method": ("only this method: {methods}", {}),
     "--method of a ladder": ("a rung of the ladder that can have other blocks", {}),
     "--on": ("where the operands lie: host, cuda:0, ... (default: host)", {"default": "host"}),
-    "--on another": (
-        "another machine, by its profile: h100, h200, or a file (default: this one)",
-        _FILE | {"metavar": "NAME|FILE"},
-    ),
+    "--on another": ("a machine's profile: h100, h200, or a file (default: this one)", _PROFILE),
     "--only": ("only this operation, device or method, merged into what is stored", _SEVERAL),
     "--order": ("the matrix of a product by rows (C) or columns (F)", {"choices": ("C", "F")}),
-    "--path": (
-        "file to write (default: HETERO_PROFILE, or the user's cache)",
-        {"type": _type(partial(_written, folder=False), "name a file")},
-    ),
+    "--path": ("file to write (default: HETERO_PROFILE, or the user's cache)", _PATH),
     "--picture": ("save the filtered photograph (PGM)", _WRITTEN),
-    "--plot": (
-        "save a picture, by matplotlib",
-        {"type": _type(_picture, "name a file"), "metavar": "FILE"},
-    ),
-    "--profile": (f"of another machine: {_PROFILES}", _FILE | {"metavar": "NAME|FILE"}),
+    "--plot": ("save a picture, by matplotlib", _PICTURE),
+    "--profile": (f"of another machine: {_PROFILES}", _PROFILE),
     "--quick": ("less exact, in under 10 seconds on two cores without a GPU", _FLAG),
-    "--seconds": (
-        "stop drawing after this time (default: 60)",
-        _number(float, "a number", 0, 10**6) | {"default": 60.0},
-    ),
+    "--seconds": ("stop drawing after this time (default: 60)", _DRAWING),
     "--seed": ("of the random problems (default: 0)", _WHOLE | {"default": 0}),
     "--sizes": ("extents, of which each problem is as large in all directions", _SIZES),
-    "--threads": (
-        "with --device cpu: time loops on each of these numbers",
-        _SIZES | {"default": ()},
-    ),
+    "--threads": ("with --device cpu: numbers of threads to time", _SIZES | {"default": ()}),
     "--verbose": ("all that is known, not the main part", _FLAG),
-    "--work": (
-        "what is done there: seconds on the CPU and perhaps on the device; or {forms}",
-        {"nargs": "+", "metavar": ("SECONDS|OPERATION", "SECONDS|DIMS")},
-    ),
+    "--work": ("done there: seconds on the CPU and perhaps the device; or {forms}", _WORK),
 }
 _LADDER = (
     "operation of a ladder, --dtype to time, --device first, --dims, --filter, --plot, --sizes"

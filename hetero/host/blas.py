@@ -16,7 +16,6 @@ __all__ = ["one_thread"]
 
 _lock = locks.new()
 _single: dict[str, Any] = {"inside": 0, "limit": None}  # how many are in `one_thread`
-_SETTING = 1.0  # seconds that setting BLAS's number of threads takes at most, imports included
 
 
 @contextlib.contextmanager
@@ -62,22 +61,10 @@ def _controller(loops: bool) -> Any:
     return ThreadpoolController()
 
 
-def _before_fork() -> None:
-    """Wait while another thread sets BLAS's number of threads: OpenBLAS holds a lock then, that
-    nobody would open in the child. Not for long: that thread may be waiting for the forking one."""
-    _lock.acquire(timeout=_SETTING)
-
-
-def _after_fork() -> None:
-    with contextlib.suppress(RuntimeError):  # where it was not waited for long enough
-        _lock.release()
-
-
 def _in_child() -> None:
     """Whoever else was inside is not in the child. BLAS keeps one thread there: to ask it for more
     in a hook could wait for a lock that nobody opens."""
     _single.update(inside=0, limit=None)
-    _after_fork()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
+os.register_at_fork(after_in_child=_in_child)

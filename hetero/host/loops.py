@@ -18,8 +18,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
+from types import ModuleType, SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -113,7 +113,9 @@ def ensure(names: Iterable[str], progress: Callable[[float, str], None] | None =
         families: dict[str, list[str]] = {}
         for name in wanted:
             families.setdefault(name.rpartition(" in ")[0], []).append(name)
-        if len(families) > 1 and _has_others():
+        # Other processes can compile for this one if they are Python, and files can be kept.
+        is_python = "python" in os.path.basename(sys.executable or "").lower()
+        if len(families) > 1 and is_python and can_be_kept():
             _compile_apart(families, say)
         for done, name in enumerate(wanted, 1):
             marker = _marker(name)
@@ -134,11 +136,6 @@ def _compile(name: str, marker: Path | None) -> None:
     with contextlib.suppress(OSError):
         if marker is not None:
             paths.replace_file(marker, b"")
-
-
-def _has_others() -> bool:
-    """Whether other processes can compile for this one: they are Python, and files can be kept."""
-    return "python" in os.path.basename(sys.executable or "").lower() and can_be_kept()
 
 
 def _compile_apart(families: dict[str, list[str]], say: Callable[[float, str], None]) -> None:
@@ -196,41 +193,23 @@ def _key() -> str:
 
 
 class Serving:
-    """The module for a dtype: that of the compiled loops, or another one where these are not ready.
-
-    Parameters
-    ----------
-    family : Family
-    compiled, plain : str
-        Names of the modules; the second one needs nothing compiled.
-    """
+    """``Serving(family, compiled, plain)(dtype)`` is the module of a family's compiled loops, or
+    where these are not ready another one, which needs nothing compiled."""
 
     def __init__(self, family: Family, compiled: str, plain: str) -> None:
-        self._family, self._names = family, (compiled, plain)
+        self._family, self._compiled, self._plain = family, compiled, plain
         self._found: dict[np.dtype, ModuleType] = {}  # what a call has to look up
 
     def __call__(self, dtype: np.dtype, size: int = _MANY) -> ModuleType:
         """For vectors of ``size`` elements; few do without Numba until somebody else imports it,
         which takes 0.4 s."""
         module = self._found.get(dtype)
-        if module is not None:
-            return module
-        compiled, plain = self._names
-        few = size < _MANY and "numba" not in sys.modules
-        if few or not is_ready(self._family.of(dtype)):
-            return load(plain)
-        module = self._found[dtype] = load(compiled)
+        if module is None:
+            few = size < _MANY and "numba" not in sys.modules
+            if few or not is_ready(self._family.of(dtype)):
+                return load(self._plain)
+            module = self._found[dtype] = load(self._compiled)
         return module
-
-
-class _Writable:
-    """An array's memory, presented as writable."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        interface: dict[str, Any] = dict(array.__array_interface__)
-        interface["data"] = (interface["data"][0], False)
-        self.__array_interface__ = interface
-        self.array = array  # keeps the memory alive
 
 
 def as_loops_take(array: np.ndarray) -> np.ndarray:
@@ -241,4 +220,9 @@ def as_loops_take(array: np.ndarray) -> np.ndarray:
     flags = array.flags
     if not flags.aligned:
         return array.copy()
-    return array if flags.writeable else np.asarray(_Writable(array))
+    if flags.writeable:
+        return array
+    interface = array.__array_interface__
+    interface["data"] = interface["data"][0], False
+    # The array that is made keeps what it is made of, and so the memory, alive.
+    return np.asarray(SimpleNamespace(__array_interface__=interface, array=array))

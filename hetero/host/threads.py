@@ -324,6 +324,22 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def by_size(each: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Compile ``function(team, vector, ...)`` for one thread for each ``each`` elements."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        kernel = compiled(function)
+
+        @functools.wraps(function)
+        def call(vector: np.ndarray, *arguments: Any) -> Any:
+            team = team_for(vector.size, each) if vector.size >= 2 * each else ALONE
+            return kernel(team, vector, *arguments)
+
+        return call
+
+    return decorate
+
+
 def _is_numbas(error: Exception) -> bool:
     """Whether Numba's cache raised it, and no handler of a signal."""
     last = error.__traceback__

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from hetero import registry, removed
+from hetero import registry
 from hetero.arrays import HOST
 from hetero.devices.base import Device
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable, one_of
@@ -38,12 +38,6 @@ def check_method(
     """Raise `MethodNotAvailable` for a method that none of these implementations has."""
     implementations = list(implementations)
     if method is not None and method not in {i.method for i in implementations}:
-        for operation in {i.operation for i in implementations}:
-            if gone := removed.method(operation, method):
-                raise MethodNotAvailable(gone)
-            if method in removed.RUNGS:
-                timed = f"`hetero ladder {registry.operation(operation).function}` times it"
-                raise MethodNotAvailable(removed.TEXT.format(f"method={method!r}", timed))
         raise MethodNotAvailable(one_of(what, sorted({i.method for i in implementations}), method))
 
 
@@ -69,7 +63,8 @@ def matching_devices(device: str, devices: Devices) -> list[str]:
     matching = [name for name, kind in others.items() if kind == asked != CPU]
     if not matching:
         if str(device).startswith(f"{CPU}+"):
-            raise DeviceNotAvailable(removed.TEXT.format(f"device={device!r}", removed.SHARED))
+            shared = "name one of both; device='cuda:*' shares a call between all GPUs"
+            raise DeviceNotAvailable(f"device={device!r} was removed in 0.2: {shared}")
         every = "".join(f"; '{kind}:*' is all of a kind" for kind in [*others.values()][:1])
         raise DeviceNotAvailable(
             f"{one_of('device', devices, device)} "

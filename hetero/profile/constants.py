@@ -93,7 +93,6 @@ class Profile:
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write the profile as a whole; by default to `default_path`. A link is replaced."""
         target = inventory.place(path)
-        paths.sweep(target.parent, target.name, paths.ABANDONED)
         paths.replace_file(target, encode(self.data), durable=True)
         return target
 

@@ -21,17 +21,14 @@ calling thread alone. Five-point CSR, float64, one and two threads, us per itera
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
 import numba  # noqa: F401  # whole, before its modules, which another thread may be importing
 import numpy as np
 from numba.extending import overload
 
-from hetero.host.threads import compiled, inlined, is_finite, no_overlap, part, team_for
+from hetero.host.threads import by_size, inlined, is_finite, no_overlap, part
 
 from .csr import CHUNK, block_times
+from .vectors import add_scaled, product, total
 
 __all__ = [
     "CHUNK",
@@ -45,28 +42,6 @@ __all__ = [
 
 CONVERGED, LIMIT, INDEFINITE, NOT_FINITE = 0, 1, 2, 3
 SHARE = 4096  # unknowns per thread at least
-
-
-def _by_size(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile ``function(team, vector, ...)`` for as many threads as its vector is long enough."""
-    kernel = compiled(function)
-
-    @functools.wraps(function)
-    def call(vector: np.ndarray, *arguments: Any) -> Any:
-        return kernel(team_for(vector.size, SHARE), vector, *arguments)
-
-    return call
-
-
-@inlined
-def _chunk_times(indptr, indices, data, cut, repeats, first, c, p, q):
-    """q = A p for a chunk of rows; returns its share of p.q."""
-    for b in range(first[c], first[c + 1]):
-        lo = cut[b]
-        block_times(indptr, indices, data, p, q[lo : cut[b + 1]], lo, repeats[b])
-    lo = c * CHUNK
-    hi = min(lo + CHUNK, q.size)
-    return _dot(p[lo:hi], q[lo:hi])
 
 
 @inlined
@@ -110,17 +85,34 @@ def _line_times(p, q, row, ny, weights):
             q[i] -= wz * below[i]
 
 
-@inlined
-def _dot(a, b):
-    total = 0.0
-    for i in range(a.size):
-        total += np.float64(a[i]) * np.float64(b[i])
-    return total
+@part
+def _csr_parts(start, stop, indptr, indices, data, cut, repeats, first, p, q, sums):
+    no_overlap()
+    for c in range(start, stop):
+        for b in range(first[c], first[c + 1]):
+            lo = cut[b]
+            block_times(indptr, indices, data, p, q[lo : cut[b + 1]], lo, repeats[b])
+        lo = c * CHUNK
+        hi = min(lo + CHUNK, q.size)
+        sums[c] = product(p[lo:hi], q[lo:hi])
 
 
-@inlined
-def _direct(x, p, r, inverse, alpha, beta):
+@part
+def _stencil_parts(start, stop, ny, nx, weights, p, q, sums):
+    no_overlap()
+    for row in range(start, stop):
+        lo = row * nx
+        hi = lo + nx
+        _line_times(p, q[lo:hi], row, ny, weights)
+        sums[row] = product(p[lo:hi], q[lo:hi])
+
+
+@part
+def _direct_parts(start, stop, size, x, p, r, inverse, alpha, beta):
     """x += alpha p, then p = z + beta p."""
+    no_overlap()
+    lo, hi = start * size, min(stop * size, x.size)
+    x, p, r, inverse = x[lo:hi], p[lo:hi], r[lo:hi], inverse[lo:hi]
     if inverse.size:
         for i in range(x.size):
             x[i] += alpha * p[i]
@@ -131,78 +123,25 @@ def _direct(x, p, r, inverse, alpha, beta):
             p[i] = r[i] + beta * p[i]
 
 
-@inlined
-def _step(x, p, alpha):
-    for i in range(x.size):
-        x[i] += alpha * p[i]
-
-
-@inlined
-def _reduce(r, q, inverse, alpha):
-    """r -= alpha q; returns r.r and r.z."""
-    square = 0.0
-    for i in range(r.size):
-        left = r[i] - alpha * q[i]
-        r[i] = left
-        square += np.float64(left) * np.float64(left)
-    if not inverse.size:
-        return square, square
-    product = 0.0
-    for i in range(r.size):
-        product += np.float64(r[i]) * np.float64(inverse[i] * r[i])
-    return square, product
-
-
-@part
-def _csr_parts(start, stop, indptr, indices, data, cut, repeats, first, p, q, sums):
-    no_overlap()
-    for c in range(start, stop):
-        sums[c] = _chunk_times(indptr, indices, data, cut, repeats, first, c, p, q)
-
-
-@part
-def _stencil_parts(start, stop, ny, nx, weights, p, q, sums):
-    no_overlap()
-    for row in range(start, stop):
-        lo = row * nx
-        hi = lo + nx
-        _line_times(p, q[lo:hi], row, ny, weights)
-        sums[row] = _dot(p[lo:hi], q[lo:hi])
-
-
-@part
-def _direct_parts(start, stop, size, x, p, r, inverse, alpha, beta):
-    no_overlap()
-    for c in range(start, stop):
-        lo = c * size
-        hi = min(lo + size, x.size)
-        _direct(x[lo:hi], p[lo:hi], r[lo:hi], inverse[lo:hi], alpha, beta)
-
-
 @part
 def _reduce_parts(start, stop, size, r, q, inverse, alpha, sums, sums_z):
+    """r -= alpha q; the sums of r.r and r.z."""
     no_overlap()
     for c in range(start, stop):
         lo = c * size
         hi = min(lo + size, r.size)
-        sums[c], sums_z[c] = _reduce(r[lo:hi], q[lo:hi], inverse[lo:hi], alpha)
-
-
-@part
-def _step_parts(start, stop, size, x, p, alpha):
-    no_overlap()
-    for c in range(start, stop):
-        lo = c * size
-        hi = min(lo + size, x.size)
-        _step(x[lo:hi], p[lo:hi], alpha)
-
-
-@inlined
-def _total(sums, n):
-    total = 0.0
-    for i in range(n):
-        total += sums[i]
-    return total
+        left, gone, scale = r[lo:hi], q[lo:hi], inverse[lo:hi]
+        square = 0.0
+        for i in range(left.size):
+            value = left[i] - alpha * gone[i]
+            left[i] = value
+            square += np.float64(value) * np.float64(value)
+        sums[c] = sums_z[c] = square
+        if scale.size:
+            product_z = 0.0
+            for i in range(left.size):
+                product_z += np.float64(left[i]) * np.float64(scale[i] * left[i])
+            sums_z[c] = product_z
 
 
 def _products(team, matrix, p, q, sums):
@@ -216,7 +155,7 @@ def _products_of(team, matrix, p, q, sums):
     return lambda team, matrix, p, q, sums: _stencil_parts(team, sums.size, matrix + (p, q, sums))
 
 
-@_by_size
+@by_size(SHARE)
 def solve(team, x, matrix, size, inverse, r, p, q, sums, sums_z, state, bound_squared, limit):
     """Up to ``limit`` iterations; returns how they ended and how many were done.
 
@@ -247,7 +186,7 @@ def solve(team, x, matrix, size, inverse, r, p, q, sums, sums_z, state, bound_sq
         _direct_parts(team, chunks, given)
         alpha = 0.0
         _products(team, matrix, p, q, sums)
-        curvature = _total(sums, chunks)
+        curvature = total(sums)
         if not (is_finite(curvature) and is_finite(state[1])):
             code = NOT_FINITE
             break
@@ -256,24 +195,24 @@ def solve(team, x, matrix, size, inverse, r, p, q, sums, sums_z, state, bound_sq
             break
         alpha = state[1] / curvature
         _reduce_parts(team, chunks, (size, r, q, inverse, x.dtype.type(alpha), sums, sums_z))
-        square = _total(sums, chunks)
+        square = total(sums)
         if not is_finite(square):
             alpha = 0.0
             code = NOT_FINITE
             break
-        product = _total(sums_z, chunks)
-        state[0], state[2], state[1] = square, product / state[1], product
+        rho = total(sums_z)
+        state[0], state[2], state[1] = square, rho / state[1], rho
         done += 1
         if square <= bound_squared:
             code = CONVERGED
             break
     if alpha != 0.0:
-        _step_parts(team, chunks, (size, x, p, x.dtype.type(alpha)))
+        add_scaled(team, chunks, (size, x, p, x.dtype.type(alpha)))
     return code, done
 
 
-@_by_size
+@by_size(SHARE)
 def times(team, p, matrix, q, sums):
     """q = A p; returns p.q. ``sums``: as in `solve`."""
     _products(team, matrix, p, q, sums)
-    return _total(sums, sums.size)
+    return total(sums)

@@ -20,6 +20,7 @@ _VECTOR = 64 if _WIDE else 32  # bytes
 ROWS = 4 if _WIDE else 3
 _VECTORS = 4  # vectors of a row of sums that stay in registers
 BLOCK = _VECTOR * _VECTORS  # bytes of one row of a block
+_WORD = ir.IntType(64)
 
 
 def _pointer(builder, address, kind):  # type: ignore
@@ -35,86 +36,64 @@ def _block_of(rows, vectors):  # type: ignore
     for each output. unit is any number of the dtype.
     """
 
+    places = range(vectors)
+
     @intrinsic
     def block(context, source, stride, step, taps, height, width, target, target_stride, unit):  # type: ignore
         def generate(context, builder, signature, arguments):  # type: ignore
             source, stride, step, taps, height, width, target, target_stride, _ = arguments
-            number = context.get_value_type(unit)
-            size = unit.bitwidth // 8
+            number, size = context.get_value_type(unit), unit.bitwidth // 8
             vector = ir.VectorType(number, _VECTOR // size)
-            spread = ir.Constant(ir.VectorType(ir.IntType(32), _VECTOR // size), None)
-
-            def constant(value):  # type: ignore
-                return ir.Constant(ir.IntType(64), value)
-
-            def smaller(a, b):  # type: ignore
-                return builder.select(builder.icmp_signed("<", a, b), a, b)
-
-            def larger(a, b):  # type: ignore
-                return builder.select(builder.icmp_signed("<", a, b), b, a)
-
+            first_lane = ir.Constant(ir.VectorType(ir.IntType(32), _VECTOR // size), None)
+            undefined = ir.Constant(vector, ir.Undefined)
             sums = [
-                [
-                    cgutils.alloca_once_value(builder, ir.Constant(vector, None))
-                    for _ in range(vectors)
-                ]
+                [cgutils.alloca_once_value(builder, ir.Constant(vector, None)) for _ in places]
                 for _ in range(rows)
             ]
 
+            def past(begin, count, distance):  # type: ignore
+                """The address or number of what lies ``count`` distances behind the begin."""
+                number = (
+                    ir.Constant(_WORD, n) if isinstance(n, int) else n for n in (count, distance)
+                )
+                return builder.add(begin, builder.mul(*number))
+
+            def bound(order, a, b):  # type: ignore
+                return builder.select(builder.icmp_signed(order, a, b), a, b)
+
+            def spread(tap):  # type: ignore
+                value = builder.load(_pointer(builder, tap, number), align=size)
+                one = builder.insert_element(undefined, value, ir.Constant(ir.IntType(32), 0))
+                return builder.shuffle_vector(one, undefined, first_lane)
+
             def add(begin, end, used):  # type: ignore
                 """Rows begin to end of the source, to the rows of the block that use them."""
-                with cgutils.for_range_slice(builder, begin, end, constant(1)) as (s, _):
-                    line = builder.add(source, builder.mul(s, stride))
-                    weights = [
-                        builder.add(
-                            taps,
-                            builder.mul(
-                                builder.sub(s, builder.mul(constant(r), step)),
-                                builder.mul(width, constant(size)),
-                            ),
-                        )
-                        for r in used
-                    ]
+                with cgutils.for_range_slice(builder, begin, end, ir.Constant(_WORD, 1)) as (s, _):
+                    line = past(source, s, stride)
+                    row = builder.mul(width, ir.Constant(_WORD, size))
+                    weights = [past(taps, past(s, -r, step), row) for r in used]
                     with cgutils.for_range(builder, width) as loop:
-                        offset = builder.mul(loop.index, constant(size))
-                        at = builder.add(line, offset)
-                        tapped = []
-                        for weight in weights:
-                            pointer = _pointer(builder, builder.add(weight, offset), number)
-                            tap = builder.insert_element(
-                                ir.Constant(vector, ir.Undefined),
-                                builder.load(pointer, align=size),
-                                ir.Constant(ir.IntType(32), 0),
-                            )
-                            tapped.append(
-                                builder.shuffle_vector(
-                                    tap, ir.Constant(vector, ir.Undefined), spread
-                                )
-                            )
-                        for k in range(vectors):
-                            pointer = _pointer(
-                                builder, builder.add(at, constant(k * _VECTOR)), vector
-                            )
-                            x = builder.load(pointer, align=size)
+                        tapped = [spread(past(weight, loop.index, size)) for weight in weights]
+                        for k in places:
+                            at = past(past(line, loop.index, size), k, _VECTOR)
+                            x = builder.load(_pointer(builder, at, vector), align=size)
                             for r, tap in zip(used, tapped, strict=True):
                                 product = builder.fmul(tap, x, flags=("contract",))
                                 total = builder.load(sums[r][k])
-                                builder.store(
-                                    builder.fadd(total, product, flags=("contract",)), sums[r][k]
-                                )
+                                total = builder.fadd(total, product, flags=("contract",))
+                                builder.store(total, sums[r][k])
 
-            full = builder.mul(constant(rows - 1), step)
+            firsts = [past(ir.Constant(_WORD, 0), r, step) for r in range(rows)]
+            ends, full = [builder.add(first, height) for first in firsts], firsts[-1]
             for r in range(rows - 1):
-                first = builder.mul(constant(r), step)
-                add(first, smaller(full, builder.add(first, height)), [r])
+                add(firsts[r], bound("<", full, ends[r]), [r])
             add(full, height, list(range(rows)))
             for r in range(1, rows):
-                first = builder.mul(constant(r), step)
-                add(larger(full, height), builder.add(first, height), [r])
+                add(bound(">", full, height), ends[r], [r])
             for r in range(rows):
-                line = builder.add(target, builder.mul(constant(r), target_stride))
-                for k in range(vectors):
-                    pointer = _pointer(builder, builder.add(line, constant(k * _VECTOR)), vector)
+                line = past(target, r, target_stride)
+                for k in places:
+                    pointer = _pointer(builder, past(line, k, _VECTOR), vector)
                     builder.store(builder.load(sums[r][k]), pointer, align=size)
             return context.get_dummy_value()
 

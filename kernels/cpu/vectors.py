@@ -9,53 +9,22 @@ on 16 cores with 1, 2, 4, 8 and 16 threads, us: 65536 elements 20, 22, 26, 26, 2
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from hetero.host.threads import ALONE, compiled, inlined, is_finite, no_overlap, part, team_for
+from hetero.host.threads import by_size, inlined, is_finite, no_overlap, part
 
-__all__ = ["SHARED", "dot", "norm", "scale_and_add", "step", "times_zero"]
+__all__ = ["SHARED", "add_scaled", "dot", "norm", "product", "scale_and_add", "step", "times_zero"]
 
 SHARED = 1 << 17  # elements: shorter vectors gain nothing by a second thread
+_EACH = SHARED // 2  # elements for each thread
 _CHUNK = 4096  # elements of a chunk, which one thread adds up
 
 
-def _by_size(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make it ``function(x, ...)``, which takes threads if its first vector is long enough."""
-    kernel = compiled(function)
-
-    @functools.wraps(function)
-    def call(x: np.ndarray, *arguments: Any) -> Any:
-        return kernel(team_for(x.size, SHARED // 2) if x.size >= SHARED else ALONE, x, *arguments)
-
-    return call
-
-
-@_by_size
-def dot(team, x, y):
-    """Scalar product ``x, y`` of contiguous vectors of float32 or float64."""
-    if x.size <= _CHUNK:  # without room for sums of chunks, which costs more than short sums do
-        return _product(x, y)
-    chunks = (x.size + _CHUNK - 1) // _CHUNK
-    sums = np.empty(chunks)
-    _products(team, chunks, (x, y, sums))
-    return _total(sums)
-
-
-@part
-def _products(start, stop, x, y, sums):
-    no_overlap()
-    for c in range(start, stop):
-        lo, hi = c * _CHUNK, (c + 1) * _CHUNK
-        sums[c] = _product(x[lo:hi], y[lo:hi])
-
-
 @inlined
-def _product(a, b):
+def product(a, b):
+    """Scalar product of a chunk."""
     total = 0.0
     for i in range(a.size):
         total += np.float64(a[i]) * np.float64(b[i])
@@ -63,38 +32,48 @@ def _product(a, b):
 
 
 @inlined
-def _total(sums):
+def total(sums):
+    """The sum of what chunks gave, in their order."""
     total = 0.0
     for c in range(sums.size):
         total += sums[c]
     return total
 
 
-@_by_size
-def scale_and_add(team, y, scale, x):
-    """y = scale y + x."""
-    scale = y.dtype.type(scale)
-    if y.size <= _CHUNK:
-        _scale(y, scale, x)
-        return
-    _scaled(team, (y.size + _CHUNK - 1) // _CHUNK, (y, scale, x))
+@by_size(_EACH)
+def dot(team, x, y):
+    """Scalar product ``x, y`` of contiguous vectors of float32 or float64."""
+    if x.size <= _CHUNK:  # without room for sums of chunks, which costs more than short sums do
+        return product(x, y)
+    sums = np.empty((x.size + _CHUNK - 1) // _CHUNK)
+    _products(team, sums.size, (x, y, sums))
+    return total(sums)
 
 
 @part
-def _scaled(start, stop, y, scale, x):
+def _products(start, stop, x, y, sums):
     no_overlap()
     for c in range(start, stop):
         lo, hi = c * _CHUNK, (c + 1) * _CHUNK
-        _scale(y[lo:hi], scale, x[lo:hi])
+        sums[c] = product(x[lo:hi], y[lo:hi])
 
 
-@inlined
-def _scale(a, scale, b):
+@by_size(_EACH)
+def scale_and_add(team, y, scale, x):
+    """y = scale y + x."""
+    _scale(team, (y.size + _CHUNK - 1) // _CHUNK, (y, y.dtype.type(scale), x))
+
+
+@part
+def _scale(start, stop, y, scale, x):
+    no_overlap()
+    lo, hi = start * _CHUNK, stop * _CHUNK
+    a, b = y[lo:hi], x[lo:hi]
     for i in range(a.size):
         a[i] = scale * a[i] + b[i]
 
 
-@_by_size
+@by_size(_EACH)
 def step(team, x, r, p, q, alpha):
     """r -= alpha q and x += alpha p; returns the square of the new r's 2-norm.
 
@@ -104,16 +83,13 @@ def step(team, x, r, p, q, alpha):
     chunks = (x.size + _CHUNK - 1) // _CHUNK
     if chunks <= 1:
         square, zero = _reduce(x, p, r, q, alpha)
-        if not is_finite(square) or zero != 0.0:
-            return math.nan
-        _move(x, p, alpha)
-        return square
-    squares, zeros = np.empty(chunks), np.empty(chunks)
-    _reduced(team, chunks, (x, r, p, q, alpha, squares, zeros))
-    square = _total(squares)
-    if not is_finite(square) or _total(zeros) != 0.0:
+    else:
+        squares, zeros = np.empty(chunks), np.empty(chunks)
+        _reduced(team, chunks, (x, r, p, q, alpha, squares, zeros))
+        square, zero = total(squares), total(zeros)
+    if not is_finite(square) or zero != 0.0:
         return math.nan
-    _moved(team, chunks, (x, p, alpha))
+    add_scaled(team, chunks, (_CHUNK, x, p, alpha))
     return square
 
 
@@ -128,8 +104,7 @@ def _reduced(start, stop, x, r, p, q, alpha, squares, zeros):
 @inlined
 def _reduce(x, p, r, q, alpha):
     """r -= alpha q; returns r.r, and 0 where x + alpha p is finite, else NaN."""
-    square = 0.0
-    zero = x.dtype.type(0.0)
+    square, zero = 0.0, x.dtype.type(0.0)
     for i in range(x.size):
         value = r[i] - alpha * q[i]
         r[i] = value
@@ -139,43 +114,31 @@ def _reduce(x, p, r, q, alpha):
 
 
 @part
-def _moved(start, stop, x, p, alpha):
+def add_scaled(start, stop, size, x, p, alpha):
+    """x += alpha p, by chunks of ``size`` elements."""
     no_overlap()
-    for c in range(start, stop):
-        lo, hi = c * _CHUNK, (c + 1) * _CHUNK
-        _move(x[lo:hi], p[lo:hi], alpha)
+    lo, hi = start * size, min(stop * size, x.size)
+    a, b = x[lo:hi], p[lo:hi]
+    for i in range(a.size):
+        a[i] += alpha * b[i]
 
 
-@inlined
-def _move(x, p, alpha):
-    for i in range(x.size):
-        x[i] += alpha * p[i]
-
-
-@_by_size
+@by_size(_EACH)
 def times_zero(team, x):
     """Sum of 0 x: 0 where all of x is finite, NaN where not."""
-    if x.size <= _CHUNK:
-        return _zero_times(x)
-    chunks = (x.size + _CHUNK - 1) // _CHUNK
-    sums = np.empty(chunks)
-    _zeros(team, chunks, (x, sums))
-    return _total(sums)
+    sums = np.empty((x.size + _CHUNK - 1) // _CHUNK)
+    _zeros(team, sums.size, (x, sums))
+    return total(sums)
 
 
 @part
 def _zeros(start, stop, x, sums):
     no_overlap()
     for c in range(start, stop):
-        sums[c] = _zero_times(x[c * _CHUNK : (c + 1) * _CHUNK])
-
-
-@inlined
-def _zero_times(x):
-    total = x.dtype.type(0.0)
-    for i in range(x.size):
-        total += x[i] * x.dtype.type(0.0)
-    return np.float64(total)
+        some, zero = x[c * _CHUNK : (c + 1) * _CHUNK], x.dtype.type(0.0)
+        for i in range(some.size):
+            zero += some[i] * x.dtype.type(0.0)
+        sums[c] = zero
 
 
 def norm(x: np.ndarray) -> float:

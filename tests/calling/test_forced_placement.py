@@ -5,24 +5,13 @@ from __future__ import annotations
 import contextvars
 import copy
 import pickle
-import random
 
 import pytest
 from fakes import in_threads
 
 import hetero
-from hetero import registry, removed, settings
+from hetero import settings
 from hetero.calling import planner
-from hetero.errors import MethodNotAvailable
-
-
-@pytest.mark.parametrize(("operation", "method"), removed.METHODS)
-def test_a_removed_method_names_what_to_use(operation, method):
-    from hetero.evaluation.calls import draw
-
-    operands, options = draw(registry.operation(operation), random.Random(1), "host", 40)
-    with pytest.raises(MethodNotAvailable, match=r"was removed in 0\.2: "):
-        hetero.plan(operation, *operands, method=method, **options)
 
 
 def test_use_may_end_in_another_thread():

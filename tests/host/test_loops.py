@@ -23,9 +23,9 @@ from hetero.kernels.cpu import (
     kmeans,
     kmeans_bounds,
     multigrid,
+    plain,
     ranges,
     vectors,
-    vectors_numpy,
 )
 from hetero.ops.convolve2d import filters
 from hetero.ops.convolve2d.problem import window_of
@@ -161,7 +161,7 @@ def test_read_only_arrays_compile_nothing_anew():
 # -- What serves meanwhile -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", [vectors, vectors_numpy], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [vectors, plain], ids=lambda m: m.__name__)
 @pytest.mark.parametrize("value", [-np.inf, np.nan])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("n", [1, 4097, 1 << 17])

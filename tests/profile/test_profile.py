@@ -17,7 +17,7 @@ import processes
 import pytest
 
 import hetero
-from hetero import paths, profile
+from hetero import profile
 from hetero.calibration import ship
 from hetero.calling import planner
 from hetero.errors import ProfileError
@@ -101,20 +101,6 @@ def test_writers_in_several_processes(tmp_path):
         assert writer.wait() == 0, writer.stderr.read().decode()
         writer.stderr.close()
     assert {f.name for f in tmp_path.iterdir()} == {"profile.json"}
-
-
-def test_only_old_temporary_files_are_swept(data, tmp_path):
-    """A young one may be another process's, which is writing it."""
-    for name, age in (("young", 60), ("old", 2 * paths.ABANDONED)):
-        file = tmp_path / f"p.json.{name}.hetero-tmp"
-        file.write_text("half a profile")
-        os.utime(file, (file.stat().st_mtime - age,) * 2)
-    others = {"p.json.txt", "p.json.notes.tmp", "other.x.hetero-tmp"}
-    for name in others:
-        (tmp_path / name).touch()
-        os.utime(tmp_path / name, (0, 0))
-    profile.Profile(data).save(tmp_path / "p.json")
-    assert set(os.listdir(tmp_path)) == {"p.json", "p.json.young.hetero-tmp", *others}
 
 
 def test_a_link_is_not_followed(data, tmp_path):

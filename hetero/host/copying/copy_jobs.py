@@ -49,8 +49,12 @@ def copy_packed(
 
 
 class Flight:
-    """What of a copy is on its way. A signal's handler may come in between anywhere, and wait for
-    the same one. An ``array`` that no thread has a part in is kept alive until then."""
+    """What of a copy is on its way. An ``array`` that no thread has a part in is kept alive until
+    then.
+
+    It has no lock, as a future has: a signal's handler may come in between anywhere, and wait for a
+    copy that the same thread makes after this one.
+    """
 
     def __init__(self, array: np.ndarray | None = None) -> None:
         self.array, self.is_over = array, array is not None  # whether a ring's thread did its part
@@ -151,11 +155,11 @@ def begin(
     behind a buffer's begin: from pinned memory by the driver, else staged; see `Device.upload`.
 
     Until `Copy.wait` returns, neither what is read nor what is written may be written to, and
-    nothing that is begun on the device may use what is written. Copies of one direction begin in
-    the order of their start; two of each may be under way at once. Where the device has no `ring`,
-    and without ``overlap`` where the driver alone is as fast, the copy is complete at once.
-    ``after`` is the event that must have come before the buffer is touched, as `Device.record`
-    gives it; None: all that the default queue holds now.
+    nothing that is begun on the device may use what is written. Copies of one direction are made in
+    the order of their start. Where the device has no `ring`, and without ``overlap`` where the
+    driver alone is as fast, the copy is complete at once. ``after`` is the event that must have
+    come before the buffer is touched, as `Device.record` gives it; None: all that the default queue
+    holds now.
     """
     staged = bool(array.nbytes)
     if not overlap:

@@ -11,9 +11,7 @@ import ctypes
 import functools
 import logging
 import math
-import os
 import queue
-import struct
 import threading
 from pathlib import Path
 from typing import Any
@@ -35,9 +33,7 @@ _CHUNKS = 32  # of what is small
 # Bytes of a row from which on it is stored past the caches. The buffers of long uploads stay there.
 _PAST, _NEVER, _LONG = 4096, 1 << 62, 64 << 20
 _HUGE_PAGE = 2 << 20  # bytes of a huge page
-_SCHED_SETATTR = 314 if os.uname().machine == "x86_64" else 274
-_KEEP_POLICY, _SET_TIMERSLACK = 8, 29
-_TURN = 100_000  # ns, a time slice
+_SET_TIMERSLACK = 29  # prctl
 _LARGE = 16 << 20  # bytes of a download into new memory: one thread touches each huge page
 
 log = logging.getLogger("hetero")
@@ -91,13 +87,7 @@ def helpers() -> int:
 
 
 def be_prompt() -> None:
-    """Let the calling thread run at once when it wakes: it has short time slices and exact rests.
-
-    Threads of BLAS may spin on all cores. An older kernel takes no notice.
-    """
-    nice = os.getpriority(os.PRIO_PROCESS, 0)
-    wanted = struct.pack("IIqiIqqq", 48, 0, _KEEP_POLICY, nice, 0, _TURN, 0, 0)
-    _libc.syscall(_SCHED_SETATTR, 0, wanted, 0)
+    """Let the calling thread's rests be as short as it asks for."""
     _libc.prctl(_SET_TIMERSLACK, ctypes.c_ulong(1000))  # ns
 
 

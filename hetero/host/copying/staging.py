@@ -4,9 +4,10 @@ A driver copies ordinary memory through a pinned buffer of its own with one thre
 than the bus. Here several threads fill buffers while others are on the bus. Downloads go the other
 way round, where what takes time is that new pages are touched: several threads touch them.
 
-For each direction a ring has two lanes, each with a thread that makes one copy after the other:
-one fills its buffers while the bus has those of the other. Arrays with contiguous rows are copied
-by compiled code (`hetero.host.copying.slices`), where it is there; others are packed by NumPy.
+A ring has a thread for each direction, which makes one copy after the other. Arrays with
+contiguous rows are copied by compiled code (`hetero.host.copying.slices`), where it is there;
+others are packed by NumPy. With a second thread a direction two downloads of 16 MiB take 15 % less,
+larger ones the same, and both directions at once 15 % more (H200, 16 cores).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import os
 import queue
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,6 @@ from hetero.errors import DeviceError
 from hetero.host import cpu
 from hetero.host.copying import copy_jobs, slices
 from hetero.host.copying.copy_jobs import THREADS, UPLOAD, Copy, Flight, pieces
-from hetero.imports import load
 
 PURPOSE = "pinned buffers of copies"
 _SLICE = 4 << 20  # bytes of a buffer
@@ -36,7 +37,6 @@ _REGION = 32 << 20  # bytes of all buffers of a lane
 _PART = 256 << 10  # bytes that are worth a thread's while to pack
 _AWAKE = 8 << 20  # bytes of pinned memory, 0.15 ms: to wake a thread takes half as long
 _MOST_THREADS = 8  # that copy: more only wait for the same memory
-_LANES = 2  # of a direction
 
 log = logging.getLogger("hetero")
 _rings: weakref.WeakSet[Ring] = weakref.WeakSet()
@@ -45,12 +45,10 @@ _warned: set[str] = set()  # names of devices without pinned memory
 
 class Ring:
     """The pinned buffers of one context, in which the device is active, and the threads that fill
-    and empty them. They are there from the first copy of a direction, or the first one beside
-    another, until `close`."""
+    and empty them. They are there from the first copy of a direction until `close`."""
 
     def __init__(self, device: Any) -> None:
-        # Direction -> jobs, which a signal's handler may begin, too, and who does them.
-        self._ways: dict[str, tuple[queue.SimpleQueue[Any], list[_Lane]]] = {}
+        self._lanes: dict[str, _Lane] = {}  # by direction
         self.device, self.storage = device, device.storage()
         self._lock = locks.new()
         self._streams: dict[str, Any] = {}
@@ -66,13 +64,13 @@ class Ring:
         flight = Flight()
         job = flight, array, buffer, offset, after
         with self._lock:
-            jobs, lanes = self._ways.setdefault(direction, (queue.SimpleQueue(), []))
-            if len(lanes) < min(1 + jobs.qsize() + sum(lane.is_busy for lane in lanes), _LANES):
-                lanes.append(_Lane(self, direction, jobs))
-            if any(lane.is_alive() for lane in lanes):
-                jobs.put(job)
-                return Copy(self.device, flight)
-        lanes[0].make(*job)
+            lane = self._lanes.get(direction)
+            if lane is None:
+                lane = self._lanes[direction] = _Lane(self, direction)
+            if is_alive := lane.is_alive():
+                lane.jobs.put(job)
+        if not is_alive:
+            lane.make(*job)
         return Copy(self.device, flight)
 
     def start_pinned(
@@ -102,54 +100,48 @@ class Ring:
         """End the threads when they have done what was begun, and give the buffers back; the next
         copy starts anew."""
         with self._lock:
-            threads = self._end()
-            self._ways, self._streams = {}, {}
+            lanes = self._end()
+            self._lanes, self._streams = {}, {}
         if not copy_jobs.is_copying():  # else a thread would wait for itself
-            for thread in threads:
-                thread.join()
+            for lane in lanes:
+                lane.join()
 
     def _end(self) -> list[_Lane]:
         """Have the threads end when they have done what was begun; tell which these are."""
-        every = [lane for _, lanes in self._ways.values() for lane in lanes if lane.is_alive()]
-        for lane in every:
+        living = [lane for lane in self._lanes.values() if lane.is_alive()]
+        for lane in living:
             lane.jobs.put(None)
-        return every
+        return living
 
     def __del__(self) -> None:
         self._end()
 
 
 class _Lane(threading.Thread):
-    """What makes one copy after another: a stream, pinned memory, and threads that help to pack."""
+    """What makes one copy after another: a thread with a stream and pinned memory."""
 
-    def __init__(self, ring: Ring, direction: str, jobs: queue.SimpleQueue[Any]) -> None:
+    def __init__(self, ring: Ring, direction: str) -> None:
         super().__init__(name=f"{THREADS} {direction}", daemon=True)
         self._device, self._storage, self._direction = ring.device, ring.storage, direction
-        self.jobs, self._threads, self._most = jobs, usual_threads(), _REGION
-        self._stream = self._slices = self._packers = None
+        self.jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()  # also a signal handler's
+        self._most, self._stream, self._slices = _REGION, None, None
         self._region = np.empty(0, np.uint8)
-        self.is_busy = False
         with contextlib.suppress(RuntimeError):  # the interpreter is ending, or there are too many
-            executor = load("concurrent.futures").ThreadPoolExecutor
-            self._packers = executor(self._threads, f"{THREADS} packer")
             self.start()
 
     def run(self) -> None:
         slices.be_prompt()
-        with self._packers:
-            while (job := self.jobs.get()) is not None:
-                self.make(*job)
-                del job  # which would be kept until the next one
+        while (job := self.jobs.get()) is not None:
+            self.make(*job)
+            del job  # which would be kept until the next one
 
     def make(self, flight: Flight, *given: Any) -> None:
-        self.is_busy = True
         try:
             marks = self._copy(*given)
         except BaseException as error:
             flight.end([], error)
         else:
             flight.end(marks)
-        self.is_busy = False
 
     def _copy(self, array: np.ndarray, buffer: Any, offset: int, after: Any) -> list[Any]:
         """Copy, and return the event of what is on its way yet."""
@@ -169,7 +161,7 @@ class _Lane(threading.Thread):
                     if after is not None:
                         device.wait(after)
                     copy_jobs.copy_packed(device, self._direction, array, buffer, offset)
-                elif compiled and compiled.copy(array, buffer + offset, region, self._threads):
+                elif compiled and compiled.copy(array, buffer + offset, region, usual_threads()):
                     return [device.record(self._stream)]
                 else:
                     self._copy_packed(array, buffer, offset)
@@ -205,12 +197,12 @@ class _Lane(threading.Thread):
             arrive()
 
     def _pack(self, target: np.ndarray, source: np.ndarray) -> None:
-        share = max(target.nbytes // self._threads, _PART)
+        share = max(target.nbytes // usual_threads(), _PART)
         if not self.is_alive() or target.nbytes <= share:
             np.copyto(target, source)
         else:
             to, of = ([part for part, _ in pieces(each, share)] for each in (target, source))
-            list(self._packers.map(np.copyto, to, of))
+            list(_packers().map(np.copyto, to, of))
 
     def _grow(self, nbytes: int) -> np.ndarray:
         """Pinned memory for that many bytes on their way, or what there is."""
@@ -245,3 +237,8 @@ def _close_at_exit() -> None:
 def usual_threads() -> int:
     """Threads for each copy: half the cores that this process may use, but not too many."""
     return max(1, min(_MOST_THREADS, cpu.cores() // 2))
+
+
+@functools.cache
+def _packers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(usual_threads(), f"{THREADS} packer")

@@ -32,7 +32,7 @@ CYCLES = register(Family("multigrid", "hetero.ops.solvers.multigrid:example"))
 SWEEPS = register(Family("sweeps", "hetero.ops.solvers.jacobi:example"))
 _VECTORS = register(Family("vectors", f"{__name__}:vectors"))
 # ``on_vectors(dtype)`` for float32 or float64: compiled, or NumPy's where they are not.
-on_vectors = Serving(_VECTORS, "hetero.kernels.cpu.vectors", "hetero.kernels.cpu.vectors_numpy")
+on_vectors = Serving(_VECTORS, "hetero.kernels.cpu.vectors", "hetero.kernels.cpu.plain")
 # Norms of b that need no scaling: a residual may fall by many orders, and its square counts.
 _SAFE = {4: 2.0**50, 8: 2.0**300}
 

@@ -1,0 +1,62 @@
+"""`vectors` and `ranges` by NumPy alone, used where their loops are not compiled."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+__all__ = ["block_sums", "dot", "norm", "scale_and_add", "step", "times_zero"]
+
+_CHUNK = 1 << 15  # elements of several vectors that stay in the cache together
+
+
+def dot(x: np.ndarray, y: np.ndarray) -> float:
+    """Scalar product of contiguous vectors of float32 or float64, in float64 and without BLAS."""
+    return float(np.einsum("i,i", x, y, dtype=np.float64))
+
+
+def norm(x: np.ndarray) -> float:
+    """2-norm of a contiguous vector of float32 or float64."""
+    return math.sqrt(dot(x, x))
+
+
+def scale_and_add(y: np.ndarray, scale: float, x: np.ndarray) -> None:
+    """y = scale y + x."""
+    for i in range(0, y.size, _CHUNK):
+        part = y[i : i + _CHUNK]
+        part *= y.dtype.type(scale)
+        part += x[i : i + _CHUNK]
+
+
+def step(x: np.ndarray, r: np.ndarray, p: np.ndarray, q: np.ndarray, alpha: float) -> float:
+    """r -= alpha q and x += alpha p; returns the square of the new r's 2-norm.
+
+    NaN where the new r or x would not be finite: then x is as before.
+    """
+    alpha = x.dtype.type(alpha)
+    new, square = np.empty_like(x), 0.0
+    for i in range(0, x.size, _CHUNK):
+        some = slice(i, i + _CHUNK)
+        r[some] -= alpha * q[some]
+        square += dot(r[some], r[some])
+        np.add(x[some], alpha * p[some], out=new[some])
+    if not (math.isfinite(square) and np.isfinite(new).all()):
+        return math.nan
+    x[...] = new
+    return square
+
+
+def times_zero(x: np.ndarray) -> float:
+    """0 where all of x is finite, NaN where not."""
+    return 0.0 if np.isfinite(x).all() else math.nan
+
+
+def block_sums(planes: np.ndarray, sums: np.ndarray, peaks: np.ndarray) -> None:
+    """Sum up absolute values over blocks; as `ranges.block_sums`."""
+    (_, height, width), (_, down, across) = planes.shape, sums.shape
+    tall, begins = np.arange(down + 1) * height // down, np.arange(across) * width // across
+    for b, i in np.ndindex(peaks.shape):  # a band at a time stays in the cache
+        band = np.abs(planes[b, tall[i] : tall[i + 1]], dtype=np.float64).sum(axis=0)
+        peaks[b, i] = band.max()
+        sums[b, i] = np.add.reduceat(band, begins)

@@ -38,30 +38,17 @@ _SMALLEST = 1 << 20  # bytes of operands and result; a device without room for t
 
 
 class Call(NamedTuple):
-    """One call's data.
+    """One call's data."""
 
-    Attributes
-    ----------
-    arrays, operands
-        The caller's arrays and their descriptions.
-    out, target
-        The caller's ``out`` and its description, or None.
-    options
-        The operation's own, see `Arguments`; or ``options(devices)``, which gives them where they
-        depend on the devices (a tuple, empty on the CPU).
-    start
-        What the output holds on entry: an array on the host, 0.0, or None where it does not matter.
-    read
-        Descriptions of device arrays that the options hold.
-    """
-
-    arrays: tuple[Any, ...]
-    operands: tuple[Operand, ...]
-    out: Any = None
-    target: Operand | None = None
+    arrays: tuple[Any, ...]  # the caller's
+    operands: tuple[Operand, ...]  # their descriptions
+    out: Any = None  # the caller's
+    target: Operand | None = None  # its description
+    # The operation's own, see `Arguments`; or ``options(devices)``, which gives them where they
+    # depend on the devices (a tuple, empty on the CPU).
     options: Any = None
-    start: np.ndarray | float | None = None
-    read: tuple[Operand, ...] = ()
+    start: np.ndarray | float | None = None  # of the output, if it matters: a host array, or 0.0
+    read: tuple[Operand, ...] = ()  # descriptions of device arrays that the options hold
 
     def with_output(self, problem: Problem, device: Device | None = None) -> Call:
         """This call with an ``out`` on the device: the caller's, or a new array, of their type, or
@@ -85,20 +72,10 @@ class Call(NamedTuple):
 
 
 class Done(NamedTuple):
-    """A result.
+    """A result, and where and how it was computed."""
 
-    Attributes
-    ----------
-    value
-        ``out``, or a new array of the caller's type: NumPy where all operands lie on the host.
-    outcome
-        What the implementation gave.
-    device, method : str
-        Where and how it was computed.
-    """
-
-    value: Any
-    outcome: Any
+    value: Any  # ``out``, or a new array of the caller's type: NumPy's of operands on the host
+    outcome: Any  # what the implementation gave
     device: str
     method: str
 
@@ -109,10 +86,7 @@ def execute(plan: Plan, call: Call) -> Any:
 
 
 def run(plan: Plan, call: Call, remedy: str = "the CPU computes this call") -> Done:
-    """Run the chosen candidate of a plan.
-
-    ``remedy`` says what is done where a device fails.
-    """
+    """Run the chosen candidate of a plan; ``remedy`` says what is done where a device fails."""
     if plan.kept:
         keeping.count(plan)
     chosen, problem = plan.chosen, plan.problem
@@ -285,13 +259,8 @@ def by_host(
 
 def on_device(device: Device, implementation: Implementation, problem: Problem, call: Call) -> Done:
     """Run a method on one device: operands are uploaded where needed, and the result is left on the
-    device or downloaded, as the problem says.
-
-    Raises
-    ------
-    DeviceError
-        If the device fails; what `call.out` held is then as it was where it overlaps an operand.
-    """
+    device or downloaded, as the problem says. If the device fails, what `call.out` held is as it
+    was where it overlaps an operand."""
     if problem.next_device is not None and call.out is None:
         problem = replace(problem, output=problem.output._replace(location=device.name))
     result, stays, owner = problem.output, problem.output.location == device.name, None

@@ -134,7 +134,8 @@ class use(ContextDecorator):
 
 
 def check_placement(operation: str, device: str | None, method: str | None) -> None:
-    """Raise what a plan would if ``device=`` or ``method=`` names nothing that is here."""
+    """Raise what a plan would if ``device=`` or ``method=`` names nothing that is here:
+    `DeviceNotAvailable`, `MethodNotAvailable`; the message names what is."""
     if device is not None:
         _require(device)
     check_method(method, registry.lookup(operation))
@@ -163,13 +164,8 @@ def _key(problem: Problem) -> tuple[Any, ...]:
 
 
 def plan(problem: Problem, device: str | None = None, method: str | None = None) -> Plan:
-    """The plan of a problem on this machine, from memory where it was made before.
-
-    Raises
-    ------
-    DeviceNotAvailable, MethodNotAvailable
-        If the forced placement is not possible; the message names what is.
-    """
+    """The plan of a problem on this machine, from memory where it was made before; as
+    `check_placement` where the forced placement is not possible."""
     limit = places.memory_limit()
     key = (device, method, limit, _key(problem))
     planned = _plans.get(key)
@@ -241,15 +237,7 @@ def plan_call(
     device: str | None = None,
     method: str | None = None,
 ) -> Plan:
-    """The plan of a call, as the operation makes it; `use` counts.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As the call would, for operands and options.
-    DeviceNotAvailable, MethodNotAvailable
-        If the forced placement is not possible.
-    """
+    """The plan of a call, as the operation makes it; `use` counts. Raises what the call would."""
     device, method = placement(device, method)
     inventory.devices()  # so that it is no plan of `at_once`
     if operation.plan is not None:
@@ -260,13 +248,7 @@ def plan_call(
 
 class Machine:
     """A machine that makes plans: this one, with its constants and devices as they are for each
-    plan, or one that is known by its profile alone, of which nothing is remembered.
-
-    Parameters
-    ----------
-    constants : Profile, optional
-    devices : dict, optional
-        Device name -> description, as `Profile.machine` gives it.
+    plan, or one that is known by its profile and `Profile.machine`, of which nothing is remembered.
     """
 
     def __init__(

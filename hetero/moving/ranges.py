@@ -36,7 +36,7 @@ _IN_WORK = 3  # parts of an array, or results: one moves, one is computed with, 
 _LOAD = 2e-5  # seconds of the host for a copy that is begun; H100, 16 cores
 _COMPUTING = "pack", "upload", "overhead", "compute", "download"  # others are the operation's own
 _SIZES = (1 << 30, 256 << 20, 64 << 20, 16 << 20, 4 << 20)  # bytes of a range and its result
-_IN_VAIN = 8  # lengths that are tried, and no faster, before shorter ones are not
+_FINEST = 4  # times as many ranges as the fastest, of which more are not tried
 
 
 def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile) -> Price:
@@ -44,7 +44,7 @@ def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile)
     ranges = choose(problem, name, info, constants, room_of(info))
     if ranges is None:
         return Price(None, reason="there is no room for the smallest range")
-    if ranges.plan is None or ranges.plan.candidates[0].reason is not None:
+    if ranges.plan.candidates[0].reason is not None:
         return Price(None, reason=pricing.UNKNOWN_THERE)
     return Price(ranges.terms, str(ranges))
 
@@ -64,7 +64,7 @@ class Ranges(NamedTuple):
     lengths: Index  # of a range along each axis; those at the end may be shorter
     slots: Index = ()  # for how many parts of each array there is room, and for how many results
     held: int = 0  # this array's parts stay while those of the others go by
-    plan: Plan | None = None  # of a range in the middle, on the device
+    plan: Any = None  # the `Plan` of a range in the middle, on the device
     nbytes: int = 0  # of the device's memory
     terms: dict[str, float] | None = None  # predicted seconds; None where they are not known
 
@@ -114,8 +114,8 @@ class Ranges(NamedTuple):
         what, size = "part", f"{length} {name if length > 1 else name[:-1]}"
         if _is_tiled(self.cut):
             what, size = "tile", "x".join(map(str, (items, *self.lengths[-2:])[items < 2 :]))
-        method = "" if self.plan is None else f" by {self.plan.candidates[0].method}"
-        return f"{number} {what}{'s' * (number > 1)} of {size}{method}"
+        method = self.plan.candidates[0].method
+        return f"{number} {what}{'s' * (number > 1)} of {size} by {method}"
 
 
 def choose(
@@ -129,21 +129,21 @@ def choose(
     cut = registry.cut(problem)
     assert cut is not None
     for workspace in dict.fromkeys((cut.workspace, 0)):
-        best, least, since = None, inf, 0
+        best, least = None, inf
         for lengths in dict.fromkeys(_cuts(cut, room / (_IN_WORK + workspace))):
+            number = prod(Ranges(cut, lengths).counts)
+            if best is not None and number > _FINEST * prod(best.counts):
+                break
             middle, sizes, taken = _measured(cut, lengths, name, workspace)
             found = _slots(cut, lengths, sizes, room - taken)
             plan = planned(cut, middle, name, info, constants) if found else None
-            since += best is not None
             for slots, held in found:
                 ranges = Ranges(cut, lengths, slots, held, plan, taken + _taken(slots, sizes))
                 terms = _terms(problem, ranges, sizes, name, info, constants)
                 if terms is None:
                     return ranges
                 if sum(terms.values()) < least:
-                    best, least, since = ranges._replace(terms=terms), sum(terms.values()), 0
-            if since > _IN_VAIN:
-                break
+                    best, least = ranges._replace(terms=terms), sum(terms.values())
         if best is not None:
             return best
     return None
@@ -300,7 +300,6 @@ def _terms(
     go on beside the computation, and what takes longer counts. Copies of both directions that the
     host's threads make are one after the other. Where the driver makes them nothing overlaps.
     """
-    assert ranges.plan is not None
     chosen, cut, counts = ranges.plan.candidates[0], ranges.cut, ranges.counts
     if chosen.reason is not None or chosen.seconds is None:
         return None

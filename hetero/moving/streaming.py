@@ -47,13 +47,8 @@ relay: ContextVar[Relay | None] = ContextVar("relay", default=None)  # of the ca
 
 
 def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
-    """``run`` of the method's rows; smaller ranges where the device runs out of memory.
-
-    Raises
-    ------
-    DeviceMemoryError
-        Where there is no room for the smallest ranges.
-    """
+    """``run`` of the method's rows; smaller ranges where the device runs out of memory, until there
+    is no room for the smallest ones: DeviceMemoryError."""
     (device,) = devices
     room, others = ranges.room_of(places.described(device)), relay.get()
     while (schedule := _remembered(problem, device, room, others)) is not None:
@@ -203,15 +198,8 @@ def _launch(device: Device, plan: Plan, options: Any) -> Callable[..., None]:
 
 
 class Relay:
-    """Which parts lie on which of the devices that share a call, and are passed on to the others.
-
-    Parameters
-    ----------
-    devices : sequence of Device
-        All of which go through ranges at the same time.
-    arrays : sequence of int
-        Numbers of the arrays that all of them read whole.
-    """
+    """Which parts lie on which of the devices that share a call, and are passed on to the others:
+    those of ``arrays``, the numbers of the arrays that all devices read whole."""
 
     def __init__(self, devices: Sequence[Device], arrays: Sequence[int]) -> None:
         self.devices, self.arrays = tuple(devices), frozenset(arrays)

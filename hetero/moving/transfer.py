@@ -140,13 +140,8 @@ class Download:
                 self._copy = move(operand.pointer, self._target, self._low)
 
     def wait(self) -> np.ndarray:
-        """The array on the host, once it is there; again, the same.
-
-        Raises
-        ------
-        hetero.errors.DeviceError
-            If the device fails.
-        """
+        """The array on the host, once it is there; again, the same. `DeviceError` if the device
+        fails."""
         if self._copy is not None:
             with self._device.active():
                 self._copy.wait()

@@ -15,10 +15,9 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hetero import tables
+from hetero import devices, tables
 from hetero.arrays import Access, Operand, alignment, library_of
 from hetero.errors import DeviceError
-from hetero.imports import load
 from hetero.settings import forced
 from hetero.tables import bound, find
 
@@ -46,16 +45,12 @@ def learn(
     ``given`` are the device that the caller named and what else the call depends on, hashable.
     ``generation`` is `tables.generation` before the plan; ``options`` are the implementation's.
     """
-    chosen, problem = plan.chosen, plan.problem
-    if chosen.implementation.prepare is None:
+    chosen, problem, kind = plan.chosen, plan.problem, type(arrays[0])
+    if chosen.implementation.prepare is None or (access := _access_to(arrays[0])) is None:
         return
-    devices = load("hetero.devices")
     every = arrays if out is None else (*arrays, out)
-    kind = type(arrays[0])
-    access = _access_to(arrays[0]) if all(type(x) is kind for x in every) else None
     if (
-        access is None
-        or not (access.usable is None or all(map(access.usable, every)))
+        any(type(x) is not kind or (access.usable and not access.usable(x)) for x in every)
         or any(o.readonly for o in operands[len(arrays) :])
         or any(o.location != chosen.device for o in (*operands, problem.output))
         or not all(operand.is_ordered() for operand in operands)
@@ -76,7 +71,7 @@ def learn(
 
 def _access_to(array: Any) -> Access | None:
     """How remembered calls use an array; None where its calls go the general way."""
-    several = sum(device.is_cuda for device in load("hetero.devices").available().values()) > 1
+    several = sum(device.is_cuda for device in devices.available().values()) > 1
     library = library_of(array)
     try:
         return library and library.access(type(array), several)
@@ -88,9 +83,7 @@ def _access_to(array: Any) -> Access | None:
 def _is_placed() -> bool:
     """Whether a `use` block sets what calls on device arrays heed."""
     outer = _forced()
-    if outer is None:
-        return False
-    return not (outer.device is outer.method is outer.memory_limit is None)
+    return outer is not None and (outer.device, outer.method, outer.memory_limit) != (None,) * 3
 
 
 def _finder(kind: type, access: Access) -> Callable[..., Any]:

@@ -48,12 +48,8 @@ class Inventory(dict[str, Any]):
             lines.append(f"  not to be trusted: {_OFF}: {names}")
         lines += [f"broken: {name}: {why}" for name, why in self["broken"].items()]
         kinds = {info["kind"] for info in self["devices"].values()}
-        enough = kinds & {"cuda"}  # no others are needed
-        lines += [
-            f"missing: {what}"
-            for what in self["missing"]
-            if not enough or what.partition(":")[0] in enough
-        ]
+        missed = [x for x in self["missing"] if "cuda" not in kinds or x.startswith("cuda:")]
+        lines += [f"missing: {what}" for what in missed]  # beside GPUs no others are needed
         return "\n".join([*lines, "'hetero info --verbose' prints all that is known"])
 
 

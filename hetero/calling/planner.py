@@ -169,33 +169,24 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
     limit = places.memory_limit()
     key = (device, method, limit, _key(problem))
     planned = _plans.get(key)
+    if planned is None and device is not None:
+        _require(device)
+    while planned is None:  # each round but the last finds a broken device
+        now, here = tables.generation(), places.limited(inventory.devices(), limit)
+        inputs = tuple([o._replace(kept=None) for o in problem.inputs])  # it is remembered
+        found = price(replace(problem, inputs=inputs), profile.current(), here, device, method)
+        doubted = [name for name in _places(found, here) if not inventory.believed(name)]
+        for name in doubted:
+            log.warning("%s is broken and not used: %s", name, inventory.broken().get(name))
+        if doubted:
+            inventory.changed()  # the list that named them is out of date
+        else:
+            tables.remember(_plans, key, found, now)
+            planned = found
     known = [o for o in problem.inputs if o.kept is not None]
-    if planned is None:  # those that are remembered keep no array
-        inputs = tuple([o._replace(kept=None) for o in problem.inputs])
-        unkept = replace(problem, inputs=inputs) if known else problem
-        planned = _planned(unkept, device, method, limit, key)
     if known and (planned.keepable or any([o.copies for o in known])):  # noqa: C419  # of every call
         return keeping.placed(planned, problem)
     return planned
-
-
-def _planned(
-    problem: Problem, device: str | None, method: str | None, limit: int | None, key: Any
-) -> Plan:
-    """A new plan, remembered under a key."""
-    if device is not None:
-        _require(device)
-    while True:  # each round but the last finds a broken device
-        now = tables.generation()
-        here = places.limited(inventory.devices(), limit)
-        result = price(problem, profile.current(), here, device, method)
-        doubted = [name for name in _places(result, here) if not inventory.believed(name)]
-        if not doubted:
-            tables.remember(_plans, key, result, now)
-            return result
-        for name in doubted:
-            log.warning("%s is broken and not used: %s", name, inventory.broken().get(name))
-        inventory.changed()  # the list that named them is out of date
 
 
 def _places(plan: Plan, here: places.Devices) -> list[str]:

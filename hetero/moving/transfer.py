@@ -124,20 +124,21 @@ class Download:
         out: np.ndarray | None = None,
         overlap: bool = True,
     ) -> None:
-        self._array, self._operand, self._out, self._copy = array, operand, out, None
+        self._array, self._copy, self._into = array, None, None
         if operand is None:
             return
         if operand.is_c_contiguous() or not operand.size:
-            self._low = 0
-            self._target = pages.empty(operand.shape, operand.dtype) if out is None else out
+            low, raw = 0, pages.empty(operand.shape, operand.dtype) if out is None else out
+            self._array = raw
         else:  # with the gaps between the elements
-            self._low, self._target = _span(operand)
+            low, raw = _span(operand)
+            self._array, self._into = _view(raw, operand, low), out
         if operand.size:
-            self._device = devices.get(operand.location)
+            self._source, self._device = array, devices.get(operand.location)
             with self._device.active():
                 follow(self._device, [operand])
                 move = self._device.begin_download if overlap else self._device.download
-                self._copy = move(operand.pointer, self._target, self._low)
+                self._copy = move(operand.pointer, raw, low)
 
     def wait(self) -> np.ndarray:
         """The array on the host, once it is there; again, the same. `DeviceError` if the device
@@ -145,14 +146,10 @@ class Download:
         if self._copy is not None:
             with self._device.active():
                 self._copy.wait()
-            self._copy = None
-        if (operand := self._operand) is not None:
-            self._array, self._operand = self._target, None
-            if operand.size and not operand.is_c_contiguous():
-                self._array = _view(self._target, operand, self._low)
-                if self._out is not None:
-                    self._out[...] = self._array
-                    self._array = self._out
+            self._copy = self._source = None
+        if self._into is not None:
+            self._into[...] = self._array
+            self._array, self._into = self._into, None
         return self._array
 
 

@@ -1,7 +1,6 @@
 """Candidates are timed as a program's calls are, not by what the one before them left behind."""
 
 import time
-from collections import Counter
 
 import pytest
 
@@ -12,16 +11,14 @@ class Host:
     """What calls take here: each is slow at first after another one, and loops while BLAS spins."""
 
     def __init__(self, monkeypatch):
-        self.now = self.used = self.slept = 0.0
+        self.now = self.used = 0.0
         self.until, self.last = 0.0, ""  # when BLAS's threads go to sleep
-        self.count = Counter()
         monkeypatch.setattr(time, "perf_counter", lambda: self.now)
         monkeypatch.setattr(time, "process_time", lambda: self.used)
         monkeypatch.setattr(time, "sleep", self.sleep)
 
     def sleep(self, seconds):
         self.used += min(seconds, max(self.until - self.now, 0.0))
-        self.slept += seconds
         self.now += seconds
 
     def call(self, name, seconds, spins=False, cold=8.0):
@@ -31,7 +28,6 @@ class Host:
             self.now += seconds * slow
             self.used += seconds * slow
             self.until, self.last = self.now + 0.1 if spins else self.until, name
-            self.count[name] += 1
 
         return run
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from hetero.errors import one_of
 from hetero.evaluation.report import draw_curves, markdown, rounded
-from hetero.kernels.common import access
+from hetero.kernels.common import probes
 from hetero.ladder import running
 from hetero.times import readable
 
@@ -88,11 +88,11 @@ def probe(
             if progress is not None:
                 progress(number / (_PASSES * len(strides)), f"stride {stride}")
             if wanted.piece:
-                elements = nbytes // access.BYTES
-                launch = access.strided(wanted.piece, stride, elements, own.block_limit)
+                elements = nbytes // probes.BYTES
+                launch = probes.strided(wanted.piece, stride, elements, own.block_limit)
             else:
                 blocks = _BLOCKS * own.multiprocessors
-                launch, counts[stride] = access.banks(stride, blocks, rounds, own.block_limit)
+                launch, counts[stride] = probes.banks(stride, blocks, rounds, own.block_limit)
             seconds[stride] = min(seconds[stride], clock.of_launch(launch, data=data))
     first = seconds[strides[0]]
     rows = [
@@ -104,7 +104,7 @@ def probe(
         "device": own.name,
         "name": info["name"],
         "summary": wanted.summary,
-        "unit": max(wanted.piece, 1) * access.BYTES,
+        "unit": max(wanted.piece, 1) * probes.BYTES,
         "rows": rows,
         "means": means(wanted, rows, bool(info.get("is_host_cpu"))),
     }
@@ -117,7 +117,7 @@ def means(wanted: Probe, rows: Sequence[dict[str, Any]], on_cpu: bool) -> str:
         return f"{wanted.none}: worst/best {max(ratios) / min(ratios):.2f}"
     first = next(row for row in rows if row["ratio"] > _SAME * max(ratios))
     text = f"stride {first['stride']}: {rounded(first['ratio'], 2)}x slower"
-    nbytes, cause = first["stride"] * access.BYTES, "; a CPU has caches, no banks nor partitions"
+    nbytes, cause = first["stride"] * probes.BYTES, "; a CPU has caches, no banks nor partitions"
     known = f": {wanted.meaning.format(stride=first['stride'], bytes=nbytes)}"
     return text + (cause if on_cpu else known)
 

@@ -21,7 +21,7 @@ from hetero.host import loops as compiled
 from hetero.imports import load
 from hetero.kernels import Launch
 from hetero.kernels.common.ladder import HELD_BYTES, Block, Step, Steps
-from hetero.kernels.common.peak import peaks
+from hetero.kernels.common.probes import peaks
 from hetero.ladder.families import Arrays, Dims, Family
 from hetero.pricing.plan import CPU
 from hetero.times import readable

@@ -9,7 +9,7 @@ import pytest
 import runtimes
 
 from hetero import cli
-from hetero.kernels.common import access
+from hetero.kernels.common import probes
 from hetero.ladder import probe, running
 from hetero.ladder.probe import PROBES
 
@@ -42,7 +42,7 @@ def launched(own, launch, data, size):
 @pytest.mark.parametrize(("piece", "stride"), [(1, 1), (1, 4), (1, 1024), (64, 1), (64, 32)])
 def test_each_element_is_read_once_by_neighbours_a_stride_apart(piece, stride):
     own, elements = runtimes.opencl_device(), 1 << 16
-    launch = access.strided(piece, stride, elements, own.block_limit)
+    launch = probes.strided(piece, stride, elements, own.block_limit)
     data = np.random.default_rng(0).integers(0, 100, elements).astype(np.float32)
     sums = launched(own, launch, data, elements // 16)
     by_columns = data.reshape(-1, stride, piece).swapaxes(0, 1).reshape(-1)

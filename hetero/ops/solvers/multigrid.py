@@ -220,7 +220,7 @@ class CpuHierarchy(Hierarchy):
 
     def __init__(self, stencil: Stencil, dtype: np.dtype) -> None:
         super().__init__()
-        self._stencil, self._dtype = stencil, np.dtype(dtype)
+        self._stencil, self._dtype, self._compiled = stencil, np.dtype(dtype), _compiled()
         _, *coarser = all_grids = hierarchy(stencil, coarsest("cpu"))
         self.levels = [_Level(*pair, self._dtype) for pair in itertools.pairwise(all_grids)]
         self.exact = bool(self.levels)
@@ -246,7 +246,7 @@ class CpuHierarchy(Hierarchy):
 
     def _cycle(self, f: np.ndarray, u: np.ndarray, symmetric: bool) -> None:
         vectors, omega = [(f, u), *self._coarser], self._dtype.type(OMEGA[symmetric])
-        loops, team_for = _compiled()
+        loops, team_for = self._compiled
         for step in cycle(len(self.levels), symmetric):
             f, u = vectors[step.level]
             if step.mode == SOLVED:

@@ -104,9 +104,9 @@ def reset():
         for known in list(kept.remembered.values()):
             known.release()
         kept.remembered.clear()
-    devices.here.first_failure.clear()
-    devices.here.reasons.clear()
-    devices.here.short.clear()
+    for known in devices.here.health.values():
+        known.failure = known.set_aside = None
+        known.was_short = False
     inventory.changed()
     profile.set_current(profile.shipped("conservative"))
 

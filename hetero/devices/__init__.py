@@ -10,8 +10,10 @@ All that is known is the state of one object, `here`.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import logging
 import os
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -32,6 +34,18 @@ _FORKED = "this process was forked from one that used the device"
 log = logging.getLogger("hetero")
 
 
+@dataclasses.dataclass
+class Health:
+    """What is known in this process of how a device works."""
+
+    is_proved: bool = False  # it ran the small kernel right
+    defect: str | None = None  # why it is broken: what came of that kernel
+    failure: str | None = None  # what it failed with first, and which of all failures that was
+    failed_at: int = 0
+    set_aside: str | None = None  # why it is used no longer
+    was_short: bool = False  # it had no room for a call
+
+
 class Registry:
     """What devices are here, beside the CPU, and which of them can be used.
 
@@ -48,18 +62,13 @@ class Registry:
         self.kinds: dict[str, Find] = {kind: partial(_find, kind) for kind in KINDS}
         self.lock = locks.new()
         self.found: dict[str, Device] | None = None  # by name; None until they were looked for
+        self.health: defaultdict[str, Health] = defaultdict(Health)
         self.descriptions: dict[str, dict[str, dict[str, Any]]] = tables.new_table()
         self.absent: list[str] = []  # what is not here and what would bring it
-        self.proved: set[str] = set()  # who ran the small kernel right
-        self.defects: dict[str, tuple[Device, str]] = {}  # the broken ones, and why
-        self.first_failure: dict[str, str] = {}  # of each, its message
-        self.reasons: dict[str, str] = {}  # why a device is disabled
-        self.short: set[str] = set()  # who had no room for a call
-        self._failed_at: dict[str, int] = {}
         self._failures = 0
 
-    def available(self) -> dict[str, Device]:
-        """Device name -> `Device`. Empty without packages, driver or device that works."""
+    def everything(self) -> dict[str, Device]:
+        """Device name -> `Device`, of all that are here, broken or not."""
         if self.found is None:
             with self.lock:
                 if self.found is None:
@@ -72,6 +81,11 @@ class Registry:
                     if self.found is None:  # else a signal handler's call found them meanwhile
                         self.found = found
         return self.found
+
+    def available(self) -> dict[str, Device]:
+        """`everything` but the broken. Empty without packages, driver or device that works."""
+        health = self.health
+        return {n: device for n, device in self.everything().items() if not health[n].defect}
 
     def described(self) -> dict[str, dict[str, Any]]:
         """Name -> description; "cpu" first. A device set aside stays, with ``set_aside``.
@@ -98,13 +112,14 @@ class Registry:
 
         Asked only once.
         """
-        if name in self.proved:
+        known = self.health[name]
+        if known.is_proved:
             return True
         with self.lock:
             device = self.available().get(name)
             if device is None:
                 return name == CPU
-            if name in self.proved or name in self.reasons:
+            if known.is_proved or known.set_aside:
                 return True  # set aside: for now
             try:
                 device.probe()
@@ -113,11 +128,9 @@ class Registry:
                 return True
             except Exception as error:  # of a backend that breaks in ways of its own
                 log.debug("the probe of %s failed", name, exc_info=True)
-                reason = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
-                self.defects[name] = device, reason
-                self.found = {n: d for n, d in self.available().items() if n != name}
+                known.defect = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
             else:
-                self.proved.add(name)
+                known.is_proved = True
                 return True
         tables.forget()
         return False
@@ -132,16 +145,11 @@ class Registry:
 
     def broken(self) -> dict[str, str]:
         """Device name -> why it is not used, of the devices that are here and do not work."""
-        return {name: reason for name, (_, reason) in self.defects.items()}
-
-    def everything(self) -> dict[str, Device]:
-        """`available`, and the broken ones: all that is here, whatever was asked of it."""
-        broken = {name: device for name, (device, _) in self.defects.items()}
-        return {**self.available(), **broken}
+        return {name: known.defect for name, known in [*self.health.items()] if known.defect}
 
     def missing(self) -> tuple[str, ...]:
         """What is not here and what would bring it, one sentence each."""
-        self.available()
+        self.everything()
         return tuple(self.absent)
 
     def get(self, name: str) -> Device:
@@ -152,10 +160,10 @@ class Registry:
         DeviceNotAvailable
             The message names the devices that are here.
         """
-        try:
-            return self.available()[name]
-        except KeyError:
-            raise self.not_available(name) from None
+        device = None if self.health[name].defect else self.everything().get(name)
+        if device is None:
+            raise self.not_available(name)
+        return device
 
     def not_available(self, name: str) -> DeviceNotAvailable:
         """The error for a name that stands for no device here, or for a broken one.
@@ -163,18 +171,19 @@ class Registry:
         It is "cpu" where a device beside the CPU is wanted.
         """
         here = [*self.available()] if name == CPU else [CPU, *self.available()]
-        reason = f": it is broken, {self.defects[name][1]}" if name in self.defects else ""
         if not here:
             return DeviceNotAvailable(f"there is no device but the CPU, got {name!r}")
+        defect = self.health[name].defect
+        reason = f": it is broken, {defect}" if defect else ""
         return DeviceNotAvailable(one_of("device", here, name) + reason)
 
     def disabled(self, name: str) -> str | None:
         """Why a device is no longer used in this process, None while it is."""
-        return self.reasons.get(name)
+        return self.health[name].set_aside
 
     def inherited(self, name: str) -> bool:
         """Whether a device is the parent's of this forked process, which must not touch it."""
-        return self.reasons.get(name) == _FORKED
+        return self.disabled(name) == _FORKED
 
     def failures(self) -> int:
         """How many failures of devices were counted so far in this process."""
@@ -187,29 +196,22 @@ class Registry:
         of `failures` before what failed began.
         """
         with self.lock:
-            if name in self.reasons:
+            known = self.health[name]
+            if known.set_aside:
                 return None
-            failed = name in self.first_failure
-            if failed and begun is not None and begun < self._failed_at.get(name, 0):
+            if known.failure is None:
+                self._failures += 1
+                known.failure, known.failed_at = str(error), self._failures
+                return False
+            if begun is not None and begun < known.failed_at:
                 return None
-            if failed:
-                self.reasons[name] = f"set aside after failing twice in this process: {error}"
-                return True
-            self._failures += 1
-            self._failed_at[name] = self._failures
-            self.first_failure[name] = str(error)
-            return False
+            known.set_aside = f"set aside after failing twice in this process: {error}"
+            return True
 
     def troubles(self) -> dict[str, str]:
         """Device name -> what it failed with in this process, or that it had no room."""
-        return {**dict.fromkeys(self.short, "out of memory"), **self.first_failure}
-
-    def was_short(self, name: str) -> bool:
-        """Note that a device had no room for a call; whether it was noted before."""
-        with self.lock:
-            known = name in self.short
-            self.short.add(name)
-            return known
+        found = {n: h.failure or "out of memory" * h.was_short for n, h in self.health.items()}
+        return {name: trouble for name, trouble in found.items() if trouble}
 
     def reset_failures(self, name: str) -> bool:
         """Forget a device's failures, unless this process was forked; True if there were some.
@@ -217,23 +219,17 @@ class Registry:
         Whether it works is asked of it again.
         """
         with self.lock:
+            known = self.health[name]
             if self.inherited(name):
                 return False
-            self.short.discard(name)
-            defect = self.defects.pop(name, None)
-            failed = [self.first_failure.pop(name, None), self.reasons.pop(name, None), defect]
-            if any(failed):
-                self.proved.discard(name)
-            if defect is not None:
-                self.found = {**self.available(), name: defect[0]}
-            return any(failed)
+            failed = bool(known.failure is not None or known.set_aside or known.defect)
+            self.health[name] = Health(is_proved=known.is_proved and not failed)
+            return failed
 
     def after_fork(self) -> None:
         """In a forked child: it cannot use its parent's contexts, and computes on the CPU."""
-        if self.found is None:
-            return
-        for name, device in self.everything().items():
-            self.reasons[name] = _FORKED
+        for name, device in (self.found or {}).items():
+            self.health[name].set_aside = _FORKED
             # One reference too many keeps it, and all that it holds, from ever being finalized.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(device))
         tables.forget()
@@ -265,7 +261,6 @@ inherited = here.inherited
 failures = here.failures
 count_failure = here.count_failure
 troubles = here.troubles
-was_short = here.was_short
 reset_failures = here.reset_failures
 
 os.register_at_fork(after_in_child=here.after_fork)

@@ -103,10 +103,11 @@ class Device(abc.ABC):
         """A new array of the backend's own type, and its address."""
         raise DeviceError(f"{self.kind} has no array type with an address")
 
+    @abc.abstractmethod
     def fill(self, buffer: Any, nbytes: int, offset: int = 0, stream: Any = None) -> None:
         """Set bytes of device memory to zero."""
-        self.enqueue(UPLOAD, np.zeros(nbytes, np.uint8), buffer, offset, stream)
 
+    @abc.abstractmethod
     def copy(
         self,
         target: Any,
@@ -116,8 +117,8 @@ class Device(abc.ABC):
         source_offset: int = 0,
         stream: Any = None,
     ) -> None:
-        """Copy within the device's memory; offsets are in bytes."""
-        raise DeviceError(f"{self.kind} does not copy within its memory")
+        """Copy within the device's memory, or from that of a peer to which `link` opened a path;
+        offsets are in bytes."""
 
     def copy_from_peer(self, target: Any, peer: Device, source: Any, *where: Any) -> None:
         """`copy` from another device of the same kind; see `hetero.devices.peers.copy`."""
@@ -126,10 +127,6 @@ class Device(abc.ABC):
     def link(self, peer: Device) -> bool:
         """Open the direct path from a peer to this device; False if there is none."""
         return False
-
-    def copy_directly(self, target: Any, peer: Device, source: Any, *where: Any) -> None:
-        """`copy` from a peer to which `link` opened a path."""
-        raise DeviceError(f"{self.kind} has no direct path to {peer.name}")
 
     def storage(self) -> Storage:
         """What the present context holds in the device's memory beyond a call."""
@@ -206,9 +203,9 @@ class Device(abc.ABC):
         sleeping.
         """
 
+    @abc.abstractmethod
     def await_event(self, event: Any) -> None:
         """Hold up the host until a copy has come that a stream was given."""
-        raise DeviceError(f"{self.kind} has only one queue")
 
     @abc.abstractmethod
     def pinned(self, nbytes: int, purpose: str = "pinned arrays") -> np.ndarray:
@@ -234,10 +231,6 @@ class Device(abc.ABC):
     def slice_copies(self, direction: str, stream: Any) -> Any:
         """`cuda.copies.SliceCopies` of the current context; None where there are none."""
         return None
-
-    def staging(self, nbytes: int) -> np.ndarray:
-        """Host memory to copy through, the same at each call; `peers` sees to it that all wait."""
-        return np.empty(nbytes, np.uint8)
 
     # -- kernels
 
@@ -320,27 +313,27 @@ class Device(abc.ABC):
     def elapsed(self, start: Any, end: Any) -> float:
         """Seconds of device time between two marks; waits for the second."""
 
+    @abc.abstractmethod
     def passed(self, mark: Any) -> bool:
         """Whether the device has come past a mark; False where that is not known."""
-        return False
 
     @abc.abstractmethod
     def synchronize(self, stream: Any = None) -> None:
         """Wait until everything started, or one stream, has finished; errors show up here."""
 
+    @abc.abstractmethod
     def new_stream(self) -> Any:
         """A queue that nothing orders with others but `record` and `wait`."""
-        raise DeviceError(f"{self.kind} has only one queue")
 
+    @abc.abstractmethod
     def record(self, stream: Any = None, event: Any = None) -> Any:
         """An event that comes when all that the stream holds now is done; ``event`` is one to use
         again."""
-        raise DeviceError(f"{self.kind} has no events to wait for")
 
+    @abc.abstractmethod
     def wait(self, event: Any, stream: Any = None) -> None:
         """Let a stream go on only after an event of this or another device of the same kind; where
         that cannot be, the host waits."""
-        raise DeviceError(f"{self.kind} has no events to wait for")
 
 
 def short_host(error: MemoryError) -> DeviceMemoryError:

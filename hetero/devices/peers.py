@@ -7,6 +7,7 @@ therefore trusted only after random bytes crossed it whole, in both directions, 
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -41,10 +42,8 @@ def copy(
     or one that damages data.
     """
     where = nbytes, target_offset, source_offset, stream
-    if source is target:
+    if source is target or trusted(target, source):
         target.copy(to, begin, *where)
-    elif trusted(target, source):
-        target.copy_directly(to, source, begin, *where)
     else:
         through_host(target, to, source, begin, *where)
 
@@ -54,7 +53,11 @@ def trusted(target: Any, source: Any) -> bool:
     pair = frozenset((target.name, source.name))
 
     def trial() -> bool:
-        linked = _linked(target, source)
+        try:
+            linked = target.link(source) and source.link(target)
+        except DeviceError as error:
+            log.warning("no direct path from %s to %s: %s", source.name, target.name, error)
+            return False
         return linked and _arrives(target, source) and _arrives(source, target)
 
     return tried(_trusted, pair, trial)
@@ -72,14 +75,6 @@ def tried(known: dict[Any, bool], key: Any, trial: Callable[[], bool]) -> bool:
     return known[key]
 
 
-def _linked(target: Any, source: Any) -> bool:
-    try:
-        return target.link(source) and source.link(target)
-    except DeviceError as error:
-        log.warning("no direct path from %s to %s: %s", source.name, target.name, error)
-        return False
-
-
 def _arrives(target: Any, source: Any) -> bool:
     """Whether random bytes come from ``source`` to ``target`` as they were."""
     sent = np.random.default_rng().integers(0, 256, _PATTERN_BYTES, np.uint8)
@@ -92,7 +87,7 @@ def _arrives(target: Any, source: Any) -> bool:
         with target.active():
             here, here_owner = target.allocate(sent.nbytes)
             target.upload(~sent, here)
-            target.copy_directly(here, source, there, sent.nbytes)
+            target.copy(here, there, sent.nbytes)
             target.synchronize()
             target.download(here, seen)
         del there_owner, here_owner
@@ -124,7 +119,8 @@ def through_host(
     """
     with _lock, target.active():
         target.synchronize(stream)
-        staging = target.staging(min(nbytes, _STAGING_BYTES))
+        make = functools.partial(target.pinned, _STAGING_BYTES, "pinned, between devices")
+        staging = target.storage().get("between devices", None, 1, make)[:nbytes]
         for done in range(0, nbytes, staging.nbytes):
             piece = staging[: min(staging.nbytes, nbytes - done)]
             with source.active():

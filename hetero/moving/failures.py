@@ -46,7 +46,8 @@ def report(
         raise error
     name = error.device or name
     if out_of_memory(error):
-        say = log.info if devices.was_short(name) else log.warning
+        known = devices.here.health[name]
+        say, known.was_short = log.info if known.was_short else log.warning, True
         say("%s has not enough free memory (%s); %s", name, error, remedy)
         return
     for known in kept.every():  # what it holds is not relied on any longer

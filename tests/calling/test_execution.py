@@ -239,9 +239,6 @@ def test_reset_opens_an_opencl_device_anew(opencl, monkeypatch, warnings_of):
 
 
 def test_reset_asks_a_broken_device_again(cuda, monkeypatch):
-    monkeypatch.setattr(devices.here, "proved", set())
-    monkeypatch.setattr(devices.here, "defects", {})
-
     monkeypatch.setattr(cuda, "probe", fakes.raising(DeviceError("ill")))
     assert not devices.believed("cuda:0")
     assert "cuda:0" not in hetero.machine()["devices"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import defaultdict
 
 import numpy as np
 import processes
@@ -22,7 +23,8 @@ def two(monkeypatch):
     """Two devices in place of all others."""
     both = Freeing(0), Freeing(1)
     monkeypatch.setattr(devices.here, "found", {d.name: d for d in both})
-    monkeypatch.setattr(devices.here, "proved", {d.name for d in both})
+    known = {d.name: devices.Health(is_proved=True) for d in both}
+    monkeypatch.setattr(devices.here, "health", defaultdict(devices.Health, known))
     return both
 
 

@@ -6,42 +6,30 @@ from types import SimpleNamespace
 
 import pytest
 
-from hetero.devices.storage import Pool
-
-
-class Allocation:
-    """Memory of the driver; ``beside`` is what another thread does while it is given back."""
-
-    def __init__(self, address, beside):
-        self.address, self.beside, self.is_free = address, beside, False
-
-    def __int__(self):
-        return self.address
-
-    def free(self):
-        assert not self.is_free
-        self.is_free = True
-        self.beside()
+from hetero.devices.cuda import driver, memory
 
 
 @pytest.fixture
-def pool():
-    made = []
+def pool(monkeypatch):
+    """``beside[0]()`` is what another thread does while memory is given back, ``live`` that which
+    the driver has given."""
+    made, live, beside = [], set(), [lambda: None]
 
-    def mem_alloc(size):
-        made.append(Allocation(1 << 20 << len(made), lambda: beside[0]()))
+    def given(function, size):
+        made.append(1 << 20 << len(made))
+        live.add(made[-1])
         return made[-1]
 
-    beside = [lambda: None]
-    driver = SimpleNamespace(
-        PointerHolderBase=object,
-        MemoryError=MemoryError,
-        mem_alloc=mem_alloc,
-        mem_get_info=lambda: (1 << 40, 1 << 40),
-        Context=SimpleNamespace(synchronize=lambda: None),
-    )
-    pool = Pool(driver, 0, lambda: None, lambda nbytes: False)
-    pool.beside = beside
+    def twice(function, address):
+        live.remove(address)
+        beside[0]()
+
+    monkeypatch.setattr(driver, "given", given)
+    monkeypatch.setattr(driver, "twice", twice)
+    monkeypatch.setattr(driver, "call", lambda function: None)
+    monkeypatch.setattr(driver, "free_memory", lambda: 1 << 40)
+    pool = memory.Pool(object, 0, SimpleNamespace())
+    pool.beside, pool.live = beside, live
     return pool
 
 
@@ -59,4 +47,4 @@ def test_what_is_freed_or_given_back_meanwhile(pool):
     pool.beside[0] = lambda: held and held.pop()
     pool.trim()
     assert pool.nbytes == pool.unused()
-    assert not pool.allocate(1000).allocation.is_free
+    assert pool.allocate(1000).address in pool.live

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ A32, B32 = np.ones((40, 30), "f4"), np.ones((30, 50), "f4")
 
 def afresh(monkeypatch):
     """Look for devices again, and forget them after the test."""
-    for name, value in (("found", None), ("proved", set()), ("defects", {}), ("absent", [])):
+    for name, value in (("found", None), ("health", defaultdict(devices.Health)), ("absent", [])):
         monkeypatch.setattr(devices.here, name, value)
     inventory.changed()
 
@@ -119,7 +120,8 @@ def test_calls_of_a_new_process(planted, tmp_path):
         assert hetero.solve_poisson(A).shape == A.shape
         assert hetero.solve_cg(np.eye(3), np.ones(3))[1] == 0
         from hetero import devices
-        assert not devices.here.proved, "nobody asked for a device"
+        asked = [name for name, known in devices.here.health.items() if known.is_proved]
+        assert not asked, "nobody asked for a device"
         print(hetero.plan("matmul", A, A.T), hetero.machine())
         assert not [name for name in devices.available() if name.startswith("opencl")]
     """

@@ -58,7 +58,7 @@ def outer(kind: str):
     if kind == "nothing":
         return lambda x: x
     if kind == "primary":  # as PyCUDA's users push it
-        devices.get(DEVICE).contexts.primary().push()
+        devices.get(DEVICE).primary().push()
         return lambda x: x
     library = pytest.importorskip(kind)
     if kind == "cupy":

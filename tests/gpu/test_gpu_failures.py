@@ -10,6 +10,8 @@ pytestmark = pytest.mark.gpu
 BEGIN = """
 import numpy as np, hetero
 from hetero import devices
+from hetero.devices.cuda import driver
+from hetero.errors import DeviceMemoryError
 rng = np.random.default_rng(1)
 device = devices.get("cuda:0")
 a = rng.random((300, 300), np.float32)
@@ -17,22 +19,22 @@ assert np.allclose(hetero.matmul(a, a, device="cuda:0"), a @ a, rtol=1e-4)
 """
 
 SHORT = """
-driver, held = device.driver, []
+held = []
 
 def leave(nbytes):
     # Everything but so many bytes is somebody else's.
-    size = driver.mem_get_info()[0] - nbytes
+    size = driver.free_memory() - nbytes
     while size > 1 << 20:
         try:
-            held.append(driver.mem_alloc(size))
-            size = driver.mem_get_info()[0] - nbytes
-        except driver.MemoryError:
+            held.append(driver.given("cuMemAlloc_v2", size))
+            size = driver.free_memory() - nbytes
+        except DeviceMemoryError:
             size -= 32 << 20
 
 def tried(call, expected):
     found = call()
     assert np.allclose(found, expected, rtol=1e-3), abs(found - expected).max()
-    assert not devices.here.first_failure and devices.disabled("cuda:0") is None
+    assert not devices.here.health["cuda:0"].failure and devices.disabled("cuda:0") is None
 
 stack, b = rng.random((64, 512, 512), np.float32), rng.random((512, 512), np.float32)
 image, filter = rng.random((4000, 4000), np.float32), rng.random((3, 3), np.float32)
@@ -45,8 +47,9 @@ with device.active():
     assert not devices.troubles(), devices.troubles()  # it was done there, in pieces
     leave(2 << 20)
     tried(lambda: hetero.matmul(stack, b, device="cuda:0"), stack @ b)
-    held.clear()
-    devices.here.short.clear()
+    while held:
+        driver.call("cuMemFree_v2", held.pop())
+    devices.here.health["cuda:0"].was_short = False
     tried(lambda: hetero.matmul(stack, b, device="cuda:0"), stack @ b)
     assert not devices.troubles(), devices.troubles()
 print("right")
@@ -80,15 +83,17 @@ assert "illegal memory access" in hetero.machine()["broken"]["cuda:0"]
 
 # Failures that are over: `hetero.reset` brings the device back.
 OVER = """
-def failing(*arguments):
-    raise device.driver.LogicError("cuMemAlloc failed: it fell over")
+def failing(function, *arguments):
+    if function == "cuMemAlloc_v2":
+        raise driver.DriverError("cuMemAlloc failed: it fell over")
+    return take(function, *arguments)
 
-device.driver.mem_alloc, take = failing, device.driver.mem_alloc
+driver.given, take = failing, driver.given
 big = rng.random((2000, 2000), np.float32)
 for _ in range(3):
     assert np.allclose(hetero.matmul(big, big, device="cuda:0"), big @ big, rtol=1e-4)
 assert "set_aside" in hetero.machine()["devices"]["cuda:0"]
-device.driver.mem_alloc = take
+driver.given = take
 hetero.matmul(big, big, device="cuda:0")
 assert devices.troubles()
 hetero.reset("cuda:0")

@@ -205,7 +205,7 @@ def test_the_copy_that_was_used_the_longest_ago_makes_room(device):
     device.room = int(5.2 * A.nbytes)  # three copies and two of the operands, not the result
     np.testing.assert_allclose(hetero.matmul(A, B, device="cuda:0"), A @ B, rtol=1e-4)
     assert [bool(kept.find(K).copies) for K in kept_ones] == [True, False, True]
-    assert not devices.here.short  # nobody was told of it
+    assert not devices.troubles()  # nobody was told of it
 
 
 def test_copies_keep_to_the_limit_of_a_call(device):

@@ -18,7 +18,7 @@ install()
 fresh()
 assert hetero.memory() == {"cuda:0": {}}
 hetero.clear_memory()
-assert not devices.get("cuda:0").contexts.states, "no context is opened for that"
+assert not devices.get("cuda:0").states, "no context is opened for that"
 
 for name, (call, method) in failing_driver.calls().items():
     with hetero.use(device="cpu"):

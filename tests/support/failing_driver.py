@@ -149,7 +149,7 @@ def install(computing: bool = True) -> None:
 def fresh() -> None:
     """Devices as in a new process."""
     for device in (devices.here.found or {}).values():
-        device.contexts.close()
+        device.close()
     devices.here.found = None
     devices.available()
     forget()
@@ -158,9 +158,8 @@ def fresh() -> None:
 
 def forget() -> None:
     here = devices.here
-    for table in (here.first_failure, here.reasons, here.short, here.defects):
-        table.clear()
-    here.proved.add("cuda:0")  # kernels that do nothing would not be
+    here.health.clear()
+    here.health["cuda:0"].is_proved = True  # kernels that do nothing would not be
     inventory.changed()
     messages.texts.clear()
 
@@ -168,17 +167,14 @@ def forget() -> None:
 def drop() -> None:
     """Let go of what is kept on devices for later calls."""
     for device in (devices.here.found or {}).values():
-        for state in device.contexts.states.values():
+        for state in device.states.values():
             state.storage.drop()
     gc.collect()
 
 
 def idle(device) -> bool:
     """Whether all of the device's memory is in the pool."""
-    for state in device.contexts.states.values():
-        if len(state.pool._all) != sum(map(len, state.pool._free.values())):
-            return False
-    return True
+    return all(state.pool.nbytes == state.pool.unused() for state in device.states.values())
 
 
 def sweep(name, call, method, cold: bool, good: bool) -> int:
@@ -219,7 +215,7 @@ def sweep(name, call, method, cold: bool, good: bool) -> int:
         assert len(messages.texts) == (failed not in FREEING), (where, messages.texts)
         del result
         if good:
-            driver.unstack(device.contexts.held is None)
+            driver.unstack(device.held is None)
         drop()
         assert idle(device), where
         assert not driver.live()["pushed"], where

@@ -150,8 +150,8 @@ int cuDevicePrimaryCtxRetain(void **context, int device) {
     return SUCCESS;
 }
 static int release(void) {
-    if (retained && !--retained) /* modules go with it */
-        live[MODULE] = 0, drop(CONTEXT, primary), primary = NULL;
+    if (retained && !--retained) /* they go with it */
+        live[MODULE] = live[STREAM] = live[EVENT] = 0, drop(CONTEXT, primary), primary = NULL;
     return SUCCESS;
 }
 int cuDevicePrimaryCtxRelease_v2(int device) { GATE; return release(); }

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import types
+from collections import defaultdict
 
 import numpy as np
 
@@ -151,6 +152,9 @@ class FakeCuda(Device):
         ends = buffer + offset, array.ctypes.data
         ctypes.memmove(*(ends if direction == "upload" else ends[::-1]), array.nbytes)
 
+    def fill(self, buffer, nbytes, offset=0, stream=None):
+        ctypes.memset(buffer + offset, 0, nbytes)
+
     def copy(self, target, source, nbytes):
         self.log.append("copy")
         ctypes.memmove(target, source, nbytes)
@@ -202,7 +206,7 @@ class FakeCuda(Device):
     def await_event(self, event):
         """Likewise."""
 
-    def pinned(self, nbytes):
+    def pinned(self, nbytes, purpose=""):
         return np.empty(nbytes, np.uint8)
 
 
@@ -369,8 +373,8 @@ def install(monkeypatch, count: int = 1) -> list[FakeCuda]:
     fakes = [FakeCuda(ordinal) for ordinal in range(count)]
     others = {n: d for n, d in devices.available().items() if not n.startswith("cuda")}
     monkeypatch.setattr(devices.here, "found", {**{f.name: f for f in fakes}, **others})
-    monkeypatch.setattr(devices.here, "proved", devices.here.proved - {f.name for f in fakes})
-    monkeypatch.setattr(devices.here, "defects", {})
+    known = {n: health for n, health in devices.here.health.items() if n in others}
+    monkeypatch.setattr(devices.here, "health", defaultdict(devices.Health, known))
     for operation, method, run in (
         ("matvec", "tiled", compute),
         ("matmul", "tiled", compute),

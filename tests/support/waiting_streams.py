@@ -21,7 +21,7 @@ failing_driver.install(computing=False)
 failing_driver.fresh()
 device = devices.get("cuda:0")
 rng = np.random.default_rng(1)
-device.contexts.primary()
+device.primary()
 library = ctypes.CDLL("libcuda.so.1")
 
 

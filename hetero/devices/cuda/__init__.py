@@ -9,9 +9,9 @@ A thread that has a PyCUDA context of its own on the device (``pycuda.autoinit``
 one, because its arrays live there. Work goes to the legacy default stream, unless it is given one
 made by `CudaDevice.new_stream`, which the legacy stream neither waits for nor holds up.
 
-`device` has the device, whose parts are `context`, its contexts and what belongs to each; `pinned`,
-memory of the host; `compiler`, its kernels; `copies`, what its copies from and to
-the host take; `driver`, calls that PyCUDA does not make.
+`device` has the device, on what works in contexts (`context`) and compiles (`compiler`); `memory`
+its memory and pinned memory of the host; `copies` what its copies from and to the host take;
+`driver` the driver's own functions, for all but contexts and launches.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hetero.devices.cuda.driver import PYCUDA, libcuda
+from hetero.errors import DeviceError
 from hetero.imports import INSTALL, load
 
 if TYPE_CHECKING:
@@ -101,6 +102,6 @@ def find() -> tuple[list[Device], list[str]]:
     for ordinal in range(count):
         try:
             found.append(device.CudaDevice(ordinal, package, name))
-        except package.Error as error:
+        except (package.Error, DeviceError) as error:
             missing.append(f"cuda:{ordinal}: the driver does not describe it ({error})")
     return found, missing

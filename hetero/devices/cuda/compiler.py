@@ -17,7 +17,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from hetero import locks, paths
-from hetero.devices.base import Defines, Device
+from hetero.devices.base import Defines
+from hetero.devices.cuda.context import InContexts
 from hetero.errors import KernelCompileError
 from hetero.imports import INSTALL, load
 from hetero.kernels import Launch, LaunchPlan, kernel_text
@@ -90,14 +91,15 @@ def _compile(text: str, arch: str, options: tuple[str, ...]) -> bytes:
 _UNASKED_SHARED_BYTES = 48 << 10  # more of it a kernel gets only after `Compiling.allow`
 
 
-class Compiling(Device):
+class Compiling(InContexts):
     """What a CUDA device does with kernels, which belong to the context that is active."""
 
     kind = "cuda"
     arch: str
-    driver: Any
-    state: Any
-    _ahead: set[tuple[str, Any]]  # files that were compiled, with macros
+
+    def __init__(self, ordinal: int, package: Any) -> None:
+        super().__init__(ordinal, package)
+        self._ahead: set[tuple[str, Any]] = set()  # files that were compiled, with macros
 
     def build(self, text: str, kernel: str, defines: Defines) -> Any:
         kernels, key = self.state().kernels, (text, kernel, defines)
@@ -109,9 +111,7 @@ class Compiling(Device):
 
     def _module(self, text: str, defines: Defines) -> Any:
         code = cubin(kernel_text(text, self.kind), self.arch, defines)
-        module = self.driver.module_from_buffer(code)
-        self.state().modules.append(module)
-        return module
+        return self.driver.module_from_buffer(code)
 
     def compile_ahead(self, wanted: Iterable[tuple[str, Defines]]) -> None:
         # Reading them from the cache on disk, to see that they are there, takes every fit's time.

@@ -1,26 +1,25 @@
 """The contexts that a CUDA device works in: made current, given up, opened anew; what each has.
 
-PyCUDA gives back a stream or an event when it is dropped, in whatever context is current then, and
-ends the process if the driver refuses. Ours go back to their context's lists, without a call.
+PyCUDA gives back a stream when it is dropped, in whatever context is current then, and ends the
+process if the driver refuses. Ours go back to their context's lists, without a call, as events do.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from hetero import locks
 from hetero.devices.base import Device, short_host
 from hetero.devices.cuda import driver
-from hetero.devices.cuda.pinned import end_event
-from hetero.devices.storage import Pool, Storage
+from hetero.devices.cuda.memory import Pool
+from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError
 
 _lock = locks.new()
@@ -41,23 +40,23 @@ class Active:
 
     __slots__ = ("_device", "_outer", "_pushed")
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: InContexts) -> None:
         self._device = device
 
-    def __enter__(self) -> Device:
-        device = self._device
-        contexts, context = device.contexts, device.driver.Context
-        self._pushed = False
+    def __enter__(self) -> InContexts:
+        device, self._pushed = self._device, False
         try:
-            current = context.get_current()
-            if current is None or not contexts.owns(current):
-                contexts.primary().push()
+            context = device.own_context()
+            if context is None:
+                context = device.primary()
+                context.push()
                 self._pushed = True
-            state = contexts.find_state()
+            state = device.state_of(context)
         except Exception as error:
             if self._pushed:
                 self._pop()
-            raise self._ours(error) from error
+            ours = self._ours(error)
+            raise ours from (None if ours is error else error)
         self._outer = device.local.state
         device.local.state = state
         return device
@@ -69,7 +68,7 @@ class Active:
             if refused is not None:
                 raise self._ours(refused) from refused
         elif isinstance(error, DeviceError):
-            error.device = error.device or self._device.name
+            self._ours(error)
         elif isinstance(error, (self._device.driver.Error, MemoryError)):
             raise self._ours(error) from error
 
@@ -90,71 +89,115 @@ class Active:
         except device.driver.Error as error:
             refused = error
         try:
-            if context.get_current() == device.contexts.primary():
+            if context.get_current() == device.primary():
                 context.pop()
         except device.driver.Error as error:
             log.debug("%s: the context is given up: %s", device.name, error)
-            device.contexts.give_up()
+            device.give_up()
         return refused
 
 
-class Contexts:
-    """The contexts that work of a device is done in, and what belongs to each.
+class Local(threading.local):
+    """What a thread does with a device: ``state`` is of the context that `Active` made current."""
+
+    state: Any = None
+
+
+class InContexts(Device):
+    """A CUDA device as what works in contexts: the thread's own, where it has one that PyCUDA made
+    current and in which its arrays lie, else the primary one.
 
     Attributes
     ----------
+    driver : module
+        ``pycuda.driver``, or `hetero.devices.cuda.bindings`.
+    number : int
+        The driver's, of the device.
     held : Context or None
         The primary one, while it is retained.
     states : dict
         Context -> `State`.
     """
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, ordinal: int, package: Any) -> None:
+        self.driver, self.ordinal, self.errors = package, ordinal, (package.Error,)
+        self.raw, self.number = package.Device(ordinal), driver.given("cuDeviceGet", ordinal)
         self.held: Any = None
         self.states: dict[Any, State] = {}
-        self._device, self._driver, self._ordinal = device, device.driver, device.ordinal
-        self._raw = device.driver.Device(device.ordinal)
-        self._bus_id = self._raw.pci_bus_id()
-        self._process = os.getpid()
+        self.local, self._process = Local(), os.getpid()
 
     def primary(self) -> Any:
         """The primary context, retained on first use and given back at exit."""
         with _lock:
             if self.held is None:
-                self.held = self._raw.retain_primary_context()
+                self.held = self.raw.retain_primary_context()
                 atexit.register(self.close)
             return self.held
 
-    def owns(self, context: Any) -> bool:
-        """Whether a current context belongs to this device."""
-        return context.get_device().pci_bus_id() == self._bus_id
+    def own_context(self) -> Any:
+        """The context that PyCUDA has current in this thread, None where it is not this device's.
 
-    def is_usual(self) -> bool:
-        """Whether this thread works in the primary context; not where it has one of its own, in
-        which its arrays lie."""
-        current = self._driver.Context.get_current()
-        return current is None or not self.owns(current) or current == self.primary()
+        It is the primary one inside `active`.
+        """
+        current = self.driver.Context.get_current()
+        is_ours = current is not None and driver.given("cuCtxGetDevice") == self.number
+        return current if is_ours else None
 
-    def find_state(self) -> State:
-        """What belongs to the current context."""
-        context = self._driver.Context.get_current()
+    def state_of(self, context: Any) -> State:
+        """What belongs to a context, which is current."""
         try:
             return self.states[context]
         except KeyError:
             with _lock:
-                return self.states.setdefault(context, State(self._driver, self._ordinal))
+                holder = self.driver.PointerHolderBase
+                return self.states.setdefault(context, State(holder, self.ordinal))
+
+    def active(self) -> Active:
+        return Active(self)
+
+    def state(self) -> State:
+        """What belongs to the context that `active` made current in this thread."""
+        return self.local.state
+
+    def holds(self, wanted: State) -> bool:
+        """Whether the context that something belongs to is still in use."""
+        return any(state is wanted for state in self.states.values())
+
+    def same_in_threads(self) -> bool:
+        own = self.own_context()
+        return own is None or own == self.primary()
+
+    context_handle = staticmethod(driver.current_context)
+
+    def storage(self) -> Storage:
+        return self.state().storage
+
+    def memory_held(self) -> dict[str, int]:
+        found: Counter[str] = Counter()
+        for state in list(self.states.values()):
+            found.update(state.memory())
+        return dict(found)
+
+    def trim(self) -> bool:
+        with self.active():
+            self.storage().drop()
+            return self.state().pool.trim()
+
+    def clear(self) -> None:
+        """Let go of what contexts keep; give back what the primary and this thread's own have."""
+        used = [c for c in (self.held, self.own_context()) if c is not None]
+        for context, state in list(self.states.items()):
+            state.storage.let_go()
+            if context in used:
+                with driver.pushed(context.handle):
+                    state.pool.trim()
 
     def close(self) -> None:
         """Give everything back, at the process's end."""
         if os.getpid() != self._process or self.held is None:
             return  # a forked child must not touch its parent's context
-        try:
-            with self._device.active():
-                self._driver.Context.synchronize()
-                for state in self.states.values():
-                    state.close()
-        except DeviceError:  # the process is ending; the driver frees the rest
-            pass
+        with contextlib.suppress(DeviceError):  # the process is ending; the driver frees the rest
+            self.clear()
         self.give_up()
 
     def give_up(self) -> None:
@@ -173,68 +216,37 @@ class Contexts:
                 detach.join()
             except RuntimeError:  # the interpreter is ending and starts no threads
                 primary.detach()
-            self._driver.Context.get_current()  # here PyCUDA forgets one that is detached
+            self.driver.Context.get_current()  # here PyCUDA forgets one that is detached
             if driver.current_context() == handle:
-                driver.pop_context()
-            driver.release_primary_context(self._ordinal)
+                driver.pop()
+            driver.status_of("cuDevicePrimaryCtxRelease_v2", self.number)
             lost = [s for c, s in self.states.items() if c == primary]
             self.states = {c: s for c, s in self.states.items() if c != primary}
         for state in lost:
             state.storage.let_go()
 
-    def renew(self) -> None:
+    def reopen(self) -> None:
         """Give up a primary context that work has made unusable."""
         try:
-            with self._device.active():
-                self._driver.Context.synchronize()
+            with self.active():
+                driver.call("cuCtxSynchronize")
         except DeviceError as error:
-            log.debug("%s gets a new context: %s", self._device.name, error)
+            log.debug("%s gets a new context: %s", self.name, error)
             self.give_up()
-
-    def memory(self) -> dict[str, int]:
-        """Purpose -> bytes of the device's memory, in all contexts."""
-        found: Counter[str] = Counter()
-        for state in list(self.states.values()):
-            found.update(state.memory())
-        return dict(found)
-
-    def clear(self) -> None:
-        """Let go of what contexts keep; give back what the primary and this thread's own have."""
-        for state in list(self.states.values()):
-            state.storage.let_go()
-        try:
-            current, primary = self._driver.Context.get_current(), self.held
-            if current is not None and self.owns(current):
-                self._device.trim()
-            if primary is not None and primary != current:
-                primary.push()
-                try:
-                    self._device.trim()
-                finally:
-                    primary.pop()
-        except self._driver.Error as error:
-            raise reported(error) from error
 
 
 class State:
     """What belongs to one context: memory, loaded kernels, cuBLAS handle."""
 
-    def __init__(self, driver: Any, ordinal: int) -> None:
+    def __init__(self, holder: type, ordinal: int) -> None:
         self.storage = Storage()
-        self.pool = Pool(driver, ordinal, self.storage.drop, self.storage.shed)
-        self.modules: list[Any] = []
+        self.pool = Pool(holder, ordinal, self.storage)
         self.kernels: dict[Any, Any] = {}
         self.constants: dict[Any, Any] = {}  # kernels with constant memory
         self.handles: dict[str, Any] = {}
         self.shared_bytes: dict[Any, int] = {}
-        self.staging: np.ndarray | None = None
-        # Unused ones of PyCUDA's, see `Lent`; marks are events that take the time, and who waits
-        # for one of copied sleeps meanwhile.
-        self.streams: list[Any] = []
-        self.events: list[Any] = []
-        self.marks: list[Any] = []
-        self.copied: list[Any] = []
-        self.handles_of_events: list[int] = []  # as copied, without PyCUDA, which hides the handle
+        self.streams: list[Any] = []  # unused ones, see `Lent`
+        self.events: dict[int, list[int]] = defaultdict(list)  # by their flags
 
     def memory(self) -> dict[str, int]:
         """Purpose -> bytes; what no workspace accounts for belongs to arrays and running calls."""
@@ -243,33 +255,19 @@ class State:
         rest = {"arrays and running calls": max(calls, 0), "free in the pool": unused}
         return found | {purpose: nbytes for purpose, nbytes in rest.items() if nbytes}
 
-    def trim(self) -> bool:
-        """Let go of what is kept and give unused memory back; True if there was some."""
-        self.storage.drop()
-        return self.pool.trim()
-
-    def close(self) -> None:
-        """Give everything back to the driver, in this context."""
-        self.storage.let_go()
-        for kept in (self.shared_bytes, self.kernels, self.constants, self.handles, self.modules):
-            kept.clear()
-        for unused in (self.streams, self.events, self.marks, self.copied):
-            unused.clear()
-        while self.handles_of_events:
-            end_event(self.handles_of_events.pop())
-        self.staging = None
-        self.pool.close()
-
 
 class Lent:
-    """A stream or an event of PyCUDA's that goes back to a list when nobody holds it.
+    """A stream of PyCUDA's, or the driver's handle of an event, that goes back to a list when
+    nobody holds it.
 
     Attributes
     ----------
-    raw : Stream or Event
+    raw : Stream or int
+    handle : int
+        The driver's.
     """
 
-    __slots__ = ("_home", "raw")
+    __slots__ = ("_home", "handle", "raw")
 
     def __init__(self, home: list[Any], make: Callable[[], Any]) -> None:
         self._home = home
@@ -277,24 +275,8 @@ class Lent:
             self.raw = home.pop()
         except IndexError:
             self.raw = make()
-
-    @property
-    def handle(self) -> int:
-        """The driver's."""
-        return self.raw.handle
+        self.handle = self.raw if isinstance(self.raw, int) else self.raw.handle
 
     def __del__(self) -> None:
         if hasattr(self, "raw"):
             self._home.append(self.raw)
-
-
-class Local(threading.local):
-    """What a thread does with a device.
-
-    Attributes
-    ----------
-    state : State
-        Of the context that `CudaDevice.active` made current.
-    """
-
-    state: Any = None

@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.devices.cuda.context import Lent, State
-from hetero.devices.cuda.driver import call, error_text, libcuda
-from hetero.devices.cuda.pinned import sleeping_event
+from hetero.devices.cuda import driver
 from hetero.errors import DeviceError
 from hetero.host.copying import slices
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, pieces, rows
@@ -21,6 +19,7 @@ from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, pieces, rows
 _HOST, _DEVICE = 1, 2  # CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_DEVICE
 _LEAST = 256  # bytes of a row; the bus is slow with less
 _PART = 64 << 20  # bytes that are copied at once: both directions then share the bus better
+_SEND = {UPLOAD: "cuMemcpyHtoDAsync_v2", DOWNLOAD: "cuMemcpyDtoHAsync_v2"}
 
 
 class _Copy(ctypes.Structure):
@@ -51,62 +50,48 @@ def copy_rows(direction: str, array: np.ndarray, address: int, stream: int) -> N
     found = rows(array)
     assert found is not None
     number, nbytes, pitch = found
-    host = array.__array_interface__["data"][0]
     there = {"Device": address, "MemoryType": _DEVICE, "Pitch": nbytes}
-    here = {"Host": host, "MemoryType": _HOST, "Pitch": pitch}
+    here = {"Host": _address(array), "MemoryType": _HOST, "Pitch": pitch}
     source, target = (here, there) if direction == UPLOAD else (there, here)
     extents = {f"src{k}": v for k, v in source.items()} | {f"dst{k}": v for k, v in target.items()}
     copy = _Copy(WidthInBytes=nbytes, Height=number, **extents)
-    call("cuMemcpy2DAsync_v2", ctypes.byref(copy), ctypes.c_void_p(stream))
+    driver.call("cuMemcpy2DAsync_v2", ctypes.byref(copy), stream)
 
 
-def enqueue(
-    device: Any, direction: str, array: np.ndarray, address: int, stream: Any, awake: bool
-) -> Any:
-    """Let a stream copy; the event of its end, see `Device.enqueue`."""
-    driver = device.driver
-    # One event for all parts: the bus rests for 10 us where a stream comes past one.
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def start(direction: str, array: np.ndarray, address: int, stream: int) -> None:
+    """Let a stream copy a pinned array, contiguous or one that `can_take`."""
     for part, begin in pieces(array, _PART):
         if not part.flags.c_contiguous:
-            copy_rows(direction, part, address + begin, stream.handle)
-        elif direction == UPLOAD:
-            driver.memcpy_htod_async(address + begin, part, stream.raw)
-        else:
-            driver.memcpy_dtoh_async(part, address + begin, stream.raw)
-    if awake:
-        return device.record(stream)
-    asleep = driver.event_flags.DISABLE_TIMING | driver.event_flags.BLOCKING_SYNC
-    event = Lent(device.state().copied, lambda: driver.Event(asleep))
-    event.raw.record(stream.raw)
-    return event
+            copy_rows(direction, part, address + begin, stream)
+            continue
+        there, here = address + begin, _address(part)
+        ends = (there, here) if direction == UPLOAD else (here, there)
+        driver.call(_SEND[direction], *ends, part.nbytes, stream)
 
 
 class SliceCopies:
-    """Compiled code (`hetero.host.copying.slices`) that copies one way, in a stream's order."""
+    """Compiled code (`hetero.host.copying.slices`) that copies one way, in a stream's order, with
+    ``events`` for its buffers (`hetero.devices.cuda.context.Lent`)."""
 
-    def __init__(self, state: State, direction: str, stream: Any) -> None:
-        self._direction, self._kept = direction, state.handles_of_events
-        self._events: list[int] = []
-        for _ in range(slices.BUFFERS):
-            try:
-                self._events.append(self._kept.pop())
-            except IndexError:
-                self._events.append(sleeping_event())
-        send = "cuMemcpyHtoDAsync_v2" if direction == UPLOAD else "cuMemcpyDtoHAsync_v2"
-        functions = {"send": send, "record": "cuEventRecord", "query": "cuEventQuery"}
-        self._driver = {"stream": stream.handle, "event": tuple(self._events)}
+    def __init__(self, direction: str, stream: Any, events: list[Any]) -> None:
+        self._direction, self._kept = direction, events
+        functions = {"send": _SEND[direction], "record": "cuEventRecord", "query": "cuEventQuery"}
+        self._driver = {"stream": stream.handle, "event": tuple(event.handle for event in events)}
         for name, function in functions.items():
-            self._driver[name] = ctypes.cast(getattr(libcuda(), function), ctypes.c_void_p).value
+            called = getattr(driver.libcuda(), function)
+            self._driver[name] = ctypes.cast(called, ctypes.c_void_p).value
 
     def copy(self, array: np.ndarray, address: int, region: np.ndarray, threads: int) -> bool:
         """Copy an array as `slices.copy` does; whether it consists of `rows`."""
         layout, down = rows(array), self._direction == DOWNLOAD
         if layout is None:
             return False
-        host = array.__array_interface__["data"][0]
-        if status := slices.copy(host, address, layout, region, threads, down, **self._driver):
-            raise DeviceError(f"a staged {self._direction} failed: {error_text(status)}")
+        there = _address(array), address
+        if status := slices.copy(*there, layout, region, threads, down, **self._driver):
+            text = f"a staged {self._direction} failed: {driver.error_text(status)}"
+            raise DeviceError(text)
         return True
-
-    def __del__(self) -> None:
-        self._kept += self._events

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
 
 from hetero.arrays.pinned import known
-from hetero.devices.base import Defines, Device
-from hetero.devices.cuda import compiler, cooperative, copies, driver, libraries, pinned
+from hetero.devices.base import Device
+from hetero.devices.cuda import compiler, cooperative, copies, driver, libraries, memory
 from hetero.devices.cuda.compiler import Compiling
-from hetero.devices.cuda.context import Active, Contexts, Lent, Local, State
-from hetero.devices.storage import Storage, allocated, rounded
+from hetero.devices.cuda.context import Lent
+from hetero.devices.storage import allocated, rounded
 from hetero.host.copying import slices
 from hetero.host.copying.copy_jobs import UPLOAD
 from hetero.host.copying.staging import PURPOSE, Ring
 from hetero.kernels.procedure import Card, of_attributes
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
-_COPY_BYTES = 1 << 30  # PyCUDA counts the bytes of a copy within a device in 32 bits
+# CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, _PEER_ACCESS_ALREADY_ENABLED, _NOT_READY
+_NO_PATH, _IS_OPEN, _NOT_READY = 217, 704, 600
 
 
 class CudaDevice(Compiling):
@@ -26,39 +28,29 @@ class CudaDevice(Compiling):
 
     Attributes
     ----------
-    driver : module
-        The package.
     arch : str
         Such as "sm_90".
-    contexts : Contexts
-        That work is done in.
-    local : Local
-        What each thread does with the device.
     """
 
     stages = True
 
     def __init__(self, ordinal: int, package: Any, package_name: str) -> None:
-        self.driver = package
-        self.errors = (package.Error,)
-        self.ordinal = ordinal
+        super().__init__(ordinal, package)
         self.name = f"cuda:{ordinal}"
-        self.contexts, self.local, self._ahead = Contexts(self), Local(), set()
-        self._device = package.Device(ordinal)
         attribute = package.device_attribute
-        self.multiprocessors = self._device.get_attribute(attribute.MULTIPROCESSOR_COUNT)
-        self.block_limit = self._device.get_attribute(attribute.MAX_THREADS_PER_BLOCK)
-        self.shared_limit = self._device.get_attribute(attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
-        self.capability = self._device.compute_capability()
+        self.multiprocessors = self.raw.get_attribute(attribute.MULTIPROCESSOR_COUNT)
+        self.block_limit = self.raw.get_attribute(attribute.MAX_THREADS_PER_BLOCK)
+        self.shared_limit = self.raw.get_attribute(attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+        self.capability = self.raw.compute_capability()
         arch = "sm_{}{}".format(*self.capability)
         # Code for tensor cores by groups of warps is for this capability alone.
         self.arch = f"{arch}a" if self.capability == (9, 0) else arch
         version = package.get_driver_version()
         self._description = {
             "kind": self.kind,
-            "name": self._device.name(),
-            "pci_bus_id": self._device.pci_bus_id(),
-            "memory_bytes": int(self._device.total_memory()),
+            "name": self.raw.name(),
+            "pci_bus_id": self.raw.pci_bus_id(),
+            "memory_bytes": int(self.raw.total_memory()),
             "multiprocessors": self.multiprocessors,
             "block_limit": self.block_limit,
             "shared_limit": self.shared_limit,
@@ -74,37 +66,16 @@ class CudaDevice(Compiling):
     @property
     def clock_rate(self) -> float:
         """The highest clock of the multiprocessors, in Hz."""
-        return 1e3 * self._device.get_attribute(self.driver.device_attribute.CLOCK_RATE)
+        return 1e3 * self.raw.get_attribute(self.driver.device_attribute.CLOCK_RATE)
 
     def card(self) -> Card:
         names = self.driver.device_attribute
-        return of_attributes(self, lambda name: self._device.get_attribute(getattr(names, name)))
+        return of_attributes(self, lambda name: self.raw.get_attribute(getattr(names, name)))
 
     def describe(self) -> dict[str, Any]:
         """kind, name, pci_bus_id, memory_bytes, multiprocessors, block_limit, shared_limit, arch,
         driver, driver_api, toolkit, library."""
         return dict(self._description)
-
-    # -- where it works
-
-    def active(self) -> Active:
-        return Active(self)
-
-    def state(self) -> State:
-        """What belongs to the context that `active` made current in this thread."""
-        return self.local.state
-
-    def holds(self, wanted: State) -> bool:
-        """Whether the context that something belongs to is still in use."""
-        return any(state is wanted for state in self.contexts.states.values())
-
-    def same_in_threads(self) -> bool:
-        return self.contexts.is_usual()
-
-    context_handle = staticmethod(driver.current_context)
-
-    def reopen(self) -> None:
-        self.contexts.renew()
 
     # -- its memory
 
@@ -132,10 +103,7 @@ class CudaDevice(Compiling):
         return made
 
     def fill(self, buffer: int, nbytes: int, offset: int = 0, stream: Any = None) -> None:
-        queue = stream and stream.raw
-        for done in range(0, nbytes, _COPY_BYTES):
-            size = min(_COPY_BYTES, nbytes - done)
-            self.driver.memset_d8_async(buffer + offset + done, 0, size, queue)
+        driver.call("cuMemsetD8Async", buffer + offset, 0, nbytes, _handle(stream))
 
     def copy(
         self,
@@ -146,42 +114,20 @@ class CudaDevice(Compiling):
         source_offset: int = 0,
         stream: Any = None,
     ) -> None:
-        to, begin, queue = target + target_offset, source + source_offset, stream and stream.raw
-        for done in range(0, nbytes, _COPY_BYTES):
-            size = min(_COPY_BYTES, nbytes - done)
-            self.driver.memcpy_dtod_async(to + done, begin + done, size, queue)
+        # Under unified addressing the driver tells from the addresses which devices they are on.
+        ends = target + target_offset, source + source_offset
+        driver.call("cuMemcpyDtoDAsync_v2", *ends, nbytes, _handle(stream))
 
     def link(self, peer: Device) -> bool:
-        if not isinstance(peer, CudaDevice) or not self._device.can_access_peer(peer._device):
+        if not isinstance(peer, CudaDevice):
             return False
-        context = self.driver.Context
         with peer.active():
-            other = context.get_current()
+            other = driver.current_context() or 0
         with self.active():
-            try:
-                context.enable_peer_access(other)
-            except self.driver.Error as error:
-                if "already enabled" not in str(error).replace("_", " ").lower():
-                    raise
-        return True
-
-    def copy_directly(self, target: int, peer: Device, source: int, *where: Any) -> None:
-        # Under unified addressing the driver tells from the addresses which devices they are on.
-        self.copy(target, source, *where)
-
-    def storage(self) -> Storage:
-        return self.state().storage
-
-    def memory_held(self) -> dict[str, int]:
-        return self.contexts.memory()
-
-    def trim(self) -> bool:
-        with self.active():
-            return self.state().trim()
-
-    def clear(self) -> None:
-        """`trim` the primary context and this thread's own; others let go of what they keep."""
-        self.contexts.clear()
+            status = driver.status_of("cuCtxEnablePeerAccess", other, 0)
+            if status not in (0, _NO_PATH, _IS_OPEN):
+                raise driver.error_of("cuCtxEnablePeerAccess", status)
+        return status != _NO_PATH
 
     # -- copies from and to the host
 
@@ -198,20 +144,21 @@ class CudaDevice(Compiling):
             if direction == UPLOAD:
                 return self.driver.memcpy_htod(buffer + offset, array)
             return self.driver.memcpy_dtoh(array, buffer + offset)
-        return copies.enqueue(self, direction, array, buffer + offset, stream, awake)
+        copies.start(direction, array, buffer + offset, stream.handle)
+        # One event for all parts: the bus rests for 10 us where a stream comes past one.
+        return self.record(stream, None if awake else self._event(driver.SLEEPING))
 
     def await_event(self, event: Any) -> None:
-        event.raw.synchronize()
+        driver.call("cuEventSynchronize", event.handle)
 
     def pinned(self, nbytes: int, purpose: str = "pinned arrays") -> np.ndarray:
-        if self.same_in_threads():
-            made = pinned.cuda_pages(nbytes, self.ordinal, purpose != PURPOSE)
-        else:
-            made = self.driver.pagelocked_empty(max(nbytes, 1), np.uint8)
-        return known(made, purpose)[:nbytes]
+        self.primary()
+        pages = memory.pinned_pages(nbytes, self.number, purpose != PURPOSE)
+        return known(pages, purpose)[:nbytes]
 
     def is_pinned(self, array: np.ndarray) -> bool:
-        return super().is_pinned(array) or pinned.driver_knows(array)
+        address = array.__array_interface__["data"][0]
+        return super().is_pinned(array) or driver.is_pinned(address)
 
     def copies_directly(self, array: np.ndarray) -> bool:
         is_taken = array.flags.c_contiguous or copies.can_take(array)
@@ -221,62 +168,66 @@ class CudaDevice(Compiling):
         return super().ring() if self.same_in_threads() else None
 
     def slice_copies(self, direction: str, stream: Any) -> copies.SliceCopies | None:
-        return copies.SliceCopies(self.state(), direction, stream) if slices.library() else None
-
-    def staging(self, nbytes: int) -> np.ndarray:
-        state = self.state()
-        if state.staging is None or state.staging.nbytes < nbytes:
-            state.staging = self.pinned(nbytes, "pinned, between devices")
-        return state.staging[:nbytes]
+        if not slices.library():
+            return None
+        events = [self._event(driver.SLEEPING) for _ in range(slices.BUFFERS)]
+        return copies.SliceCopies(direction, stream, events)
 
     # -- kernels
 
-    def cooperative(
-        self, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int
-    ) -> cooperative.CooperativeKernel | None:
-        return cooperative.load(self, text, kernel, defines, block, shared_bytes)
+    def cooperative(self, *how: Any) -> cooperative.CooperativeKernel | None:
+        return cooperative.load(self, *how)
 
     # -- what orders the work that was started
 
+    def _event(self, flags: int) -> Lent:
+        return Lent(self.state().events[flags], lambda: driver.given("cuEventCreate", flags))
+
     def event(self, stream: Any = None) -> Any:
-        mark = Lent(self.state().marks, self.driver.Event)
-        mark.raw.record(stream and stream.raw)
-        return mark
+        return self.record(stream, self._event(driver.TIMED))
 
     def elapsed(self, start: Any, end: Any) -> float:
-        end.raw.synchronize()
-        return end.raw.time_since(start.raw) * 1e-3
+        self.await_event(end)
+        milliseconds = ctypes.c_float()
+        ends = start.handle, end.handle
+        driver.call("cuEventElapsedTime", ctypes.byref(milliseconds), *ends)
+        return milliseconds.value * 1e-3
 
     def passed(self, mark: Any) -> bool:
-        return mark.raw.query()
+        status = driver.status_of("cuEventQuery", mark.handle)
+        if status not in (0, _NOT_READY):
+            raise driver.error_of("cuEventQuery", status)
+        return not status
 
     def synchronize(self, stream: Any = None) -> None:
         if stream is None:
-            self.driver.Context.synchronize()
+            driver.call("cuCtxSynchronize")
         else:
-            stream.raw.synchronize()
+            driver.call("cuStreamSynchronize", stream.handle)
 
     def new_stream(self) -> Any:
         return Lent(self.state().streams, lambda: self.driver.Stream(_NON_BLOCKING))
 
     def record(self, stream: Any = None, event: Any = None) -> Any:
-        if event is None:
-            untimed = self.driver.event_flags.DISABLE_TIMING
-            event = Lent(self.state().events, lambda: self.driver.Event(untimed))
-        event.raw.record(stream and stream.raw)
+        event = event or self._event(driver.UNTIMED)
+        driver.call("cuEventRecord", event.handle, _handle(stream))
         return event
 
     def wait(self, event: Any, stream: Any = None) -> None:
-        if stream is None:  # PyCUDA has no object for the default stream
-            event.raw.synchronize()
+        if stream is None:
+            self.await_event(event)
         else:
-            stream.raw.wait_for_event(event.raw)
+            driver.call("cuStreamWaitEvent", stream.handle, event.handle, 0)
 
     def follow_stream(self, handle: int) -> None:
         driver.order(handle, driver.LEGACY)
 
     def precede_stream(self, handle: int) -> None:
         driver.order(driver.LEGACY, handle)
+
+
+def _handle(stream: Any) -> int:
+    return driver.LEGACY if stream is None else stream.handle
 
 
 def _library_version() -> str | None:

@@ -15,18 +15,36 @@ from typing import Any
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.imports import load
 
-_PROPERTIES = 3  # MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL of libraryPropertyType
+_VERSION = range(3)  # MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL of libraryPropertyType
 _NO_MEMORY = {"cublas": 3, "cufft": 2}  # CUBLAS_STATUS_ALLOC_FAILED, CUFFT_ALLOC_FAILED
+_TYPES = {"i": c_int, "q": c_longlong, "p": c_void_p}
+_CUBLAS = {  # our name: the C function's, and the types of its arguments
+    "get_property": ("cublasGetProperty", "ip"),
+    "make": ("cublasCreate_v2", "p"),
+    **{f"{t}gemm": (f"cublas{t.upper()}gemm_v2", "piiiiippipippi") for t in "sd"},
+    **{
+        f"{t}gemm_strided_batched": (f"cublas{t.upper()}gemmStridedBatched", "piiiiippiqpiqppiqi")
+        for t in "sd"
+    },
+}
+_CUFFT = {
+    "make": ("cufftCreate", "p"),
+    "make_plan": ("cufftMakePlanMany64", "iippqqpqqiqp"),
+    "set_auto_allocation": ("cufftSetAutoAllocation", "ii"),
+    "set_work_area": ("cufftSetWorkArea", "ip"),
+    "destroy": ("cufftDestroy", "i"),
+    **{f"exec_{way}": (f"cufftExec{way.upper()}", "ipp") for way in ("r2c", "c2r", "d2z", "z2d")},
+}
 
 
-def _library(name: str) -> Callable[..., Callable[..., None]]:
-    """``function(name, *types)`` of a library gives one of its functions, which return a status, 0
-    where all is well: what gives nothing, and raises what the status means."""
+def _library(name: str, functions: dict[str, tuple[str, str]]) -> SimpleNamespace:
+    """A library's functions by our names. They return a status, 0 where all is well; ours give
+    nothing, and raise what it means."""
     library = ctypes.CDLL(load("cuda.pathfinder").load_nvidia_dynamic_lib(name).abs_path)
 
-    def function(called: str, *types: Any) -> Callable[..., None]:
+    def function(called: str, types: str) -> Callable[..., None]:
         made = getattr(library, called)
-        made.argtypes = types
+        made.argtypes = [_TYPES[one] for one in types]
 
         def call(*arguments: Any) -> None:
             status = made(*arguments)
@@ -37,7 +55,14 @@ def _library(name: str) -> Callable[..., Callable[..., None]]:
 
         return call
 
-    return function
+    return SimpleNamespace(**{ours: function(*c) for ours, c in functions.items()})
+
+
+def _given(function: Callable[..., None], kind: Any, *arguments: Any) -> int:
+    """What a function writes to where its last argument points."""
+    value = kind()
+    function(*arguments, byref(value))
+    return value.value or 0
 
 
 @functools.cache
@@ -50,30 +75,10 @@ def cublas() -> Any:
     Exception
         Where it is not here; of many kinds.
     """
-    function = _library("cublas")
-    get_property = function("cublasGetProperty", c_int, c_void_p)
-    make = function("cublasCreate_v2", c_void_p)
-
-    def version() -> str:
-        values = [c_int() for _ in range(_PROPERTIES)]
-        for number, value in enumerate(values):
-            get_property(number, byref(value))
-        return ".".join(str(value.value) for value in values)
-
-    def create() -> int:
-        handle = c_void_p()
-        make(byref(handle))
-        return handle.value or 0
-
-    found = SimpleNamespace(version=version, create=create)
-    head, matrix = (c_void_p, *(c_int,) * 5), (c_void_p, c_int)
-    matrices = *matrix, c_longlong
-    one = *head, c_void_p, *matrix, *matrix, c_void_p, *matrix
-    batch = *head, c_void_p, *matrices, *matrices, c_void_p, *matrices, c_int
-    for name in "sd":
-        gemm = f"cublas{name.upper()}gemm"
-        setattr(found, f"{name}gemm", function(f"{gemm}_v2", *one))
-        setattr(found, f"{name}gemm_strided_batched", function(f"{gemm}StridedBatched", *batch))
+    found = _library("cublas", _CUBLAS)
+    properties = [functools.partial(_given, found.get_property, c_int, i) for i in _VERSION]
+    found.version = lambda: ".".join(str(ask()) for ask in properties)
+    found.create = functools.partial(_given, found.make, c_void_p)
     return found
 
 
@@ -88,28 +93,12 @@ def cufft() -> Any:
     Exception
         Where it is not here; of many kinds.
     """
-    function, many = _library("cufft"), c_longlong
-    make = function("cufftCreate", c_void_p)
-    layout = c_void_p, many, many
-    kinds = c_int, c_int, c_void_p, *layout, *layout, c_int, many, c_void_p
-    make_plan = function("cufftMakePlanMany64", *kinds)
-
-    def create() -> int:
-        plan = c_int()
-        make(byref(plan))
-        return plan.value
+    found = _library("cufft", _CUFFT)
 
     def make_plan_many64(plan: int, rank: int, *rest: Any) -> int:
-        needed = c_size_t()
-        given = [(many * rank)(*x) if isinstance(x, list) else x for x in rest]
-        make_plan(plan, rank, *given, byref(needed))
-        return needed.value
+        given = [(c_longlong * rank)(*x) if isinstance(x, list) else x for x in rest]
+        return _given(found.make_plan, c_size_t, plan, rank, *given)
 
-    found = SimpleNamespace(create=create, make_plan_many64=make_plan_many64)
-    found.set_auto_allocation = function("cufftSetAutoAllocation", c_int, c_int)
-    found.set_work_area = function("cufftSetWorkArea", c_int, c_void_p)
-    found.destroy = function("cufftDestroy", c_int)
-    for name in ("r2c", "c2r", "d2z", "z2d"):
-        called = function(f"cufftExec{name.upper()}", c_int, c_void_p, c_void_p)
-        setattr(found, f"exec_{name}", called)
+    found.create = functools.partial(_given, found.make, c_int)
+    found.make_plan_many64 = make_plan_many64
     return found

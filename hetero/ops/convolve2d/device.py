@@ -24,7 +24,7 @@ from hetero.ops.convolve2d.problem import Window
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
-    from hetero.devices.cuda.cufft import RealTransform2D
+    from hetero.devices.cuda.cufft import RealTransform
 
 _THREADS = 256
 _KEPT = 8  # transforms in each context
@@ -162,8 +162,8 @@ def separable(
 # -- Transforms ------------------------------------------------------------------------------------
 
 
-def _transform(device: Device, lengths: tuple[int, int], batch: int, dtype: str) -> RealTransform2D:
-    kind = load("hetero.devices.cuda.cufft").RealTransform2D
+def _transform(device: Device, lengths: tuple[int, int], batch: int, dtype: str) -> RealTransform:
+    kind = load("hetero.devices.cuda.cufft").RealTransform
     make = functools.partial(kind, device, lengths, batch, dtype)
     return device.storage().get("transforms", (lengths, batch, dtype), _KEPT, make)
 

@@ -188,8 +188,8 @@ def _on_cpu(asked: Solve, f: np.ndarray, u: np.ndarray) -> tuple[float | None, f
 class Solver:
     """One shape's transforms and buffers, on a device that is active in this thread.
 
-    ``transform(device, length, rows, dtype)`` makes a function that transforms a buffer of rows in
-    place. Default: cuFFT's.
+    ``transform(device, (length,), rows, dtype)`` makes what transforms a buffer of rows in place by
+    ``forward``. Default: cuFFT's.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class Solver:
         device: Device,
         stencil: Stencil,
         dtype: np.dtype,
-        transform: Callable[..., Callable[[Any], None]] | None = None,
+        transform: Callable[..., Any] | None = None,
     ) -> None:
         self._device, self._dtype, self._axes = device, np.dtype(dtype), stencil.shape
         flat = 3 - len(self._axes)
@@ -246,7 +246,7 @@ class Solver:
         for first in range(0, everything, self._chunks[n]):
             rows = min(self._chunks[n], everything - first)
             self._launch("extend_odd", rows * 2 * (n + 2), [source, self._extended, first, rows, n])
-            self._transform(2 * (n + 1), rows)(self._extended)
+            self._transform((2 * (n + 1),), rows).forward(self._extended)
             tiles = -(-rows // _TILE) * -(-n // _TILE)
             arguments = [self._extended, target, first, rows, n, everything, scale]
             self._launch("take_transposed", tiles * _THREADS, arguments)

@@ -121,7 +121,7 @@ def compare(case, number, device, method):
     assert result.shape == expected.shape, (case, dtype, fillvalue)
     wrong = abs(result - expected) > 0.3
     assert not wrong.any(), (case, dtype, fillvalue, int(wrong.sum()))
-    assert not devices.here.first_failure, "the device failed, the CPU answered"
+    assert not devices.troubles(), "the device failed, the CPU answered"
     return True
 
 

@@ -124,10 +124,10 @@ def test_a_remembered_call_looks_at_the_values():
 class NumpyTransform:
     """What `cufft.RealTransform` does, on the host."""
 
-    def __init__(self, device, length, rows, dtype):
-        self.device, self.length, self.rows, self.dtype = device, length, rows, dtype
+    def __init__(self, device, lengths, rows, dtype):
+        self.device, (self.length,), self.rows, self.dtype = device, lengths, rows, dtype
 
-    def __call__(self, buffer):
+    def forward(self, buffer):
         values = np.empty((self.rows, self.length + 2), self.dtype)
         self.device.download(buffer, values)
         found = np.fft.rfft(values[:, : self.length], axis=1)

@@ -12,7 +12,7 @@ import numpy as np
 from hetero import registry
 from hetero.arrays import HOST, dense, spec
 from hetero.devices.base import Device
-from hetero.devices.workspace import Workspace
+from hetero.devices.storage import Workspace
 from hetero.imports import load
 from hetero.ops import kmeans
 from hetero.ops.convolve2d.filters import Filter, FilterOptions

@@ -16,7 +16,7 @@ from hetero.calibration.measure import Queue, in_turn, measure, monotone, once
 from hetero.calibration.operands import numbers
 from hetero.calibration.sizes import LONGEST, Case, Dims, grid
 from hetero.devices.base import Device
-from hetero.devices.workspace import Workspace
+from hetero.devices.storage import Workspace
 from hetero.host import pages
 from hetero.ops.solvers.systems import Solve
 from hetero.registry import BLAS, Arguments

@@ -1,34 +1,54 @@
-"""Copies between two devices: directly where the pair was seen to copy right, else by the host.
+"""What devices copy and write to each other's memory: without the host where that was seen to work.
 
 A driver may promise a direct path on which data do not arrive (address translation between cards
-that is set up wrongly is the usual cause), and a copy that goes wrong reports nothing. A pair is
-therefore trusted only after random bytes crossed it whole, in both directions, in this process.
+that is set up wrongly is the usual cause), and a copy that goes wrong reports nothing. So random
+bytes have to cross whole, in all directions, in this process, before a pair copies directly, or
+devices meet. Others copy through the host.
+
+Devices that meet make one launch each: it copies to the others' memory, sets a flag there, and
+waits for their flags. The host starts the launches and does not wait. A device that waits too long
+gives up; so do the others then, and `Meeting.check` raises.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero import locks
+from hetero.devices.storage import Workspace
 from hetero.errors import DeviceError, DeviceMemoryError
+from hetero.kernels import Launch
+from hetero.kernels.common.exchange import WORDS, exchange
 
-_PATTERN_BYTES = (1 << 20) + 24  # several pieces of any path, and a rest
+if TYPE_CHECKING:
+    from hetero.devices.base import Device
+
+Copies = Sequence[tuple[int, int, int]]  # (target, source, bytes), addresses first
+PATIENCE = 10.0  # seconds that a device waits for another one, which may be busy with other work
+_TRIAL_PATIENCE = 2.0  # seconds; nothing else runs on these streams
+_TRIAL_BYTES = (1 << 20) + 24  # several pieces of any path, several blocks' copies, and a rest
 _STAGING_BYTES = 8 << 20  # of the host's buffer, through which devices without a path copy
+_STAGING = "pinned, between devices"
 
-_trusted: dict[frozenset[str], bool] = {}
-_lock = locks.new()
+_trusted: dict[Any, bool] = {}  # pairs that copy, groups that meet
+_lock, _turns = locks.new(), locks.new()
 log = logging.getLogger("hetero")
 
 
+# -- Copies ----------------------------------------------------------------------------------------
+
+
 def copy(
-    target: Any,
+    target: Device,
     to: Any,
-    source: Any,
+    source: Device,
     begin: Any,
     nbytes: int,
     target_offset: int = 0,
@@ -41,88 +61,167 @@ def copy(
     through the host, and the host waits for them, where there is no direct path between the two,
     or one that damages data.
     """
-    where = nbytes, target_offset, source_offset, stream
     if source is target or trusted(target, source):
-        target.copy(to, begin, *where)
-    else:
-        through_host(target, to, source, begin, *where)
-
-
-def trusted(target: Any, source: Any) -> bool:
-    """Whether direct copies between two devices are right, in both directions; tested once."""
-    pair = frozenset((target.name, source.name))
-
-    def trial() -> bool:
-        try:
-            linked = target.link(source) and source.link(target)
-        except DeviceError as error:
-            log.warning("no direct path from %s to %s: %s", source.name, target.name, error)
-            return False
-        return linked and _arrives(target, source) and _arrives(source, target)
-
-    return tried(_trusted, pair, trial)
-
-
-def tried(known: dict[Any, bool], key: Any, trial: Callable[[], bool]) -> bool:
-    """What a trial gave, which is made once; False where a device has no room for it now."""
-    if key not in known:
-        with _lock:
-            if key not in known:
-                try:
-                    known[key] = trial()
-                except DeviceMemoryError:
-                    return False
-    return known[key]
-
-
-def _arrives(target: Any, source: Any) -> bool:
-    """Whether random bytes come from ``source`` to ``target`` as they were."""
-    sent = np.random.default_rng().integers(0, 256, _PATTERN_BYTES, np.uint8)
-    seen = np.empty_like(sent)
-    try:
-        with source.active():
-            there, there_owner = source.allocate(sent.nbytes)
-            source.upload(sent, there)
-            source.synchronize()
-        with target.active():
-            here, here_owner = target.allocate(sent.nbytes)
-            target.upload(~sent, here)
-            target.copy(here, there, sent.nbytes)
-            target.synchronize()
-            target.download(here, seen)
-        del there_owner, here_owner
-    except DeviceMemoryError:
-        raise
-    except DeviceError as error:
-        log.warning("a direct copy from %s to %s failed: %s", source.name, target.name, error)
-        return False
-    if np.array_equal(sent, seen):
-        return True
-    text = "direct copies from %s to %s arrive damaged; they go through the host instead"
-    log.warning(text, source.name, target.name)
-    return False
-
-
-def through_host(
-    target: Any,
-    to: Any,
-    source: Any,
-    begin: Any,
-    nbytes: int,
-    target_offset: int,
-    source_offset: int,
-    stream: Any,
-) -> None:
-    """Copy by way of host memory; returns when the bytes have arrived.
-
-    What ``stream`` of the target waits for comes first, as it would in a direct copy.
-    """
+        target.copy(to, begin, nbytes, target_offset, source_offset, stream)
+        return
     with _lock, target.active():
-        target.synchronize(stream)
-        make = functools.partial(target.pinned, _STAGING_BYTES, "pinned, between devices")
-        staging = target.storage().get("between devices", None, 1, make)[:nbytes]
+        target.synchronize(stream)  # what it waits for comes first, as it would in a direct copy
+        make = functools.partial(target.pinned, _STAGING_BYTES, _STAGING)
+        staging = target.storage().get(_STAGING, None, 1, make)[:nbytes]
         for done in range(0, nbytes, staging.nbytes):
             piece = staging[: min(staging.nbytes, nbytes - done)]
             with source.active():
                 source.download(begin, piece, source_offset + done)
             target.upload(piece, to, target_offset + done)
+
+
+def trusted(target: Device, source: Device) -> bool:
+    """Whether direct copies between two devices are right, in both directions; tested once."""
+
+    def copied(parts: Sequence[Workspace]) -> None:
+        for (_, into), (of, out_of) in itertools.permutations(enumerate(parts), 2):
+            with into.active():
+                ends = into.buffers[f"from {of}"], out_of.buffers["sent"]
+                into.device.copy(*ends, _TRIAL_BYTES, 0, 0, into.stream)
+
+    damaged = "direct copies from %s to %s arrive damaged; they go through the host instead"
+    pair = target.name, source.name
+    return _tried(frozenset(pair), lambda: _arrives((target, source), copied, damaged))
+
+
+def _tried(key: Any, trial: Callable[[], bool]) -> bool:
+    """What a trial gave, which is made once; False where a device has no room for it now."""
+    if key not in _trusted:
+        with _lock:
+            if key not in _trusted:
+                try:
+                    _trusted[key] = trial()
+                except DeviceMemoryError:
+                    return False
+    return _trusted[key]
+
+
+def _arrives(
+    devices: Sequence[Device], move: Callable[[Sequence[Workspace]], None], damaged: str
+) -> bool:
+    """Whether random bytes of each device, "sent", come to "from ..." of all others by ``move``."""
+    rng, parts, seen = np.random.default_rng(), [], np.empty(_TRIAL_BYTES, np.uint8)
+    sent = [rng.integers(0, 256, _TRIAL_BYTES, np.uint8) for _ in devices]
+    try:
+        pairs = [(a, b) for a, b in itertools.combinations(devices, 2) if a is not b]
+        if not all(one.link(other) and other.link(one) for one, other in pairs):
+            return False
+        for device in devices:
+            with device.active():
+                parts.append(Workspace(device, "solves", device.new_stream()))
+        try:
+            for part, values in zip(parts, sent, strict=True):
+                part.upload(values, "sent")
+                for number in range(len(parts)):
+                    part.upload(~values, f"from {number}")
+            move(parts)
+            for (_, into), (of, out_of) in itertools.permutations(enumerate(parts), 2):
+                if not np.array_equal(into.download(f"from {of}", seen), sent[of]):
+                    log.warning(damaged, out_of.device.name, into.device.name)
+                    return False
+        finally:  # before their memory is free
+            for part in parts:
+                with part.active():
+                    part.device.synchronize()
+    except DeviceMemoryError:
+        raise
+    except DeviceError as error:
+        names = ", ".join(device.name for device in devices)
+        log.warning("%s do not reach each other's memory directly: %s", names, error)
+        return False
+    return True
+
+
+# -- Meetings --------------------------------------------------------------------------------------
+
+
+class Meeting:
+    """What a group of devices needs to meet: words in the memory of each.
+
+    The ``parts`` are on devices that `meet`, each with a stream of its own. A device waits for
+    another one for ``patience`` seconds, by default `PATIENCE`.
+
+    Attributes
+    ----------
+    words : list of int
+        Address of each part's words (kernels/common/peer_flags.cu).
+    """
+
+    def __init__(self, parts: Sequence[Workspace], patience: float | None = None) -> None:
+        self.patience = PATIENCE if patience is None else patience
+        self._parts = parts
+        for part in parts:
+            part.upload(np.zeros(WORDS, np.uint32), "words")
+        self.words = [part.buffers["words"] for part in parts]
+        for part in parts:
+            part.upload(np.array(self.words, np.int64), "all words")
+
+    def launch(self, rank: int, copies: Copies) -> tuple[Launch, dict[str, Any]]:
+        """One part's launch of a meeting, and the buffers that it names."""
+        part = self._parts[rank]
+        launch, counted = exchange(copies, len(self._parts), rank, self.patience)
+        table = part.upload(np.array([*counted, (0, 0, 0)], np.int64))
+        return launch, {"copies": table, "words": part.buffers["all words"]}
+
+    def check(self) -> None:
+        """Raise DeviceError if a device has waited too long for another one; waits for all."""
+        lost = [part.download("words", np.empty(1, np.uint32))[0] for part in self._parts]
+        for part, is_lost in zip(self._parts, lost, strict=True):
+            if is_lost:
+                raise DeviceError(
+                    f"{part.device.name} waited {self.patience:g} s for another device, in vain"
+                )
+
+
+def meet(devices: Sequence[Device]) -> bool:
+    """Whether devices can meet: one trial in all directions decides, and is remembered.
+
+    Not remembered where a device has no room for the trial.
+    """
+    if not all(device.is_cuda for device in devices):
+        return False
+
+    def met(parts: Sequence[Workspace]) -> None:
+        meeting, started = Meeting(parts, _TRIAL_PATIENCE), []
+        for rank, part in enumerate(parts):
+            copies = [
+                (other.buffers[f"from {rank}"], part.buffers["sent"], _TRIAL_BYTES)
+                for other in parts
+                if other is not part
+            ]
+            launch, buffers = meeting.launch(rank, copies)
+            with part.active():
+                kernel = part.device.build(launch.source, launch.kernel, launch.defines)
+            values = [buffers.get(a, a) for a in launch.arguments]
+            started.append((part, (kernel, launch.grid, launch.block, values)))
+        for part, bound in 2 * started:
+            with part.active():
+                part.device.launch(*bound, 0, part.stream)
+        meeting.check()
+
+    def place(device: Device) -> tuple[str, int | None]:
+        """Peer access belongs to contexts, of which a device may get another one."""
+        with device.active():
+            return device.name, device.context_handle()
+
+    def trial() -> bool:
+        pairs = itertools.combinations(devices, 2)
+        damaged = "what a kernel of %s writes arrives damaged on %s; the host orders copies"
+        return all(a is b or trusted(a, b) for a, b in pairs) and _arrives(devices, met, damaged)
+
+    return _tried(tuple(map(place, devices)), trial)
+
+
+@contextlib.contextmanager
+def turn(devices: Sequence[Device]) -> Iterator[None]:
+    """Where several devices meet, no other solve's do inside.
+
+    Launches of two solves could keep each other's from beginning, each on another device.
+    """
+    with _turns if len(devices) > 1 and devices[0].is_cuda else contextlib.nullcontext():
+        yield

@@ -14,7 +14,7 @@ import numpy as np
 from hetero import devices
 from hetero.calibration import measure as timing
 from hetero.devices.base import Device
-from hetero.devices.workspace import Workspace
+from hetero.devices.storage import Workspace
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
 from hetero.evaluation import problems
 from hetero.host import loops as compiled

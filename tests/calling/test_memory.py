@@ -12,7 +12,7 @@ from fakes import Freeing, raising
 
 import hetero
 from hetero import devices
-from hetero.devices.workspace import Workspace
+from hetero.devices.storage import Workspace
 from hetero.errors import DeviceError, DeviceNotAvailable
 
 # -- The public names ----------------------------------------------------------------------------

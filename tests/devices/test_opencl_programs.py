@@ -12,7 +12,7 @@ from fakes import noting, raising
 from hetero import paths
 from hetero.devices import opencl as backend
 from hetero.devices.opencl import OpenCLDevice
-from hetero.devices.opencl import programs as opencl_programs
+from hetero.devices.opencl import runtime as opencl_programs
 
 
 @pytest.fixture

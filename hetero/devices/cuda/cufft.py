@@ -8,7 +8,7 @@ from typing import Any
 
 from hetero import locks
 from hetero.devices.cuda import libraries
-from hetero.devices.workspace import Workspace
+from hetero.devices.storage import Workspace
 from hetero.errors import DeviceMemoryError
 from hetero.imports import INSTALL
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,7 @@ from hetero import locks
 from hetero.arrays.libraries import set_name
 from hetero.arrays.pinned import known
 from hetero.devices.base import Defines, Device, short_host
-from hetero.devices.opencl import programs as opencl_programs
-from hetero.devices.opencl import runtime as opencl_runtime
-from hetero.devices.opencl.programs import cause
+from hetero.devices.opencl import runtime
 from hetero.devices.storage import Storage, allocated
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 from hetero.host import cpu
@@ -32,7 +32,7 @@ log = logging.getLogger("hetero")
 def find() -> tuple[list[Device], list[str]]:
     """The OpenCL devices here, and a sentence for each thing that is missing."""
     try:
-        cl = opencl_runtime.pyopencl()
+        cl = runtime.pyopencl()
     except ImportError:
         return [], [f"opencl: PyOpenCL is not installed; {INSTALL['opencl']}"]
     except Exception as error:
@@ -41,12 +41,12 @@ def find() -> tuple[list[Device], list[str]]:
     found: list[Device] = []
     missing: list[str] = []
     try:
-        library = opencl_runtime.installed()
+        library = runtime.installed()
         brings = "" if library else brings
         if " " in str(library):
             why = f"does not work in a folder with a space in its path: {library}"
             missing.append(f"opencl: Intel's runtime {why}")
-        platforms = opencl_runtime.platforms()
+        platforms = runtime.platforms()
     except Exception as error:  # PyOpenCL's, or what a damaged runtime makes of it
         return [], [f"opencl: no runtime can be used ({error}){brings}"]
     for platform in platforms:
@@ -70,32 +70,6 @@ def _stream_type() -> type:
     """PyOpenCL's queue as a class to whose objects there can be weak references."""
     cl = load("pyopencl")
     return type("Stream", (cl.CommandQueue,), {})
-
-
-class _Active:
-    """Turns PyOpenCL's errors into ours; OpenCL has no current context."""
-
-    __slots__ = ("_device",)
-
-    def __init__(self, device: OpenCLDevice) -> None:
-        self._device = device
-
-    def __enter__(self) -> OpenCLDevice:
-        return self._device
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        cl = load("pyopencl")
-        if isinstance(error, DeviceError):
-            error.device = error.device or self._device.name
-        elif isinstance(error, cl.Error):
-            short = isinstance(error, cl.MemoryError)
-            made = (DeviceMemoryError if short else DeviceError)(
-                f"out of device memory: {error}" if short else str(error)
-            )
-            made.device = self._device.name
-            raise made from error
-        elif isinstance(error, MemoryError):
-            raise short_host(error) from error
 
 
 class OpenCLDevice(Device):
@@ -158,8 +132,22 @@ class OpenCLDevice(Device):
                 set_name(self._opened[0], None)
             self._forget()
 
-    def active(self) -> _Active:
-        return _Active(self)
+    @contextlib.contextmanager
+    def active(self) -> Iterator[OpenCLDevice]:
+        """Turns PyOpenCL's errors into ours; OpenCL has no current context."""
+        try:
+            yield self
+        except DeviceError as error:
+            error.device = error.device or self.name
+            raise
+        except MemoryError as error:
+            raise short_host(error) from error
+        except self.cl.Error as error:
+            is_short = isinstance(error, self.cl.MemoryError)
+            text = f"out of device memory: {error}" if is_short else str(error)
+            made = (DeviceMemoryError if is_short else DeviceError)(text)
+            made.device = self.name
+            raise made from error
 
     def allocate(self, nbytes: int) -> tuple[Any, Any]:
         context, flags = self._open()[0], self.cl.mem_flags.READ_WRITE
@@ -218,14 +206,14 @@ class OpenCLDevice(Device):
             log.debug("OpenCL compiler of %s, %s: %s", self.name, text, error)
             raise KernelCompileError(
                 f"the OpenCL compiler of {self._device.platform.name} cannot build {text}: "
-                f"{cause(error)}"
+                f"{runtime.cause(error)}"
             ) from error
         return made
 
     def _built(self, text: str, defines: Defines) -> Any:
         options = [f"-D{name}={value}" for name, value in defines]
         source = kernel_text(text, self.kind)
-        return opencl_programs.built(self._open()[0], self._device, source, options)
+        return runtime.built(self._open()[0], self._device, source, options)
 
     def launch(
         self,

@@ -14,7 +14,7 @@ import numpy as np
 
 from hetero.arrays import alignment
 from hetero.devices.base import Device
-from hetero.devices.workspace import Workspace
+from hetero.devices.storage import Workspace
 from hetero.imports import load
 from hetero.kernels import LaunchPlan
 from hetero.kernels.convolution import plan as plan_convolve

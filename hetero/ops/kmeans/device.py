@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hetero.devices.base import Device
-from hetero.devices.workspace import Workspace
+from hetero.devices.storage import Workspace
 from hetero.kernels.common.launch import Launch
 from hetero.kernels.kmeans import plan as plans
 from hetero.ops.kmeans.fit import Rows, Run, Stopped, ending, means

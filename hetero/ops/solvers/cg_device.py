@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.devices import meetings
+from hetero.devices import peers
 from hetero.devices.base import Device
 from hetero.devices.cuda.cooperative import CooperativeKernel
 from hetero.kernels import Launch
@@ -97,7 +97,7 @@ def solve(
     def run(b: Any, x: Any, asked: Solve, checked: bool = True) -> Any:
         """Solve; None where the squares of b are not safe to work with, unless it is scaled."""
         # One device is active from here on, not for each launch.
-        with used[0].active() if len(used) == 1 else meetings.turn(used):
+        with used[0].active() if len(used) == 1 else peers.turn(used):
             vectors = Vectors(used, system, b, x, dtype, diagonal)
             try:
                 loop = _loop(vectors, system, M, asked.callback is not None)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.devices import meetings
+from hetero.devices import peers
 from hetero.devices.base import Device
 from hetero.kernels.cg.plan_stencil import HALO, X_HALO, GridShare
 from hetero.ops.solvers import systems
@@ -200,7 +200,7 @@ class Loop:
             status, count = self.record()
             took = time.monotonic() - began
             self.seconds = took / batch
-            if took >= meetings.PATIENCE / 2:
+            if took >= peers.PATIENCE / 2:
                 self.exchange.check()
             if callback is not None and not status:
                 callback(self.vectors.fetch())

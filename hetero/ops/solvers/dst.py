@@ -18,7 +18,7 @@ import numpy as np
 from scipy.fft import dstn, idstn
 
 from hetero.devices.base import Device
-from hetero.devices.workspace import Workspace
+from hetero.devices.storage import Workspace
 from hetero.host import cpu, loops
 from hetero.imports import load
 from hetero.kernels.common.launch import REAL

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.devices import at_once, meetings
+from hetero.devices import at_once, peers
 from hetero.devices.base import Device
-from hetero.devices.workspace import Workspace
+from hetero.devices.storage import Workspace
 from hetero.kernels import Launch
 
 Range = tuple[int, int]
@@ -203,7 +203,7 @@ class Exchange:
     """Copies between parts that do not wait for the host; nothing where there is one part alone.
 
     `run` starts launches on all parts, then copies. Where the parts' devices meet
-    (`hetero.devices.meetings`), each copies to the others' memory what they need of it, by a launch
+    (`hetero.devices.peers`), each copies to the others' memory what they need of it, by a launch
     of its own. Elsewhere each copies from the others, once events tell that all have started
     what writes these bytes. Either way, what a part starts next finds what came, and no part is
     more than one `run` with copies ahead of another: two buffers used in turn need nothing more.
@@ -212,8 +212,8 @@ class Exchange:
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = parts
         self._ready: list[Any] = [None] * len(parts)
-        meets = len(parts) > 1 and meetings.trusted([part.device for part in parts])
-        self.meeting = meetings.Meeting(parts) if meets else None
+        meets = len(parts) > 1 and peers.meet([part.device for part in parts])
+        self.meeting = peers.Meeting(parts) if meets else None
 
     def launches(self, plans: Iterable[Launch], **others: Any) -> list[list[Bound]]:
         """A launch of each part, for `run`; see `Part.bind`."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.devices import meetings
+from hetero.devices import peers
 from hetero.devices.base import Device
 from hetero.host.loops import as_loops_take
 from hetero.imports import load
@@ -44,7 +44,7 @@ def solve(devices: Sequence[Device], asked: Solve, f: Any, u: Any, dtype: Any = 
     start = None if asked.from_zero and len(devices) > 1 else u
     with contextlib.ExitStack() as stack:
         # One device is active for all that follows, not for each launch.
-        stack.enter_context(devices[0].active() if len(cuts) == 1 else meetings.turn(devices))
+        stack.enter_context(devices[0].active() if len(cuts) == 1 else peers.turn(devices))
         on = _Devices(devices, cuts, whole)
         stack.callback(on.exchange.synchronize)  # before memory is free, whatever happens
         on.load(f, start)

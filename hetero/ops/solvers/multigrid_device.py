@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from hetero import locks
-from hetero.devices import meetings
+from hetero.devices import peers
 from hetero.devices.base import Device
 from hetero.kernels.common.launch import Launch, launch
 from hetero.kernels.multigrid import plan as plan_multigrid
@@ -323,7 +323,7 @@ def solve(devices: Sequence[Device], asked: Solve, f: Any, u: Any, dtype: Any) -
         for storage in storages:
             storage.put(_PURPOSE, key, hierarchy, _KEPT)
 
-    with meetings.turn(devices) if several else devices[0].active():
+    with peers.turn(devices) if several else devices[0].active():
         for device in dict.fromkeys(devices):
             with device.active():
                 storages.append(device.storage())

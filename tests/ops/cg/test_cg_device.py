@@ -17,7 +17,7 @@ from cg_systems import KINDS, gpus, recurrence, solve, system_of, vectors
 import hetero
 from hetero import devices
 from hetero.arrays import describe
-from hetero.devices import meetings
+from hetero.devices import peers
 from hetero.devices.cuda.cooperative import CooperativeKernel
 from hetero.errors import DeviceError
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
@@ -142,7 +142,7 @@ def test_agrees_with_the_recurrence(device, kind, dtype, diagonal):
 @pytest.mark.parametrize("meet", [False, pytest.param(True, marks=pytest.mark.gpu)])
 def test_several_devices(device, monkeypatch, kind, parts, diagonal, meet):
     if not meet:
-        monkeypatch.setattr(meetings, "trusted", lambda devices: False)
+        monkeypatch.setattr(peers, "meet", lambda devices: False)
     used = gpus(parts) if device.kind == "cuda" else [device] * parts
     system, A = system_of(kind, "float64")
     b, x0 = vectors(A.shape[0], "float64")
@@ -255,7 +255,7 @@ def test_cooperative_launches(monkeypatch, shape, dtype, parts):
 @pytest.mark.parametrize("side", [300, 3000])
 def test_a_device_that_is_waited_for_in_vain(monkeypatch, side):
     """One of two launches never comes: the solve ends in bounded time, as a failed device's."""
-    monkeypatch.setattr(meetings, "PATIENCE", 0.3)
+    monkeypatch.setattr(peers, "PATIENCE", 0.3)
     pair, system = gpus(2), types.Stencil((side, side), (1.0, 1.0))
     b, x0 = vectors(side * side, "float64")
     started, launch, begin = [], CooperativeKernel.launch, Part.start

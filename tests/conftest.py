@@ -104,7 +104,7 @@ def reset():
         for known in list(kept.remembered.values()):
             known.release()
         kept.remembered.clear()
-    for known in devices.here.health.values():
+    for known in devices.health.values():
         known.failure = known.set_aside = None
         known.was_short = False
     inventory.changed()

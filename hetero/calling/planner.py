@@ -11,9 +11,9 @@ from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any
 
+from hetero import devices as registered
 from hetero import profile, registry, tables
 from hetero.arrays import HOST
-from hetero.devices import here as registered
 from hetero.errors import DeviceNotAvailable, one_of
 from hetero.host import cpu
 from hetero.moving import keeping

@@ -286,7 +286,7 @@ class Device(abc.ABC):
     def cooperative(
         self, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int
     ) -> Any:
-        """A kernel for cooperative launches (`devices.cuda.cooperative`), None without those."""
+        """A kernel for cooperative launches (`devices.cuda.compiler`), None without those."""
         return None
 
     def probe(self) -> None:

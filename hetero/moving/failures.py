@@ -46,7 +46,7 @@ def report(
         raise error
     name = error.device or name
     if out_of_memory(error):
-        known = devices.here.health[name]
+        known = devices.health[name]
         say, known.was_short = log.info if known.was_short else log.warning, True
         say("%s has not enough free memory (%s); %s", name, error, remedy)
         return

@@ -30,7 +30,7 @@ def is_host_alone(device: str | None) -> bool:
 
 def looked() -> bool:
     """Whether this process looked for devices, which takes some tenths of a second."""
-    return backends.here.found is not None
+    return backends.found is not None
 
 
 # -- What makes a machine --------------------------------------------------------------------------

@@ -250,7 +250,7 @@ def test_reset_asks_a_broken_device_again(cuda, monkeypatch):
 
 
 def test_reset_leaves_a_forked_child_on_the_cpu(cuda):
-    devices.here.after_fork()
+    devices.after_fork()
     hetero.reset()
     hetero.reset("cuda:0")
     assert "forked" in devices.disabled("cuda:0")

@@ -22,9 +22,9 @@ from hetero.errors import DeviceError, DeviceNotAvailable
 def two(monkeypatch):
     """Two devices in place of all others."""
     both = Freeing(0), Freeing(1)
-    monkeypatch.setattr(devices.here, "found", {d.name: d for d in both})
+    monkeypatch.setattr(devices, "found", {d.name: d for d in both})
     known = {d.name: devices.Health(is_proved=True) for d in both}
-    monkeypatch.setattr(devices.here, "health", defaultdict(devices.Health, known))
+    monkeypatch.setattr(devices, "health", defaultdict(devices.Health, known))
     return both
 
 

@@ -35,7 +35,7 @@ A32, B32 = np.ones((40, 30), "f4"), np.ones((30, 50), "f4")
 def afresh(monkeypatch):
     """Look for devices again, and forget them after the test."""
     for name, value in (("found", None), ("health", defaultdict(devices.Health)), ("absent", [])):
-        monkeypatch.setattr(devices.here, name, value)
+        monkeypatch.setattr(devices, name, value)
     inventory.changed()
 
 
@@ -120,7 +120,7 @@ def test_calls_of_a_new_process(planted, tmp_path):
         assert hetero.solve_poisson(A).shape == A.shape
         assert hetero.solve_cg(np.eye(3), np.ones(3))[1] == 0
         from hetero import devices
-        asked = [name for name, known in devices.here.health.items() if known.is_proved]
+        asked = [name for name, known in devices.health.items() if known.is_proved]
         assert not asked, "nobody asked for a device"
         print(hetero.plan("matmul", A, A.T), hetero.machine())
         assert not [name for name in devices.available() if name.startswith("opencl")]
@@ -187,9 +187,9 @@ def test_a_plan_drops_a_device_that_is_broken(two, monkeypatch, warnings_of):
 
     assert not devices.believed("cuda:0")
     monkeypatch.setattr(planner, "price", price)
-    monkeypatch.setitem(devices.here.descriptions, "here", stale)
+    monkeypatch.setitem(devices.descriptions, "here", stale)
     assert hetero.plan("matmul", A32, B32, device="cuda").chosen.device == "cuda:1"
-    monkeypatch.setitem(devices.here.descriptions, "here", stale)
+    monkeypatch.setitem(devices.descriptions, "here", stale)
     hetero.plan("matmul", B32.T, A32.T, device="cuda")
 
 

@@ -117,7 +117,7 @@ def test_the_first_line_answers(run, work, answer):
 
 def test_without_a_gpu(run, data, monkeypatch):
     alone = {"cpu": inventory.devices()["cpu"]}
-    monkeypatch.setitem(devices.here.descriptions, "here", alone)
+    monkeypatch.setitem(devices.descriptions, "here", alone)
     monkeypatch.setattr(calls.backends, "proven", dict)
     code, out, err = run(MB, MB)
     assert (code, out) == (USAGE, "")

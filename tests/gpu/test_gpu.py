@@ -145,14 +145,6 @@ def test_out_that_is_an_operand(library, layout):
 # -- Methods -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(100000, 3), (3, 100000), (1, 70001), (70001, 1), (2049, 2047)])
-def test_extreme_shapes(cupy, shape):
-    a = rng.random(shape, np.float32)
-    x = rng.random(shape[1], np.float32)
-    for A in (cupy.asarray(a), cupy.asarray(np.ascontiguousarray(a.T)).T):
-        close(cupy.asnumpy(hetero.matvec(A, cupy.asarray(x), method="tiled")), a, x)
-
-
 def tells_its_device(library):
     if library.name == "pycuda" and sum(n.startswith("cuda") for n in devices.available()) > 1:
         pytest.skip("memory of PyCUDA does not tell which of several devices it is on")
@@ -162,7 +154,7 @@ def tells_its_device(library):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     "shape",
-    [(17, 600), (255, 515), (1001, 1003), (3001, 3001), (6007, 130), (33, 9001), (70_001, 40)],
+    [(17, 600), (255, 515), (1001, 1003), (3001, 3001), (6007, 130), (70_001, 1), (3, 100_000)],
 )
 def test_matrices_that_begin_anywhere(cupy, shape, dtype, order):
     """Lines that are no whole number of vectors; and the same result every time."""
@@ -287,15 +279,6 @@ def test_remembered_calls_heed_streams(cupy):
                 C += A
             D = hetero.matmul(C, B, device="cuda")
             close(cupy.asnumpy(D), cupy.asnumpy(C), b)
-
-
-def test_a_host_call_may_run_on_the_gpu():
-    a, b = rng.random((300, 200), np.float32), rng.random((200, 100), np.float32)
-    for A, B in ((a, b), (a.T.copy().T, b), (a[::2], b[:, ::-1])):
-        C = hetero.matmul(A, B, device="cuda")
-        assert type(C) is np.ndarray
-        close(C, A, B)
-        assert hetero.plan("matmul", A, B, device="cuda").chosen.device.startswith("cuda")
 
 
 # -- Several devices -----------------------------------------------------------------------------

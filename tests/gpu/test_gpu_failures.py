@@ -34,7 +34,7 @@ def leave(nbytes):
 def tried(call, expected):
     found = call()
     assert np.allclose(found, expected, rtol=1e-3), abs(found - expected).max()
-    assert not devices.here.health["cuda:0"].failure and devices.disabled("cuda:0") is None
+    assert not devices.health["cuda:0"].failure and devices.disabled("cuda:0") is None
 
 stack, b = rng.random((64, 512, 512), np.float32), rng.random((512, 512), np.float32)
 image, filter = rng.random((4000, 4000), np.float32), rng.random((3, 3), np.float32)
@@ -49,7 +49,7 @@ with device.active():
     tried(lambda: hetero.matmul(stack, b, device="cuda:0"), stack @ b)
     while held:
         driver.call("cuMemFree_v2", held.pop())
-    devices.here.health["cuda:0"].was_short = False
+    devices.health["cuda:0"].was_short = False
     tried(lambda: hetero.matmul(stack, b, device="cuda:0"), stack @ b)
     assert not devices.troubles(), devices.troubles()
 print("right")

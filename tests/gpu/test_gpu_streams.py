@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from gpu_libraries import SPIN, cycles_of
 from scipy import signal
 
 import hetero
@@ -23,12 +24,6 @@ B = rng.standard_normal((500, 400)).astype(np.float32)
 TAPS = rng.standard_normal((5, 4)).astype(np.float32)
 HOST_WAITS = ("synchronize", "download")
 
-SPIN = """
-extern "C" __global__ void spin(long long cycles) {
-    for (long long begin = clock64(); clock64() - begin < cycles;);
-}
-"""
-
 
 class OfCupy:
     """What the tests do with CuPy."""
@@ -36,7 +31,7 @@ class OfCupy:
     def __init__(self):
         self.xp = pytest.importorskip("cupy")
         self._spin = self.xp.RawKernel(SPIN, "spin")
-        self._cycles = int(SLOW * devices.get("cuda:0").clock_rate)
+        self._cycles = cycles_of(SLOW)
 
     def stream(self):
         return self.xp.cuda.Stream(non_blocking=True)
@@ -69,7 +64,7 @@ class OfTorch(OfCupy):
         self.torch = pytest.importorskip("torch")
         if not self.torch.cuda.is_available():
             pytest.skip("torch without CUDA")
-        self._cycles = int(SLOW * devices.get("cuda:0").clock_rate)
+        self._cycles = cycles_of(SLOW)
 
     def stream(self):
         return self.torch.cuda.Stream()

@@ -77,7 +77,7 @@ def test_a_device_that_fails_or_has_no_room_leaves_the_result_on_the_host(
         assert type(D) is fakes.Cupy
     np.testing.assert_allclose(hetero.to_host(D), X @ X @ X @ X, rtol=1e-4)
     assert devices.disabled("cuda:0") is None
-    assert bool(devices.here.health["cuda:0"].failure) == (type(error) is DeviceError)
+    assert bool(devices.health["cuda:0"].failure) == (type(error) is DeviceError)
 
 
 def test_what_cupy_keeps_is_given_back_where_a_device_is_short(cuda, monkeypatch):
@@ -100,7 +100,7 @@ def test_what_cupy_keeps_is_given_back_where_a_device_is_short(cuda, monkeypatch
 
 
 def test_a_machine_without_devices_gives_numpy_arrays(monkeypatch):
-    monkeypatch.setattr(devices.here, "found", {})
+    monkeypatch.setattr(devices, "found", {})
     with hetero.use(results="device"):
         C = hetero.matmul(X, X)
         assert type(C) is np.ndarray

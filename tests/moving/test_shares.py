@@ -168,7 +168,7 @@ def test_on_opencl_devices(opencl, monkeypatch):
     kind = opencl.partition(":")[0]
     here = {n: d for n, d in devices.available().items() if not n.startswith(kind)}
     both = {name: OpenCLDevice(n, one._device) for n, name in enumerate((f"{kind}:0", f"{kind}:1"))}
-    monkeypatch.setattr(devices.here, "found", {**here, **both})
+    monkeypatch.setattr(devices, "found", {**here, **both})
     monkeypatch.setattr(at_once, "LEAST", 0)
     inventory.changed()
     rng = np.random.default_rng(0)

@@ -136,7 +136,7 @@ def trusting(probe):
 def install(computing: bool = True) -> None:
     """Libraries, compiler and profile for the fake driver; methods that write right results."""
     libraries()
-    del devices.here.kinds["opencl"]
+    del devices.kinds["opencl"]
     Device.probe = trusting(Device.probe)
     compiler._compile = lambda text, arch, options: b"machine code"
     for operation, entries in registry.problem._implementations.items():
@@ -148,25 +148,24 @@ def install(computing: bool = True) -> None:
 
 def fresh() -> None:
     """Devices as in a new process."""
-    for device in (devices.here.found or {}).values():
+    for device in (devices.found or {}).values():
         device.close()
-    devices.here.found = None
+    devices.found = None
     devices.available()
     forget()
     assert not any(driver.live().values()), driver.live()
 
 
 def forget() -> None:
-    here = devices.here
-    here.health.clear()
-    here.health["cuda:0"].is_proved = True  # kernels that do nothing would not be
+    devices.health.clear()
+    devices.health["cuda:0"].is_proved = True  # kernels that do nothing would not be
     inventory.changed()
     messages.texts.clear()
 
 
 def drop() -> None:
     """Let go of what is kept on devices for later calls."""
-    for device in (devices.here.found or {}).values():
+    for device in (devices.found or {}).values():
         for state in device.states.values():
             state.storage.drop()
     gc.collect()

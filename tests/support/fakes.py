@@ -372,9 +372,9 @@ def install(monkeypatch, count: int = 1) -> list[FakeCuda]:
     """Put fake devices cuda:0, ... in place of whatever CUDA devices there are."""
     fakes = [FakeCuda(ordinal) for ordinal in range(count)]
     others = {n: d for n, d in devices.available().items() if not n.startswith("cuda")}
-    monkeypatch.setattr(devices.here, "found", {**{f.name: f for f in fakes}, **others})
-    known = {n: health for n, health in devices.here.health.items() if n in others}
-    monkeypatch.setattr(devices.here, "health", defaultdict(devices.Health, known))
+    monkeypatch.setattr(devices, "found", {**{f.name: f for f in fakes}, **others})
+    known = {n: health for n, health in devices.health.items() if n in others}
+    monkeypatch.setattr(devices, "health", defaultdict(devices.Health, known))
     for operation, method, run in (
         ("matvec", "tiled", compute),
         ("matmul", "tiled", compute),

@@ -15,6 +15,17 @@ from hetero.devices import cuda
 from hetero.devices.cuda.driver import array_type
 
 DEVICE = "cuda:0"
+SPIN = """
+extern "C" __global__ void spin(long long cycles) {
+    for (long long begin = clock64(); clock64() - begin < cycles;);
+}
+"""
+
+
+def cycles_of(seconds: float) -> int:
+    """What a kernel counts meanwhile."""
+    device = devices.get(DEVICE)
+    return int(1e3 * seconds * device.raw.get_attribute(device.driver.device_attribute.CLOCK_RATE))
 
 
 def _cupy():

@@ -47,7 +47,7 @@ def called(room: int, call, in_blocks: bool, expected) -> None:
     assert ran == ["blocks"] * in_blocks, ran
     assert len(messages.texts) == (not in_blocks), messages.texts
     assert devices.disabled("cuda:0") is None
-    assert devices.here.health["cuda:0"].failure is None
+    assert devices.health["cuda:0"].failure is None
     for _ in range(2):  # neither a failure nor said again
         with hetero.use(device="cuda"):
             call()

@@ -8,22 +8,26 @@ nor one for another kernel is taken.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import hashlib
+import logging
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from hetero import locks, paths
 from hetero.devices.base import Defines
+from hetero.devices.cuda import driver
 from hetero.devices.cuda.context import InContexts
 from hetero.errors import KernelCompileError
 from hetero.imports import INSTALL, load
 from hetero.kernels import Launch, LaunchPlan, kernel_text
 
 _KIND = "cubin"  # of things in the cache
+log = logging.getLogger("hetero")
 
 
 @functools.cache
@@ -89,6 +93,37 @@ def _compile(text: str, arch: str, options: tuple[str, ...]) -> bytes:
 
 
 _UNASKED_SHARED_BYTES = 48 << 10  # more of it a kernel gets only after `Compiling.allow`
+# Invalid value, no binary for this card, PTX of another version, not found, too many blocks for a
+# cooperative launch, not supported: the card or the driver cannot do what was asked, and is well.
+_UNABLE = frozenset({1, 209, 218, 222, 500, 720, 801})
+_COOPERATIVE = 95  # CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
+_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+class CooperativeKernel(NamedTuple):
+    """A kernel for cooperative launches of one block shape, which PyCUDA does not have: all blocks
+    are on the device at once and may wait for each other.
+
+    Attributes
+    ----------
+    most_blocks : int
+        That the device holds at once.
+    """
+
+    function: int
+    block: int
+    shared_bytes: int
+    most_blocks: int
+
+    def launch(self, grid: int, arguments: list[int | float], stream: Any = None) -> None:
+        """Start the kernel, by default in the default queue; arguments as for `Device.launch`."""
+        values = [
+            ctypes.c_double(a) if type(a) is float else ctypes.c_int64(int(a)) for a in arguments
+        ]
+        addresses = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        shape = grid, 1, 1, self.block, 1, 1, self.shared_bytes
+        queue = driver.LEGACY if stream is None else stream.handle
+        driver.call("cuLaunchCooperativeKernel", self.function, *shape, queue, addresses)
 
 
 class Compiling(InContexts):
@@ -212,6 +247,39 @@ class Compiling(InContexts):
             launch(grid, block, arguments, shared_bytes, None)
 
         return run
+
+    def cooperative(
+        self, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int
+    ) -> CooperativeKernel | None:
+        kernels = self.state().cooperative
+        key = text, kernel, defines, block, shared_bytes
+        if key not in kernels:
+            try:
+                kernels[key] = self._cooperative(*key)
+            except (AttributeError, KernelCompileError, driver.DriverError) as error:
+                if getattr(error, "status", 1) not in _UNABLE:
+                    raise
+                # Too old a driver, or another card: there is another way.
+                log.info("no cooperative launches on %s: %s", self.name, error)
+                kernels[key] = None
+        return kernels[key]
+
+    def _cooperative(
+        self, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int
+    ) -> CooperativeKernel | None:
+        """The kernel's binary is loaded a second time, by the driver's own function."""
+        if not driver.given("cuDeviceGetAttribute", _COOPERATIVE, self.number):
+            return None
+        code = cubin(kernel_text(text, self.kind), self.arch, defines)
+        module = driver.given("cuModuleLoadData", code)
+        function = driver.given("cuModuleGetFunction", module, kernel.encode())
+        driver.call("cuFuncSetAttribute", function, _SHARED_BYTES, shared_bytes)
+        count = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+        resident = driver.given(count, function, block, shared_bytes)
+        if not resident:
+            raise KernelCompileError(f"a block of {kernel} does not fit on {self.name}")
+        most_blocks = resident * self.multiprocessors
+        return CooperativeKernel(function, block, shared_bytes, most_blocks)
 
 
 def _keep(one: tuple[str, str, Defines]) -> None:

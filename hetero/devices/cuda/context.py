@@ -243,6 +243,7 @@ class State:
         self.pool = Pool(holder, ordinal, self.storage)
         self.kernels: dict[Any, Any] = {}
         self.constants: dict[Any, Any] = {}  # kernels with constant memory
+        self.cooperative: dict[Any, Any] = {}
         self.handles: dict[str, Any] = {}
         self.shared_bytes: dict[Any, int] = {}
         self.streams: list[Any] = []  # unused ones, see `Lent`

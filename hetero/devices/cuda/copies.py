@@ -22,22 +22,6 @@ _PART = 64 << 20  # bytes that are copied at once: both directions then share th
 _SEND = {UPLOAD: "cuMemcpyHtoDAsync_v2", DOWNLOAD: "cuMemcpyDtoHAsync_v2"}
 
 
-class _Copy(ctypes.Structure):
-    """CUDA_MEMCPY2D."""
-
-    _side: Any = (
-        *((name, ctypes.c_size_t) for name in ("X", "Y")),
-        ("MemoryType", ctypes.c_uint),
-        *((name, ctypes.c_void_p) for name in ("Host", "Device", "Array")),
-        ("Pitch", ctypes.c_size_t),
-    )
-    _fields_ = [
-        *((f"src{name}", kind) for name, kind in _side),
-        *((f"dst{name}", kind) for name, kind in _side),
-        *((name, ctypes.c_size_t) for name in ("WidthInBytes", "Height")),
-    ]
-
-
 def can_take(array: np.ndarray) -> bool:
     """Whether the bus takes the rows of an array that is not contiguous."""
     found = rows(array)
@@ -50,12 +34,11 @@ def copy_rows(direction: str, array: np.ndarray, address: int, stream: int) -> N
     found = rows(array)
     assert found is not None
     number, nbytes, pitch = found
-    there = {"Device": address, "MemoryType": _DEVICE, "Pitch": nbytes}
-    here = {"Host": _address(array), "MemoryType": _HOST, "Pitch": pitch}
-    source, target = (here, there) if direction == UPLOAD else (there, here)
-    extents = {f"src{k}": v for k, v in source.items()} | {f"dst{k}": v for k, v in target.items()}
-    copy = _Copy(WidthInBytes=nbytes, Height=number, **extents)
-    driver.call("cuMemcpy2DAsync_v2", ctypes.byref(copy), stream)
+    here = 0, 0, _HOST, _address(array), 0, 0, pitch  # CUDA_MEMCPY2D: two sides, width and height
+    there = 0, 0, _DEVICE, 0, address, 0, nbytes
+    sides = here + there if direction == UPLOAD else there + here
+    words = (ctypes.c_uint64 * 16)(*sides, nbytes, number)
+    driver.call("cuMemcpy2DAsync_v2", words, stream)
 
 
 def _address(array: np.ndarray) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 
 from hetero.arrays.pinned import known
 from hetero.devices.base import Device
-from hetero.devices.cuda import compiler, cooperative, copies, driver, libraries, memory
+from hetero.devices.cuda import compiler, copies, driver, libraries, memory
 from hetero.devices.cuda.compiler import Compiling
 from hetero.devices.cuda.context import Lent
 from hetero.devices.storage import allocated, rounded
@@ -62,11 +62,6 @@ class CudaDevice(Compiling):
         }
 
     # -- what it is
-
-    @property
-    def clock_rate(self) -> float:
-        """The highest clock of the multiprocessors, in Hz."""
-        return 1e3 * self.raw.get_attribute(self.driver.device_attribute.CLOCK_RATE)
 
     def card(self) -> Card:
         names = self.driver.device_attribute
@@ -172,11 +167,6 @@ class CudaDevice(Compiling):
             return None
         events = [self._event(driver.SLEEPING) for _ in range(slices.BUFFERS)]
         return copies.SliceCopies(direction, stream, events)
-
-    # -- kernels
-
-    def cooperative(self, *how: Any) -> cooperative.CooperativeKernel | None:
-        return cooperative.load(self, *how)
 
     # -- what orders the work that was started
 

@@ -135,7 +135,7 @@ def _are_few(A: np.ndarray, B: np.ndarray) -> bool:
     """Whether NumPy makes all products in the time in which a device begins, and devices were not
     looked for."""
     columns = B.shape[1] if B.ndim == 2 else 1
-    return devices.here.found is None and max(A.ndim, B.ndim) <= 2 and A.size * columns <= _FEW
+    return devices.found is None and max(A.ndim, B.ndim) <= 2 and A.size * columns <= _FEW
 
 
 def _layout(out: np.ndarray | None) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 
 from hetero.devices import peers
 from hetero.devices.base import Device
-from hetero.devices.cuda.cooperative import CooperativeKernel
+from hetero.devices.cuda.compiler import CooperativeKernel
 from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil

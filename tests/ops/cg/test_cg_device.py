@@ -18,7 +18,7 @@ import hetero
 from hetero import devices
 from hetero.arrays import describe
 from hetero.devices import peers
-from hetero.devices.cuda.cooperative import CooperativeKernel
+from hetero.devices.cuda.compiler import CooperativeKernel
 from hetero.errors import DeviceError
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.common.launch import Target

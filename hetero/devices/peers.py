@@ -17,7 +17,7 @@ import functools
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,9 +26,6 @@ from hetero.devices.storage import Workspace
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.kernels import Launch
 from hetero.kernels.common.exchange import WORDS, exchange
-
-if TYPE_CHECKING:
-    from hetero.devices.base import Device
 
 Copies = Sequence[tuple[int, int, int]]  # (target, source, bytes), addresses first
 PATIENCE = 10.0  # seconds that a device waits for another one, which may be busy with other work
@@ -46,9 +43,9 @@ log = logging.getLogger("hetero")
 
 
 def copy(
-    target: Device,
+    target: Any,
     to: Any,
-    source: Device,
+    source: Any,
     begin: Any,
     nbytes: int,
     target_offset: int = 0,
@@ -75,7 +72,7 @@ def copy(
             target.upload(piece, to, target_offset + done)
 
 
-def trusted(target: Device, source: Device) -> bool:
+def trusted(target: Any, source: Any) -> bool:
     """Whether direct copies between two devices are right, in both directions; tested once."""
 
     def copied(parts: Sequence[Workspace]) -> None:
@@ -102,7 +99,7 @@ def _tried(key: Any, trial: Callable[[], bool]) -> bool:
 
 
 def _arrives(
-    devices: Sequence[Device], move: Callable[[Sequence[Workspace]], None], damaged: str
+    devices: Sequence[Any], move: Callable[[Sequence[Workspace]], None], damaged: str
 ) -> bool:
     """Whether random bytes of each device, "sent", come to "from ..." of all others by ``move``."""
     rng, parts, seen = np.random.default_rng(), [], np.empty(_TRIAL_BYTES, np.uint8)
@@ -178,7 +175,7 @@ class Meeting:
                 )
 
 
-def meet(devices: Sequence[Device]) -> bool:
+def meet(devices: Sequence[Any]) -> bool:
     """Whether devices can meet: one trial in all directions decides, and is remembered.
 
     Not remembered where a device has no room for the trial.
@@ -204,7 +201,7 @@ def meet(devices: Sequence[Device]) -> bool:
                 part.device.launch(*bound, 0, part.stream)
         meeting.check()
 
-    def place(device: Device) -> tuple[str, int | None]:
+    def place(device: Any) -> tuple[str, int | None]:
         """Peer access belongs to contexts, of which a device may get another one."""
         with device.active():
             return device.name, device.context_handle()
@@ -218,7 +215,7 @@ def meet(devices: Sequence[Device]) -> bool:
 
 
 @contextlib.contextmanager
-def turn(devices: Sequence[Device]) -> Iterator[None]:
+def turn(devices: Sequence[Any]) -> Iterator[None]:
     """Where several devices meet, no other solve's do inside.
 
     Launches of two solves could keep each other's from beginning, each on another device.

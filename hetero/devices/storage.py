@@ -14,16 +14,13 @@ import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from hetero import locks
 from hetero.arrays.kept import Kept, every
 from hetero.errors import DeviceMemoryError
-
-if TYPE_CHECKING:
-    from hetero.devices.base import Device
 
 T = TypeVar("T")
 _lock = locks.new()  # held for a few steps only
@@ -156,7 +153,7 @@ class Workspace:
     nbytes : int
     """
 
-    def __init__(self, device: Device, purpose: str, stream: Any = None) -> None:
+    def __init__(self, device: Any, purpose: str, stream: Any = None) -> None:
         self.device = device
         self.purpose = purpose
         self.stream = stream

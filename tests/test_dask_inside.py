@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import types
 
 import numpy as np
 import pytest
-from test_dask import client, groups, threads  # noqa: F401  fixtures
+from test_dask import groups, threads  # noqa: F401  a fixture
 
 import hetero
 from hetero import settings
@@ -93,20 +92,3 @@ def test_what_hetero_would_do_on_a_gpu_runs_on_the_workers_own(
     monkeypatch.setattr(blocks, "plan", lambda *_, **__: plan)
     seen = blocks.run("matmul", call=lambda **_: settings.forced.get(), **options)
     assert (seen and seen.device) == used
-
-
-def gpu_of_this_worker():
-    fakes = {"cuda:0": None, "cuda:1": None}
-    blocks.devices = types.SimpleNamespace(available=lambda: fakes)
-    try:
-        return os.getpid(), blocks.own_gpu()
-    finally:
-        blocks.devices = hetero.devices
-
-
-def test_workers_of_a_cluster_have_a_gpu_each(client):  # noqa: F811
-    client.run(os.environ.pop, "CUDA_VISIBLE_DEVICES", None)
-    workers = client.scheduler_info()["workers"]
-    seen = [client.submit(gpu_of_this_worker, workers=[w], pure=False).result() for w in workers]
-    assert {gpu for _, gpu in seen} == {"cuda:0", "cuda:1"}
-    assert os.getpid() not in {pid for pid, _ in seen}

@@ -161,15 +161,9 @@ def _fit(
     rows, columns = X.shape
     if not type(rows) is type(columns) is int:  # of an array that computes its own later
         return None
-    init, starts, rounds = self.init, self.n_init, min(self.max_iter, _ITERATIONS)
-    if not isinstance(init, str):
-        starts = 1  # scikit-learn itself warns that there is one
-    elif starts == "auto":
-        starts = 10 if init == "random" else 1
-    if isinstance(init, str) and init == "k-means++":
-        rounds += _SEEDING
-    distances = rows * self.n_clusters * rounds * (starts if isinstance(starts, int) else 1)
-    if not looks(seconds := distances * (_DISTANCE + _COORDINATE * columns)):
+    init, rounds = self.init, min(self.max_iter, _ITERATIONS) + _SEEDING
+    seconds = rows * self.n_clusters * rounds * (_DISTANCE + _COORDINATE * columns)
+    if not looks(seconds):
         return None
     what = f"{rows}x{columns} {getattr(X, 'dtype', '')}, {self.n_clusters} clusters"
     obstacle = None
@@ -181,7 +175,9 @@ def _fit(
         obstacle = "dtype", f"X is of {X.dtype}"
     elif callable(init) or self.verbose or self.algorithm != "lloyd" or not self.copy_x:
         obstacle = "option", "init is a function, or verbose, algorithm or copy_x is given"
-    options = {"init": init, "n_init": starts, "max_iter": self.max_iter, "tol": self.tol}
+    options = {name: getattr(self, name) for name in ("init", "n_init", "max_iter", "tol")}
+    if not isinstance(init, str):
+        options["n_init"] = 1  # scikit-learn itself warns that there is one
 
     def compute(plan: Any) -> Any:
         fitted = load("hetero.ops.kmeans.estimator").KMeans(

@@ -7,39 +7,41 @@
 
 typedef void loop(char **, intptr_t *, intptr_t *, void *);
 typedef struct object object;
+typedef unsigned long long address;
 extern object *PyExc_RecursionError;
 int PyGILState_Ensure(void), Py_AddPendingCall(int (*)(void *), void *);
 int PyThreadState_SetAsyncExc(unsigned long, object *);
 unsigned long PyThread_get_thread_ident(void);
 object *PyObject_CallFunction(object *, const char *, ...);
 void *PyCapsule_GetPointer(object *, const char *);
-void PyGILState_Release(int), Py_DecRef(object *);
+void PyGILState_Release(int), Py_IncRef(object *), Py_DecRef(object *);
 void PyErr_Fetch(object **, object **, object **), PyErr_Restore(object *, object *, object *);
 
-struct gate {                       /* as in gate.py */
+static struct gate {
+    int stands;
     intptr_t matrices, vectors;     /* least multiplications of a product that is offered */
     loop *numpys;
-    object *offered;                /* Python's function */
 } gates[2];                         /* of float32 and float64 */
-unsigned long main_thread;
-static object *type, *value, *traceback;    /* of the main thread's exception */
+static int types[2][3] = {{11, 11, 11}, {12, 12, 12}};          /* NPY_FLOAT, NPY_DOUBLE */
+static int (*replace)(object *, loop *, int *, loop **);        /* PyUFunc_ReplaceLoopBySignature */
+static object *offered, *type, *value, *traceback;      /* an exception is the main thread's */
+static unsigned long main_thread;
 
 static int raise_it(void *unused)
 {
-    (void)unused;
     object *one = type, *two = value, *three = traceback;
+    (void)unused;
     type = value = traceback = 0;
     if (one) PyErr_Restore(one, two, three);
     return -!!one;
 }
 
-static int offer(struct gate *gate, char **args, intptr_t *dims, intptr_t *steps, void *data)
+static int offer(int which, char **args, intptr_t *dims, intptr_t *steps, void *data)
 {
     intptr_t is_done = 0;
     int state = PyGILState_Ensure();
-    object *error[3] = {PyObject_CallFunction(gate->offered, "KKKKK", (unsigned long long)&is_done,
-        (unsigned long long)args, (unsigned long long)dims, (unsigned long long)steps,
-        (unsigned long long)data), 0, 0};
+    object *error[3] = {PyObject_CallFunction(offered, "iKKKKK", which, (address)&is_done,
+        (address)args, (address)dims, (address)steps, (address)data), 0, 0};
     if (!error[0]) {
         unsigned long thread = PyThread_get_thread_ident();
         PyErr_Fetch(error, error + 1, error + 2);
@@ -56,25 +58,59 @@ static int offer(struct gate *gate, char **args, intptr_t *dims, intptr_t *steps
     return is_done;
 }
 
-static inline void pass(struct gate *gate, char **args, intptr_t *dims, intptr_t *steps, void *data)
+static inline void pass(int which, char **args, intptr_t *dims, intptr_t *steps, void *data)
 {
-    int has_vector = dims[1] == 1 || dims[3] == 1;
-    intptr_t least = has_vector ? gate->vectors : gate->matrices;
-    if (dims[0] * dims[1] * dims[2] * dims[3] < least || !offer(gate, args, dims, steps, data))
+    struct gate *gate = gates + which;
+    intptr_t least = dims[1] == 1 || dims[3] == 1 ? gate->vectors : gate->matrices;
+    if (dims[0] * dims[1] * dims[2] * dims[3] < least || !offer(which, args, dims, steps, data))
         gate->numpys(args, dims, steps, data);
 }
 static void pass_floats(char **args, intptr_t *dims, intptr_t *steps, void *data)
 {
-    pass(gates, args, dims, steps, data);
+    pass(0, args, dims, steps, data);
 }
 static void pass_doubles(char **args, intptr_t *dims, intptr_t *steps, void *data)
 {
-    pass(gates + 1, args, dims, steps, data);
+    pass(1, args, dims, steps, data);
 }
-loop *passes[2] = {pass_floats, pass_doubles};
+static loop *passes[2] = {pass_floats, pass_doubles};
 
-/* A function of NumPy's C API, from the capsule with a table of them. */
-void *function_of(object *capsule, int place)
+/* Opens NumPy's tables of its C API, of which this gives the version. */
+unsigned begin(object *array_api, object *ufunc_api)
 {
-    return ((void **)PyCapsule_GetPointer(capsule, 0))[place];
+    unsigned (*version)(void) = ((void **)PyCapsule_GetPointer(array_api, 0))[0];
+    replace = ((void **)PyCapsule_GetPointer(ufunc_api, 0))[30];
+    main_thread = PyThread_get_thread_ident();
+    return version();
+}
+
+/* What stood in the place of a loop of `matmul`, where another one stands from now on. */
+loop *swap(object *matmul, int which, loop *other)
+{
+    loop *found = 0;
+    replace(matmul, other, types[which], &found);
+    return found;
+}
+
+void stand(object *matmul, object *function, intptr_t matrices, intptr_t vectors)
+{
+    if (offered != function) Py_IncRef(offered = function);
+    for (int i = 0; i < 2; i++) {
+        if (!gates[i].stands) replace(matmul, passes[i], types[i], &gates[i].numpys);
+        gates[i] = (struct gate){1, matrices, vectors, gates[i].numpys};
+    }
+}
+
+void leave(object *matmul)
+{
+    for (int i = 0; i < 2; i++) {
+        gates[i] = (struct gate){0, INTPTR_MAX, INTPTR_MAX, gates[i].numpys};
+        loop *found = swap(matmul, i, gates[i].numpys);
+        if (found != passes[i]) swap(matmul, i, found);         /* somebody else's stays */
+    }
+}
+
+void run(int which, char **args, intptr_t *dims, intptr_t *steps, void *data)
+{
+    gates[which].numpys(args, dims, steps, data);
 }

@@ -11,31 +11,15 @@ whatever reason, NumPy's loop.
 from __future__ import annotations
 
 import ctypes
-import functools
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-OFF = (1 << 63) - 1  # a limit that no product reaches
-_ABI = 0x02000000  # of NumPy 2; what follows is fixed by it
-_VERSION, _REPLACE = 0, 30  # places in the tables of the C API
-_TYPES = {"float32": 11, "float64": 12}  # NPY_FLOAT, NPY_DOUBLE
-_INTEGER, _WORD = ctypes.c_ssize_t, ctypes.c_void_p
-_LOOP = ctypes.CFUNCTYPE(None, _WORD, _WORD, _WORD, _WORD)
+_ABI = 0x02000000  # of NumPy 2; what gate.c takes from NumPy's tables is fixed by it
+_INTEGER, _WORD, _OBJECT = ctypes.c_ssize_t, ctypes.c_void_p, ctypes.py_object
+_FILE = Path(__file__).with_name("libgate.so.1")
 Taker = Callable[[str, Any, Any, Any, Callable[[], None]], bool]
-
-
-class _Gate(ctypes.Structure):
-    """``struct gate`` of gate.c."""
-
-    _fields_ = (
-        ("matrices", _INTEGER),
-        ("vectors", _INTEGER),
-        ("numpys", _WORD),
-        ("offered", ctypes.py_object),
-    )
 
 
 class Gate:
@@ -49,35 +33,33 @@ class Gate:
 
     def __init__(self) -> None:
         self.take: Taker = lambda *product: False
-        library = _library()
-        self._replace = _replacer(library)
-        ctypes.c_ulong.in_dll(library, "main_thread").value = threading.main_thread().ident
-        passes = (_WORD * 2).in_dll(library, "passes")
-        gates = (_Gate * 2).in_dll(library, "gates")
-        self._loops: list[tuple[Any, int, _Gate]] = []  # types, what stands in the place, its gate
-        for (dtype, number), code, gate in zip(_TYPES.items(), passes, gates, strict=True):
-            gate.offered = functools.partial(self._offered, dtype, gate)
-            gate.matrices = gate.vectors = OFF
-            self._loops.append(((ctypes.c_int * 3)(*[number] * 3), code, gate))
+        module = sys.modules.get("numpy._core._multiarray_umath")
+        if sys.implementation.name != "cpython" or not hasattr(module, "_UFUNC_API"):
+            raise NotImplementedError("this NumPy has no C API where NumPy 2 has it")
+        try:
+            library = ctypes.PyDLL(str(_FILE))
+        except OSError as error:
+            raise NotImplementedError(f"the gate was not compiled: {error}") from None
+        version = library.begin(_OBJECT(module._ARRAY_API), _OBJECT(module._UFUNC_API))
+        if version != _ABI:
+            text = f"NumPy's C API must be of version {_ABI:#x}, got {version:#x}"
+            raise NotImplementedError(text)
+        self._library, self._matmul = library, _OBJECT(sys.modules["numpy"].matmul)
+        self._function = _OBJECT(self._offered)
+        self._run = ctypes.CDLL(str(_FILE)).run  # without the interpreter's lock
+        self._run.argtypes, self._run.restype = (ctypes.c_int, *[_WORD] * 4), None
 
     def set(self, take: Taker, matrices: int, vectors: int) -> None:
-        """Offer products from a number of multiplications on."""
+        """Offer products from a number of multiplications on, of matrices or with a vector."""
         self.take = take
-        for types, code, gate in self._loops:
-            if gate.matrices == OFF:
-                self._replace(code, types, ctypes.addressof(gate) + _Gate.numpys.offset)
-            gate.matrices, gate.vectors = matrices, vectors
+        limits = _INTEGER(matrices), _INTEGER(vectors)
+        self._library.stand(self._matmul, self._function, *limits)
 
     def restore(self) -> None:
         """Put the loops back, each where its gate still stands."""
-        found = _WORD()
-        for types, code, gate in self._loops:
-            gate.matrices = gate.vectors = OFF
-            self._replace(gate.numpys, types, ctypes.addressof(found))
-            if found.value != code:
-                self._replace(found.value, types, None)
+        self._library.leave(self._matmul)
 
-    def _offered(self, dtype: str, gate: _Gate, done: int, *given: int) -> None:
+    def _offered(self, which: int, done: int, *given: int) -> None:
         """What a gate calls with the addresses of whether the product is done, and of what NumPy
         hands to its loop: pointers, extents, steps and data."""
         ended: list[None] = []  # by NumPy's loop, which no signal's handler parts from its note
@@ -85,32 +67,10 @@ class Gate:
         product = [tuple((_INTEGER * count).from_address(at)) for at, count in sizes]
 
         def loop() -> None:
-            ended.extend(map(_LOOP(gate.numpys), *([word] for word in given)))
+            ended.extend(map(self._run, *([x] for x in (which, *given))))
 
         try:
-            if self.take(dtype, *product, loop):
+            if self.take(("float32", "float64")[which], *product, loop):
                 ended.append(None)
         finally:
             _INTEGER.from_address(done).value = len(ended)
-
-
-def _library() -> Any:
-    """gate.c, where it was compiled."""
-    try:
-        return ctypes.PyDLL(str(Path(__file__).with_name("libgate.so.1")))
-    except OSError as error:
-        raise NotImplementedError(f"the gate was not compiled: {error}") from None
-
-
-def _replacer(library: Any) -> Any:
-    """`PyUFunc_ReplaceLoopBySignature` of `numpy.matmul`, where this NumPy's tables are known."""
-    module = sys.modules.get("numpy._core._multiarray_umath")
-    if sys.implementation.name != "cpython" or not hasattr(module, "_UFUNC_API"):
-        raise NotImplementedError("this NumPy has no C API where NumPy 2 has it")
-    function_of = ctypes.PYFUNCTYPE(_WORD, ctypes.py_object, ctypes.c_int)(("function_of", library))
-    version = ctypes.PYFUNCTYPE(ctypes.c_uint)(function_of(module._ARRAY_API, _VERSION))()
-    if version != _ABI:
-        raise NotImplementedError(f"NumPy's C API must be of version {_ABI:#x}, got {version:#x}")
-    prototype = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, _WORD, _WORD, _WORD)
-    replace = prototype(function_of(module._UFUNC_API, _REPLACE))
-    return functools.partial(replace, sys.modules["numpy"].matmul)

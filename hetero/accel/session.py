@@ -88,33 +88,51 @@ class Note(NamedTuple):
         return f"{self.line}: {self.function} {self.what}: {self.code}: {self.text}"
 
 
+class Row(NamedTuple):
+    """All calls of one size from one line with one reason."""
+
+    line: str
+    call: str  # the function with shapes and dtypes
+    code: str
+    text: str = ""  # of the last one
+    calls: int = 0
+    seconds: float = 0.0
+    saved: float = 0.0
+
+    def cells(self) -> list[str]:
+        """As `_HEAD` names them."""
+        gain = readable(self.saved) if self.saved else "not known" * (self.code == "taken")
+        cells = self.line, self.call, str(self.calls), readable(self.seconds), gain
+        return [cell.replace("|", "/") for cell in (*cells, f"{self.code}: {self.text}")]
+
+
 class Book:
     """All notes of an installation, summed by line, call and reason."""
 
     def __init__(self) -> None:
         self.last: Note | None = None
         self.calls: Counter[str] = Counter()  # by reason, also of rows that were given up
-        self._rows: dict[tuple[str, ...], list[Any]] = {}  # calls, seconds, saved, text
+        self._rows: dict[tuple[str, ...], Row] = {}
         self._saved, self._began = 0.0, time.perf_counter()
 
     def add(self, note: Note) -> bool:
         """Count a call; whether it is the first of its line, call and reason."""
         key = note.line, f"{note.function} {note.what}", note.code
-        row = _row_of(self._rows, key, lambda: [0, 0.0, 0.0, ""])
-        row[:] = row[0] + 1, row[1] + note.seconds, row[2] + note.saved, note.text
+        *_, calls, seconds, saved = _row_of(self._rows, key, lambda: Row(*key))
+        sums = calls + 1, seconds + note.seconds, saved + note.saved
+        self._rows[key] = Row(*key, note.text, *sums)
         self.calls[note.code] += 1
         self._saved += note.saved
         self.last = note
-        return row[0] == 1
+        return calls == 0
 
-    def table(self) -> list[list[str]]:
-        """Rows with the columns of the head, those that took most time first."""
-        rows = []
-        for key, row in sorted([*self._rows.items()], key=lambda item: -item[1][1]):
-            (line, call, code), (calls, seconds, saved, text) = key, row
-            gain = readable(saved) if saved else "not known" * (code == "taken")
-            rows.append([line, call, str(calls), readable(seconds), gain, f"{code}: {text}"])
-        return rows
+    def rows(self) -> list[Row]:
+        """The rows, those that took most time first."""
+        return sorted([*self._rows.values()], key=lambda row: -row.seconds)
+
+    def table(self) -> str:
+        """The rows as a table in Markdown."""
+        return "\n".join(f"| {' | '.join(x)} |" for x in (_HEAD, *(r.cells() for r in self.rows())))
 
     def sums(self) -> list[str]:
         """What it comes to, and what to change to gain more, in sentences."""
@@ -128,9 +146,7 @@ class Book:
         return [found, *(f"{code}, {n}: to gain more, {ADVICE[code]}" for code, n in more)]
 
     def __str__(self) -> str:
-        cells = ([cell.replace("|", "/") for cell in row] for row in (_HEAD, *self.table()))
-        table = [f"| {' | '.join(row)} |" for row in cells]
-        return load("hetero.terminal").aligned("\n".join([*table, *self.sums()]))
+        return load("hetero.terminal").aligned("\n".join([self.table(), *self.sums()]))
 
 
 class _Known:
@@ -258,9 +274,9 @@ class Session:
                 return "plain-is-fastest", text
             best = min(others, key=lambda c: c.seconds)
             is_held_up = best.seconds - copies_of(best) < (chosen.seconds or math.inf)
-            text = f"measured HERE without hetero, {_price(best)}"
+            text = f"measured HERE without hetero, {price_of(best)}"
             return "copies" if is_held_up else "plain-is-fastest", text
-        seconds, price = chosen.seconds, _price(chosen)
+        seconds, price = chosen.seconds, price_of(chosen)
         if not (self.eager or known.samples >= SAMPLES or expected >= MEASURED):
             return "first", f"{price}, which takes over after {SAMPLES} calls"
         if known.calls > 3:
@@ -308,7 +324,7 @@ def copies_of(candidate: Any) -> float:
     return candidate.terms.get("upload", 0.0) + candidate.terms.get("download", 0.0)
 
 
-def _price(candidate: Any) -> str:
+def price_of(candidate: Any) -> str:
     """A candidate's prediction in words."""
     seconds, copies = candidate.seconds, copies_of(candidate)
     price = "not priced" if seconds is None else f"predicted {readable(seconds)}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import math
 import os
 import sys
@@ -351,6 +350,5 @@ def advise(arguments: argparse.Namespace) -> Answer:
     if not arguments.module and not Path(arguments.script).exists():
         raise ValueError(f"there is no file {arguments.script}")
     command = [arguments.script, *arguments.arguments]
-    given, ending = advice.advise(command, arguments.on, arguments.module)
-    found = dataclasses.asdict(given)
-    return Answer(found, lambda: str(given), DONE if ending is None else ending)
+    found, text, ending = advice.advise(command, arguments.on, arguments.module)
+    return Answer(found, lambda: text, DONE if ending is None else ending)

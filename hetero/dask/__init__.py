@@ -22,7 +22,7 @@ try:
 except ImportError as error:
     raise ImportError(f"hetero.dask needs Dask; {INSTALL['dask']} ({error})") from error
 
-from hetero.dask.blocks import by_blocks, check_placement, dtype_of, run
+from hetero.dask.blocks import by_blocks, check_placement, one_element, run
 from hetero.host import cpu
 from hetero.host.blas import one_thread
 from hetero.ops.convolve2d import problem
@@ -95,8 +95,7 @@ def convolve2d(
             f"{image.shape} and {kernel.shape}"
         )
     problem.refuse_colour(image.shape)
-    small = np.ones((1,) * image.ndim, image.dtype), np.ones((1, 1), kernel.dtype)
-    dtype = run("convolve2d", *small, mode, boundary, fillvalue).dtype
+    dtype = run("convolve2d", *map(one_element, (image, kernel)), mode, boundary, fillvalue).dtype
     if 0 in (*image.shape, *kernel.shape):
         empty = np.empty(image.shape, image.dtype), np.empty(kernel.shape, kernel.dtype)
         return da.from_array(run("convolve2d", *empty, mode, boundary, fillvalue))
@@ -161,7 +160,7 @@ def matmul(A: Any, B: Any, **placed: str) -> da.Array:
     check_placement("matmul", **placed)
     follows = isinstance(A, da.Array)
     A, B = da.asanyarray(A), da.asanyarray(B)
-    dtype = dtype_of("matmul", A, B)  # refuses scalars, too
+    dtype = run("matmul", *map(one_element, (A, B))).dtype  # refuses scalars, too
     squeezed = ((-2,) if A.ndim == 1 else ()) + ((-1,) if B.ndim == 1 else ())
     A, B = A[None] if A.ndim == 1 else A, B[:, None] if B.ndim == 1 else B
     if A.shape[-1] != B.shape[-2] and not math.isnan(A.shape[-1] + B.shape[-2]):

@@ -22,7 +22,6 @@ from hetero.arrays import HOST
 from hetero.calibration import operands
 from hetero.devices.base import Device
 from hetero.imports import load
-from hetero.ops.convolve2d.problem import DIRECT, FFT, SEPARABLE
 from hetero.ops.solvers import multigrid as grids
 from hetero.ops.solvers.cg import ADAPTIVE
 from hetero.ops.solvers.poisson_methods import BY_NAME
@@ -32,93 +31,61 @@ from hetero.registry.problem import DEVICE_DTYPES
 
 Dims = tuple[int, ...]
 
-# Operation, what of it -> kind of place -> sizes along each dimension; --quick leaves out those in
+# What is measured, and the kind of place -> sizes along each dimension; --quick leaves out those in
 # parentheses. OpenCL's are small, since its device may be a slow one.
-_IMAGES = {
-    "cpu": "4 16 64 128 256 512 1024 (2048)",
-    "cuda": "16 256 1024 (4096) 8192",
-    "opencl": "4 16 64 256",
-}
-_UNKNOWNS = {
-    "cpu": "(1024) (4096) 16384 (65536) 262144 (1048576)",
-    "cuda": "(1024) (4096) (16384) 65536 (262144) (1048576) 4194304 (16777216)",
-    "opencl": "(1024) (4096) (16384) 65536",
-}
-SIZES: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
+SIZES = {
     # rows, columns
-    ("matvec", "first"): {
-        "cpu": ("4 16 128 (512) 1024 (2048) 4096 (8192)",) * 2,
-        "cuda": ("4 (64) 256 (512) (1024) 2048 (4096) 16384",) * 2,
-        "opencl": ("4 64 (256) (512) 1024",) * 2,
-    },
-    ("matvec", "others"): {
-        "cuda": ("4 (256) 1024 16384",) * 2,
-        "opencl": ("4 (256) 1024",) * 2,
-    },
+    "matvec first cpu": ("4 16 128 (512) 1024 (2048) 4096 (8192)",) * 2,
+    "matvec first cuda": ("4 (64) 256 (512) (1024) 2048 (4096) 16384",) * 2,
+    "matvec first opencl": ("4 64 (256) (512) 1024",) * 2,
+    "matvec others cuda": ("4 (256) 1024 16384",) * 2,
+    "matvec others opencl": ("4 (256) 1024",) * 2,
     # rows, columns, sum
-    ("matmul", "first"): {
-        "cpu": ("4 32 128 (256) 512 2048",) * 3,
-        "cuda": ("4 64 (256) 1024 (2048) (4096) 8192",) * 3,
-        "opencl": ("4 64 (256) 512",) * 3,
-    },
-    ("matmul", "others"): {"cuda": ("4 256 (2048) 8192",) * 3, "opencl": ("4 (256) 512",) * 3},
-    ("matmul", "estimated"): {
-        "cuda": ("16 (64) 256 (1024) 8192",) * 3,
-        "opencl": ("16 64 (256) 512",) * 3,
-    },
-    ("matmul", "estimated, others"): {
-        "cuda": ("16 256 8192",) * 3,
-        "opencl": ("16 (256) 512",) * 3,
-    },
+    "matmul first cpu": ("4 32 128 (256) 512 2048",) * 3,
+    "matmul first cuda": ("4 64 (256) 1024 (2048) (4096) 8192",) * 3,
+    "matmul first opencl": ("4 64 (256) 512",) * 3,
+    "matmul others cuda": ("4 256 (2048) 8192",) * 3,
+    "matmul others opencl": ("4 (256) 512",) * 3,
+    "matmul estimated cuda": ("16 (64) 256 (1024) 8192",) * 3,
+    "matmul estimated opencl": ("16 64 (256) 512",) * 3,
+    "matmul estimated, others cuda": ("16 256 8192",) * 3,
+    "matmul estimated, others opencl": ("16 (256) 512",) * 3,
     # side of the image, of the filter
-    ("convolve2d", DIRECT): {
-        "cpu": (_IMAGES["cpu"], "1 (2) 3 5 11 31 (63) 129"),
-        "cuda": (_IMAGES["cuda"], "1 3 (7) 15 63"),
-        "opencl": (_IMAGES["opencl"], "1 3 (7) 15 63"),
-    },
-    ("convolve2d", SEPARABLE): {
-        "cpu": (_IMAGES["cpu"], "3 7 15 (31) 63"),
-        "cuda": (_IMAGES["cuda"], "3 15 63"),
-        "opencl": (_IMAGES["opencl"], "3 15 63"),
-    },
-    ("convolve2d", FFT): {
-        "cpu": ("4 16 (32) 64 (128) 256 512 (768) 1024 (2048)",),
-        "cuda": (_IMAGES["cuda"],),
-        "opencl": (_IMAGES["opencl"],),
-    },
+    "direct cpu": ("4 16 64 128 256 512 1024 (2048)", "1 (2) 3 5 11 31 (63) 129"),
+    "direct cuda": ("16 256 1024 (4096) 8192", "1 3 (7) 15 63"),
+    "direct opencl": ("4 16 64 256", "1 3 (7) 15 63"),
+    "separable cpu": ("4 16 64 128 256 512 1024 (2048)", "3 7 15 (31) 63"),
+    "separable cuda": ("16 256 1024 (4096) 8192", "3 15 63"),
+    "separable opencl": ("4 16 64 256", "3 15 63"),
+    "fft cpu": ("4 16 (32) 64 (128) 256 512 (768) 1024 (2048)",),
+    "fft cuda": ("16 256 1024 (4096) 8192",),
+    "fft opencl": ("4 16 64 256",),
     # unknowns; of sparse matrices also entries in a row
-    ("cg", "dense"): {
-        "cpu": ("16 256 (512) 1024 (2048)",),
-        "cuda": ("16 256 (512) 1024 (2048) 4096",),
-        "opencl": ("16 256 512",),
-    },
-    ("cg", "csr"): {
-        "cpu": ("256 (1024) 4096 (16384) 65536 (262144)", "5 27"),
-        "cuda": ("256 (1024) (4096) 16384 (65536) (262144) 1048576", "5 27"),
-        "opencl": ("256 (1024) (4096) 16384", "5 27"),
-    },
-    ("cg", "stencil2"): {kind: (f"256 {sizes}",) for kind, sizes in _UNKNOWNS.items()},
-    ("cg", "stencil3"): {kind: (f"256 {sizes}",) for kind, sizes in _UNKNOWNS.items()},
-    # Of a smaller system multigrid would be no more than its coarsest grid.
-    ("cg", "stencil2-multigrid"): {
-        kind: (sizes.replace("(1024)", "1024"),) for kind, sizes in _UNKNOWNS.items()
-    },
-    ("poisson", "cycles"): {
-        kind: (f"{grids.coarsest(kind)} {sizes.replace('(1024)', '1024')}",)
-        for kind, sizes in _UNKNOWNS.items()
-    },
-    ("poisson", "others"): {kind: (f"256 {sizes}",) for kind, sizes in _UNKNOWNS.items()},
+    "cg dense cpu": ("16 256 (512) 1024 (2048)",),
+    "cg dense cuda": ("16 256 (512) 1024 (2048) 4096",),
+    "cg dense opencl": ("16 256 512",),
+    "cg csr cpu": ("256 (1024) 4096 (16384) 65536 (262144)", "5 27"),
+    "cg csr cuda": ("256 (1024) (4096) 16384 (65536) (262144) 1048576", "5 27"),
+    "cg csr opencl": ("256 (1024) (4096) 16384", "5 27"),
+    "grid cpu": ("256 (1024) (4096) 16384 (65536) 262144 (1048576)",),
+    "grid cuda": ("256 (1024) (4096) (16384) 65536 (262144) (1048576) 4194304 (16777216)",),
+    "grid opencl": ("256 (1024) (4096) (16384) 65536",),
+    # of smaller systems multigrid would be no more than its coarsest grid
+    "cycles cpu": ("1024 (4096) 16384 (65536) 262144 (1048576)",),
+    "cycles cuda": ("1024 (4096) (16384) 65536 (262144) (1048576) 4194304 (16777216)",),
+    "cycles opencl": ("1024 (4096) (16384) 65536",),
     # rows, columns, clusters
-    ("kmeans", "dense"): {
-        "cpu": ("256 4096 (16384)", "2 (16) 128", "2 (16) 128"),
-        "cuda": ("1024 16384 131072", "2 (16) 128", "2 (16) 128"),
-        "opencl": ("256 4096", "2 (16) 128", "2 (16) 128"),
-    },
-    ("kmeans", "first"): {
-        "cpu": ("256 4096 (16384)", "2 128", "2 (16) 64"),
-        "cuda": ("1024 (16384) 131072", "2 128", "2 (16) 64"),
-        "opencl": ("256 4096", "2 128", "2 (16) 64"),
-    },
+    "kmeans dense cpu": ("256 4096 (16384)", "2 (16) 128", "2 (16) 128"),
+    "kmeans dense cuda": ("1024 16384 131072", "2 (16) 128", "2 (16) 128"),
+    "kmeans dense opencl": ("256 4096", "2 (16) 128", "2 (16) 128"),
+    "kmeans first cpu": ("256 4096 (16384)", "2 128", "2 (16) 64"),
+    "kmeans first cuda": ("1024 (16384) 131072", "2 128", "2 (16) 64"),
+    "kmeans first opencl": ("256 4096", "2 128", "2 (16) 64"),
+}
+_LAYOUTS = {
+    "cg": ("dense", "csr", "stencil2", "stencil3", "stencil2-multigrid"),
+    "poisson": ("2d", "3d"),
+    "kmeans": ("dense", operands.FIRST),
 }
 # Shapes that are no knots, by which fits are checked: an image's side and its filter's; of
 # products as many between the knots as here, in full and with --quick.
@@ -207,12 +174,12 @@ def grid(axes: Iterable[Iterable[int]]) -> list[Dims]:
     return [*itertools.product(*axes)]
 
 
-def axes_of(operation: str, what: str, place: Place, quick: bool) -> list[list[int]]:
+def axes_of(what: str, place: Place, quick: bool) -> list[list[int]]:
     """The sizes of the table along each dimension."""
-    by_kind = SIZES[operation, what]
+    texts = SIZES.get(f"{what} {place.info['kind']}") or SIZES[f"{what} cuda"]
     return [
         [int(size.strip("()")) for size in text.split() if not (quick and size[0] == "(")]
-        for text in by_kind.get(place.info["kind"], by_kind["cuda"])
+        for text in texts
     ]
 
 
@@ -251,7 +218,7 @@ def _products(
             what = "first" if is_first else "others"
             if estimated:
                 what = "estimated" if is_first else "estimated, others"
-        axes = [[n - less for n in axis] for axis in axes_of(operation, what, place, quick)]
+        axes = [[n - less for n in axis] for axis in axes_of(f"{operation} {what}", place, quick)]
         if row.why_not(problem(*(axis[-1] for axis in axes)), place.info) is not None:
             continue  # it cannot, or would do as another one does
         checks = _BETWEEN[quick] // (2 if "others" in what else 1)
@@ -296,10 +263,10 @@ def _images(
     """Convolutions of square images, filtered to the same size."""
     on_cpu, options = not place.devices, functools.cache(operands.filter_options)
     for row, dtype in itertools.product(rows, DEVICE_DTYPES):
-        if (operation, row.method) not in SIZES:
+        if f"{row.method} {row.kind}" not in SIZES:
             continue
         problem = functools.partial(operands.image, row, dtype, place.operands_on)
-        images, *filters = axes_of(operation, row.method, place, quick)
+        images, *filters = axes_of(row.method, place, quick)
         if row.obstacle(operands.image(row, dtype, HOST, images[-1], 5), place.info) is not None:
             continue
         block: int | None = None
@@ -349,29 +316,27 @@ def _solves(
     operation: str, rows: list[Implementation], place: Place, quick: bool
 ) -> Iterator[Case]:
     """Set-up and one step of conjugate gradients, Poisson's equation and k-means."""
-    layouts = [what for name, what in SIZES if name == operation]
-    if operation == "poisson":
-        layouts = ["2d", "3d"]
-    elif operation == "kmeans":  # one method of a kind is measured
+    if operation == "kmeans":  # one method of a kind is measured
         rows = rows[:1]
-    for row, dtype, layout in itertools.product(rows, DEVICE_DTYPES, layouts):
+    for row, dtype, layout in itertools.product(rows, DEVICE_DTYPES, _LAYOUTS[operation]):
         if row.method in ("scipy", ADAPTIVE) and operation != "kmeans":
             continue  # the plain library's is not measured, the other is made of others
         if row.price is not None and layout != "dense":
             continue  # 'hybrid' moves the vectors, which are most of the work there
-        what, steps = layout, _ITERATIONS
-        if operation == "poisson":
-            method = BY_NAME[row.method]
-            what = "others" if method.coarsest is None else "cycles"
-            steps = _CYCLES if what == "cycles" else _ITERATIONS if method.iterations else _ONE
-        elif operation == "kmeans":
-            steps = _KMEANS_ON_DEVICES if place.devices else _KMEANS
+        what, steps, less = "grid", _ITERATIONS, []
+        if operation == "kmeans":
+            what, steps = f"kmeans {layout}", _KMEANS_ON_DEVICES if place.devices else _KMEANS
             steps = _ONE if layout == operands.FIRST else steps
-        elif layout == "dense":
-            steps = _DENSE
+        elif layout in ("dense", "csr"):
+            what, steps = f"cg {layout}", _DENSE if layout == "dense" else steps
         elif layout.endswith("multigrid"):
-            steps = _CYCLES
+            what, steps = "cycles", _CYCLES
+        elif operation == "poisson" and BY_NAME[row.method].coarsest is not None:
+            what, steps, less = "cycles", _CYCLES, [grids.coarsest(row.kind)]
+        elif operation == "poisson" and not BY_NAME[row.method].iterations:
+            steps = _ONE
         problem, arguments = operands.of_solve(operation, layout, dtype, steps == _ONE)
-        axes = axes_of(operation, what, place, quick)
+        first, *others = axes_of(what, place, quick)
+        axes = [[*less, *first], *others]
         if row.obstacle(problem(*(axis[0] for axis in axes)), place.info) is None:
             yield Case(place, row, dtype, layout, axes, problem, arguments, steps=steps)

@@ -34,8 +34,7 @@ _IDLE = 0.25  # fraction of a processor below which no thread computes
 # suit an algorithm bend true curves by less.
 _MORE, _LESS = 1.5, 3.0
 # -- By the device's clock --
-_HOST_SECONDS = 15e-6  # to launch one call, unless it was measured to take longer
-_MARGIN, _HELD_UP = 1.5, 3e-4  # times the measured launch; seconds, too long for a launch
+_HOST_SECONDS = 15e-6  # to launch one call
 _COPIED = 1 << 28  # bytes of the copy that measures the speed of copies
 _LEAST_HIDDEN = 2e-4  # seconds: some launches take far longer than others
 _LONGEST_COPY = 0.01  # seconds
@@ -196,13 +195,11 @@ class Queue:
         """Median seconds of device time of ``call(i)``, over ``count`` calls back to back."""
         call(0)
         self.device.synchronize()
-        return self._seconds(call, count, repeats, _HOST_SECONDS)
+        return self._seconds(call, count, repeats)
 
-    def _seconds(
-        self, call: Callable[[int], None], count: int, repeats: int, launch: float
-    ) -> float:
-        """As `seconds`, without a warm-up; the host launches a call in ``launch`` seconds."""
-        device, hidden = self.device, max(count * launch, _LEAST_HIDDEN)
+    def _seconds(self, call: Callable[[int], None], count: int, repeats: int) -> float:
+        """As `seconds`, without a warm-up."""
+        device, hidden = self.device, max(count * _HOST_SECONDS, _LEAST_HIDDEN)
         samples: list[float] = []
         late: list[float] = []  # other load on the host only adds to these
         while len(samples) < repeats and len(samples) + len(late) < 2 * repeats:
@@ -234,27 +231,20 @@ class Queue:
 
     def quickly(self, call: Callable[[int], None]) -> float:
         """Seconds of device time, with as few calls as its length allows."""
-        begin = self.device.event()
-        call(0)  # warm-up: its code may have to be loaded
-        if self.device.elapsed(begin, self.device.event()) > _ONCE:
-            seconds = self._seconds(call, 1, 1, _HOST_SECONDS)
+        if self._alone(call) > _ONCE:  # or its code had to be loaded
+            seconds = self._seconds(call, 1, 1)
             if seconds > _ONCE:
                 return seconds
-        alone, launch = self._alone(call)
+        alone = self._alone(call)
         if alone > _ALONE:  # or the host was delayed
-            alone, launch = map(min, (alone, launch), self._alone(call))
-        if not _HOST_SECONDS < launch < _HELD_UP:
-            launch = _HOST_SECONDS
-        if alone > _ALONE:
-            return self._seconds(call, 1, _REPEATS, launch)
-        return self._seconds(call, 2 if alone > 1e-4 else 8, _REPEATS, launch)
+            alone = min(alone, self._alone(call))
+        return self._seconds(call, 1 if alone > _ALONE else 2 if alone > 1e-4 else 8, _REPEATS)
 
-    def _alone(self, call: Callable[[int], None]) -> tuple[float, float]:
-        """Seconds of one call on an idle device, the host's share included, and that share."""
-        begin, start = self.device.event(), time.perf_counter()
-        call(1)
-        launch = _MARGIN * (time.perf_counter() - start)
-        return self.device.elapsed(begin, self.device.event()), launch
+    def _alone(self, call: Callable[[int], None]) -> float:
+        """Seconds of one call on an idle device, the host's share included."""
+        begin = self.device.event()
+        call(0)
+        return self.device.elapsed(begin, self.device.event())
 
 
 # -- Failures and other load -----------------------------------------------------------------------

@@ -22,9 +22,7 @@ from hetero.settings import forced
 UNKNOWN_THERE = "no constants in this profile"
 _LEAST_MOVED = 16 << 20  # bytes below which a call is over before copies and computation overlap
 VARIABLE = "HETERO_MEMORY_LIMIT"
-_UNITS = {"": 1, "B": 1}
-for _power, _letter in enumerate("KMGT", 1):
-    _UNITS |= {f"{_letter}B": 1000**_power, f"{_letter}IB": 1024**_power}
+_LIMIT = r"\s*([0-9]*\.?[0-9]+(?:e\+?[0-9]+)?)\s*(?:([KMGT]?)(I?)B)?\s*"  # number, unit
 log = logging.getLogger("hetero")
 _SHARE = 0.9  # of a device's memory; its driver keeps the rest
 
@@ -205,9 +203,9 @@ def parsed_limit(limit: float | str, name: str = "memory_limit") -> int:
     """
     nbytes: float = 0
     if isinstance(limit, str):
-        match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE]\+?[0-9]+)?)\s*([a-zA-Z]*)\s*", limit)
-        if match and match[2].upper() in _UNITS:
-            nbytes = float(match[1]) * _UNITS[match[2].upper()]
+        if match := re.fullmatch(_LIMIT, limit, re.IGNORECASE):
+            number, letter, binary = match.groups("")
+            nbytes = float(number) * (1024 if binary else 1000) ** " KMGT".find(letter.upper())
     elif isinstance(limit, bool) or not hasattr(limit, "__float__"):
         raise TypeError(f"{name} must be a number of bytes or a string, got {limit!r}")
     else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -151,8 +150,3 @@ def test_copies_are_at_once(monkeypatch):
     assert min(found.values()) > 0.0
     each = [(way, n) for way in ("upload", "download") for n in (0, 1)]
     assert sorted(done) == sorted(2 * transfers._SAMPLES * each)
-
-
-def test_what_is_never_copied_at_once_is_not_measured():
-    place = SimpleNamespace(name="cuda*2", devices=(FakeCuda(), FakeCuda(1)))
-    assert transfers.together(place, {}, at_once.LEAST - 1) == {}

@@ -138,17 +138,6 @@ def test_host_shares_are_of_calls_that_ran_on_the_device(cuda, monkeypatch):
     assert set(links_of_devices.host_shares(place, found, 10.0).values()) == {0.0}
 
 
-def test_operands_of_a_device_rotate_and_have_numbers(cuda):
-    case = cases("matvec", place=Place(cuda.name, cuda.describe(), (cuda,)))[0]
-    with cuda.active():
-        bench = samples.Bench((cuda,))
-        runs = bench.arguments(case, case.problem(64, 256), 3)
-        assert len({run.inputs[0] for run in runs}) == 3
-        assert len({run.output for run in runs}) == 3
-        (alone,) = bench.arguments(case, case.problem(64, 256))
-        assert alone.inputs[0] == runs[0].inputs[0]
-
-
 # -- Samples ---------------------------------------------------------------------------------------
 
 SIZES = [64, 256, 1024, 4096]

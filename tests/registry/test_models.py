@@ -14,16 +14,6 @@ def cost(form, constants):
     return bind({"form": form, "constants": constants})
 
 
-# -- Roofline ------------------------------------------------------------------------------------
-
-ROOF = {"overhead": 1e-6, "flops_per_second": 1e9, "bytes_per_second": 1e8}
-
-
-def test_roofline_repeats_the_work_but_not_the_overhead():
-    overhead, seconds = cost("roofline", ROOF)(Work((8, 8), 2e6, 1e5, repeat=5))
-    assert (overhead, seconds) == (1e-6, pytest.approx(1e-2, rel=1e-12))
-
-
 # -- Surface -------------------------------------------------------------------------------------
 
 AXES = [[4, 16, 64], [2, 32]]
@@ -44,20 +34,6 @@ def test_surface_meets_its_knots_and_halves_between_them():
         assert total(function, m, k) == pytest.approx(1e-6 * (1 + m * k), rel=1e-12)
     # Half way between two knots in the logarithm: the geometric mean of both.
     assert total(function, 8, 2) == pytest.approx(1e-6 * math.sqrt(9 * 33), rel=1e-12)
-
-
-# -- Links ---------------------------------------------------------------------------------------
-
-
-def test_solve_is_set_up_and_steps():
-    part = {"axes": [[100, 10000]], "seconds": [1e-3, 1e-1]}
-    setup, steps = cost(
-        "solve", {"setup": part, "step": {"axes": [[100, 10000]], "seconds": [1e-5, 1e-3]}}
-    )(Work((1000,), 0.0, 0.0, repeat=7))
-    assert setup == pytest.approx(1e-2)
-    assert steps == pytest.approx(7e-4)
-    beyond = cost("solve", {"setup": part, "step": part})(Work((20000,), 0.0, 0.0, repeat=2))
-    assert beyond == pytest.approx((0.2, 0.4))
 
 
 def test_parts_of_a_solve_grow_by_the_terms_that_its_work_names():

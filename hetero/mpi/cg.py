@@ -251,7 +251,7 @@ def run(
                 saved.after(x)
 
         def true_residual(b: Any, x: Any, residual: float, bound: float, norm_b: float) -> float:
-            """`matrices.true_residual`: in float64 where rounding to float32 may decide."""
+            """As `cg_loop.true_residual`: in float64 where rounding to float32 may decide."""
             if not is_doubtful(b.dtype, n, residual, bound, norm_b):
                 return residual
             b, x = (vectors.on_host(v).astype(np.float64) for v in (b, x))

@@ -32,7 +32,7 @@ _MANY = 1 << 16  # threads: more than there are
 _FLOPS = 1e6  # of the size that is tried first, to see how long others take
 _BLOCKS = 32  # of each multiprocessor, of the kernels of the roof
 _ROUNDS, _ROUNDS_OTHERS = {"cuda": 1 << 12}, 1 << 6
-_COPIED, _COPIED_OTHERS = {"cuda": 1 << 30}, 1 << 26  # bytes, far more than caches hold
+_COPIED = 1 << 26  # bytes of the copy of the roof on others: more than caches hold
 _PRODUCT = 1024  # extent of the product that is the CPU's
 TOLERANCE = {"float32": 1e-4, "float64": 1e-11}  # of the largest value expected
 Call = Callable[[int], object]  # ``call(turn)``
@@ -65,6 +65,17 @@ class Clock:
             return self._queue.quickly(call)
         waited = timing.awaited(partial(call, 0), [self.device] if self.device else [])
         return timing.measure(waited, budget=_POINT, most=30)
+
+    def bandwidth(self) -> float:
+        """Bytes per second, read and written, of a copy in the device's memory."""
+        if self._queue is not None:
+            return self._queue.copy_bandwidth()
+        if self.device is None:
+            source, target = np.ones(_COPIED, np.uint8), np.ones(_COPIED, np.uint8)
+            return 2 * _COPIED / self.seconds(lambda _: np.copyto(target, source))
+        (one, _first), (other, _second) = (self.device.allocate(_COPIED) for _ in range(2))
+        self.device.fill(one, _COPIED)
+        return 2 * _COPIED / self.seconds(lambda _: self.device.copy(other, one, _COPIED))
 
     def of_launch(self, launch: Launch, **buffers: Any) -> float:
         """Of a launch; ``"out"`` has up to 8 bytes for each thread."""
@@ -233,20 +244,16 @@ def roof(clock: Clock, dtype: str) -> Mapping[str, Any]:
     A method takes at least the longer of the times of its flops and of its bytes, its roof
     (S. Williams, A. Waterman, D. Patterson, "Roofline", Commun. ACM 52 (2009), 65-76).
     """
-    device, nbytes = clock.device, _COPIED_OTHERS
+    device = clock.device
     if device is None:
         A = np.random.default_rng(0).random((_PRODUCT, _PRODUCT), np.float32).astype(dtype)
-        C, source, target = np.empty_like(A), np.ones(nbytes, np.uint8), np.ones(nbytes, np.uint8)
+        C = np.empty_like(A)
         product = clock.seconds(lambda _: np.dot(A, A, out=C))
         rates = {"a product by BLAS": 2.0 * _PRODUCT**3 / product}
-        copied = clock.seconds(lambda _: np.copyto(target, source))
     else:
-        blocks, nbytes = _BLOCKS * device.multiprocessors, _COPIED.get(device.kind, nbytes)
+        blocks = _BLOCKS * device.multiprocessors
         rounds = _ROUNDS.get(device.kind, _ROUNDS_OTHERS)
         kernels = peaks(dtype, blocks, rounds, device.block_limit, device.capability)
         rates = {how: flops / clock.of_launch(launch) for how, (launch, flops) in kernels.items()}
-        (source, _first), (target, _second) = device.allocate(nbytes), device.allocate(nbytes)
-        device.fill(source, nbytes)
-        copied = clock.seconds(lambda _: device.copy(target, source, nbytes))
     how = max(rates, key=rates.__getitem__)
-    return {"flops_per_second": rates[how], "bytes_per_second": 2 * nbytes / copied, "how": how}
+    return {"flops_per_second": rates[how], "bytes_per_second": clock.bandwidth(), "how": how}

@@ -15,7 +15,7 @@ from hetero.ladder.families import FAMILIES
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    for name, value in (("_POINT", 1e-3), ("_ROUNDS_OTHERS", 1), ("_COPIED_OTHERS", 1 << 20)):
+    for name, value in (("_POINT", 1e-3), ("_ROUNDS_OTHERS", 1), ("_COPIED", 1 << 20)):
         monkeypatch.setattr(running, name, value)
 
 

@@ -20,9 +20,13 @@
 #endif
 #define STAGE (TILE_K * TILE_N)
 #define COPIES (STAGE / (WIDTH * THREADS))
-#define READ_FACTORS(set, stage, k_of_x, kk) \
-    READ_FACTORS_AT(set, read_x + (k_of_x) * PITCH_A, \
-                    read_c + (stage) * STAGE + (kk) * TILE_N)
+#define READ_FACTORS(set, stage, kk) \
+    READ_FACTORS_AT(set, read_x + (kk) * PITCH_A, read_c + (stage) * STAGE + (kk) * TILE_N)
+#define TO_NEXT \
+    reading = reading + 1 == STAGES ? 0 : reading + 1; \
+    read_x += (step + 1 < steps ? TILE_K : TILE_K - steps * TILE_K) * PITCH_A; \
+    wait_for_copies(); \
+    __syncthreads()
 #define COPY_CENTROIDS(stage) \
     UNROLL \
     for (int s = 0; s < COPIES; ++s) \
@@ -80,11 +84,7 @@ assign_resident(const REAL *__restrict__ X, const REAL *__restrict__ packed,
             for (int w = 0; w < PIECE; ++w) shared_x[(column + w) * PITCH_A + row] = elements[w];
         }
     }
-    UNROLL
-    for (int i = 0; i < THREAD_M; ++i) {
-        least[i * THREADS + thread] = (REAL)INFINITY;
-        nearest[i * THREADS + thread] = 0;
-    }
+    CLEAR_NEAREST(THREAD_M)
 
     DECLARE_SUMS
     const REAL *read_x = shared_x + warp_m + LANE_M(lane);
@@ -93,7 +93,7 @@ assign_resident(const REAL *__restrict__ X, const REAL *__restrict__ packed,
     wait_for_copies();
     __syncthreads();
     int reading = 0, writing = STAGES - 1, left = total - (STAGES - 1);
-    READ_FACTORS(0, 0, 0, 0);
+    READ_FACTORS(0, 0, 0);
     NO_UNROLL
     for (int tile = 0; tile < (int)tiles; ++tile) {
         CLEAR_SUMS
@@ -106,20 +106,7 @@ assign_resident(const REAL *__restrict__ X, const REAL *__restrict__ packed,
             --left;
             end_of_copies();
             writing = reading;
-            UNROLL
-            for (int kk = 0; kk < TILE_K; ++kk) {
-                if (kk + 1 < TILE_K) {
-                    READ_FACTORS(kk + 1 & 1, reading, kk + 1, kk + 1);
-                } else {
-                    // The last product of this stage covers the barrier and the next one's first reading.
-                    reading = reading + 1 == STAGES ? 0 : reading + 1;
-                    read_x += (step + 1 < steps ? TILE_K : TILE_K - steps * TILE_K) * PITCH_A;
-                    wait_for_copies();
-                    __syncthreads();
-                    READ_FACTORS(kk + 1 & 1, reading, 0, 0);
-                }
-                MULTIPLY_FACTORS(kk & 1);
-            }
+            MULTIPLY_TILES
         }
 #include "kmeans_least.cu"
     }

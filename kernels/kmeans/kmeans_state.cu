@@ -28,6 +28,14 @@
 #define ROW(i) (i)
 #endif
 
+// A thread's rows have no nearest centroid yet.
+#define CLEAR_NEAREST(rows) \
+    UNROLL \
+    for (int i = 0; i < (rows); ++i) { \
+        least[i * THREADS + thread] = (REAL)INFINITY; \
+        nearest[i * THREADS + thread] = 0; \
+    }
+
 // A label's place in memory gets a new value; tells of it if it is another one.
 DEVICE void write_label(GLOBAL int *labels, GLOBAL int *state, index_t row, int label)
 {

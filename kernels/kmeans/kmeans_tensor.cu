@@ -92,11 +92,7 @@ assign_tensor(const double *__restrict__ X, const double *__restrict__ packed,
         if (stage < total) COPY_TILES(stage);
         end_of_copies();
     }
-    UNROLL
-    for (int i = 0; i < ROWS; ++i) {
-        least[i * THREADS + thread] = INFINITY;
-        nearest[i * THREADS + thread] = 0;
-    }
+    CLEAR_NEAREST(ROWS)
 
     double sum[WARP_M / 16][WARP_N / 8][4];
     double fa[2][WARP_M / 16][4];

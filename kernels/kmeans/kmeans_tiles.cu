@@ -93,11 +93,7 @@ assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
     }
     UNROLL
     for (int s = 0; s < LOADS_C; ++s) next_c[s] = from_c[s * THREADS];
-    UNROLL
-    for (int i = 0; i < THREAD_M; ++i) {
-        least[i * THREADS + thread] = (REAL)INFINITY;
-        nearest[i * THREADS + thread] = 0;
-    }
+    CLEAR_NEAREST(THREAD_M)
 
     DECLARE_SUMS
     LOCAL const REAL *const read_x = (LOCAL const REAL *)shared_x + warp_m + LANE_M(lane);
@@ -111,10 +107,15 @@ assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
     for (int s = 0; s < LOADS_C; ++s) \
         shared_c[(buffer) * (TILE_K * TILE_N / WIDTH) + s * THREADS + thread] = next_c[s]
 
+#define TO_NEXT \
+    reading = 1 - reading; \
+    STORE_NEXT(reading); \
+    __syncthreads()
+
     STORE_NEXT(0);
     __syncthreads();
     READ_FACTORS(0, 0, 0);
-    int buffer = 0;
+    int reading = 0;
     NO_UNROLL
     for (int tile = 0; tile < (int)tiles; ++tile) {
         CLEAR_SUMS
@@ -134,18 +135,7 @@ assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
             for (int s = 0; s < LOADS_C; ++s)
                 if (more) next_c[s] = from_c[s * THREADS];
 
-            UNROLL
-            for (int kk = 0; kk < TILE_K; ++kk) {
-                if (kk + 1 < TILE_K) {
-                    READ_FACTORS(kk + 1 & 1, buffer, kk + 1);
-                } else {
-                    buffer = 1 - buffer;
-                    STORE_NEXT(buffer);
-                    __syncthreads();
-                    READ_FACTORS(kk + 1 & 1, buffer, 0);
-                }
-                MULTIPLY_FACTORS(kk & 1);
-            }
+            MULTIPLY_TILES
         }
 #include "kmeans_least.cu"
     }

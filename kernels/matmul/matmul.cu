@@ -71,6 +71,10 @@ DEVICE int piece_outer(int piece, int k_fast, int tile)
 #define READ_FACTORS(set, buffer, kk) \
     READ_FACTORS_AT(set, read_a + (buffer) * (TILE_K * PITCH_A) + (kk) * PITCH_A, \
                     read_b + (buffer) * (TILE_K * PITCH_B) + (kk) * PITCH_B)
+#define TO_NEXT \
+    reading = 1 - reading; \
+    STORE_NEXT(reading); \
+    __syncthreads()
 #define LOAD(pointer) (*(GLOBAL const LOADED *)(pointer))
 
 // Store a loaded piece at (k, outer) of a k-major shared tile.
@@ -104,10 +108,7 @@ matmul(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL
     const int a_m = piece_outer(thread, A_K, TILE_M);
     const int b_k = piece_k(thread, B_K, TILE_N);
     const int b_n = piece_outer(thread, B_K, TILE_N);
-    const int left_m = (int)(m - tile_m < TILE_M ? m - tile_m : TILE_M) - a_m;
-    const int left_n = (int)(n - tile_n < TILE_N ? n - tile_n : TILE_N) - b_n;
-    A += b * a_batch + (begin + a_k) * A_K_STRIDE + (tile_m + a_m) * A_M_STRIDE;
-    B += b * b_batch + (begin + b_k) * B_K_STRIDE + (tile_n + b_n) * B_N_STRIDE;
+    GO_TO_FIRST
     LOCAL REAL *const to_a = (LOCAL REAL *)shared_a + a_k * PITCH_A + a_m;
     LOCAL REAL *const to_b = (LOCAL REAL *)shared_b + b_k * PITCH_B + b_n;
 
@@ -139,7 +140,7 @@ matmul(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL
     READ_FACTORS(0, 0, 0);
     NO_UNROLL
     for (int step = 0; step < steps; ++step) {
-        const int buffer = step & 1;
+        int reading = step & 1;
         // After the last tile nothing is loaded, but all else is done as ever: a branch around it
         // would let the compiler move the loads down to their use, and their latency would show.
         const int rows_left = step + 1 < steps ? left_m : 0;
@@ -155,19 +156,8 @@ matmul(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL
         A += TILE_K * A_K_STRIDE;
         B += TILE_K * B_K_STRIDE;
 
-        UNROLL
-        for (int kk = 0; kk < TILE_K; ++kk) {
-            if (kk + 1 < TILE_K) {
-                READ_FACTORS(kk + 1 & 1, buffer, kk + 1);
-            } else {
-                // The other buffer is free: its last reading came before the last barrier. The last
-                // product of this one is still to do, and covers the first reading of the next.
-                STORE_NEXT(1 - buffer);
-                __syncthreads();
-                READ_FACTORS(kk + 1 & 1, 1 - buffer, 0);
-            }
-            MULTIPLY_FACTORS(kk & 1);
-        }
+        // The other buffer is free: its last reading came before the last barrier.
+        MULTIPLY_TILES
     }
 
     STORE_SUMS

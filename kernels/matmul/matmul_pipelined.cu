@@ -69,6 +69,10 @@
 #define READ_FACTORS(set, stage, kk) \
     READ_FACTORS_AT(set, read_a + (stage) * STAGE + (kk) * PITCH_A, \
                     read_b + (stage) * STAGE + (kk) * PITCH_B)
+#define TO_NEXT \
+    reading = reading + 1 == STAGES ? 0 : reading + 1; \
+    wait_for_copies(); \
+    __syncthreads()
 
 KERNEL(THREADS, RESIDENT)
 matmul(const REAL *__restrict__ A, const REAL *__restrict__ B, REAL *__restrict__ C,
@@ -92,10 +96,7 @@ matmul(const REAL *__restrict__ A, const REAL *__restrict__ B, REAL *__restrict_
     const int a_m = FIRST_OUTER(A_K, PIECE_A, TILE_M);
     const int b_k = FIRST_K(B_K, PIECE_B, TILE_N);
     const int b_n = FIRST_OUTER(B_K, PIECE_B, TILE_N);
-    const int left_m = (int)(m - tile_m < TILE_M ? m - tile_m : TILE_M) - a_m;
-    const int left_n = (int)(n - tile_n < TILE_N ? n - tile_n : TILE_N) - b_n;
-    A += b * a_batch + (begin + a_k) * A_K_STRIDE + (tile_m + a_m) * A_M_STRIDE;
-    B += b * b_batch + (begin + b_k) * B_K_STRIDE + (tile_n + b_n) * B_N_STRIDE;
+    GO_TO_FIRST
     const index_t step_a = APART(PIECE_A, A_K, TILE_M) * (A_K ? A_M_STRIDE : A_K_STRIDE);
     const index_t step_b = APART(PIECE_B, B_K, TILE_N) * (B_K ? B_N_STRIDE : B_K_STRIDE);
     const unsigned int to_a = shared_address(shared) + BYTES * (a_k * PITCH_A + a_m);
@@ -133,19 +134,7 @@ matmul(const REAL *__restrict__ A, const REAL *__restrict__ B, REAL *__restrict_
         }
         end_of_copies();
         writing = reading;
-        UNROLL
-        for (int kk = 0; kk < TILE_K; ++kk) {
-            if (kk + 1 < TILE_K) {
-                READ_FACTORS(kk + 1 & 1, reading, kk + 1);
-            } else {
-                // The last product of this stage covers the barrier and the next one's first reading.
-                reading = reading + 1 == STAGES ? 0 : reading + 1;
-                wait_for_copies();
-                __syncthreads();
-                READ_FACTORS(kk + 1 & 1, reading, 0);
-            }
-            MULTIPLY_FACTORS(kk & 1);
-        }
+        MULTIPLY_TILES
 #ifdef GUARD
         if (step % (CHUNK / TILE_K) != 0 && step + 1 < steps) continue;
         UNROLL

@@ -32,6 +32,12 @@
     const int warp = thread / 32; \
     const int warp_m = warp / WARPS_N * (8 * THREAD_M); \
     const int warp_n = warp % WARPS_N * (4 * THREAD_N);
+// From a thread's first piece of each operand on: how many rows and columns are left; and to that piece.
+#define GO_TO_FIRST \
+    const int left_m = (int)(m - tile_m < TILE_M ? m - tile_m : TILE_M) - a_m; \
+    const int left_n = (int)(n - tile_n < TILE_N ? n - tile_n : TILE_N) - b_n; \
+    A += b * a_batch + (begin + a_k) * A_K_STRIDE + (tile_m + a_m) * A_M_STRIDE; \
+    B += b * b_batch + (begin + b_k) * B_K_STRIDE + (tile_n + b_n) * B_N_STRIDE;
 // A thread's sums, and two sets of its factors: one is read from shared memory while the other is
 // multiplied.
 #define DECLARE_SUMS \
@@ -62,6 +68,19 @@
     for (int i = 0; i < THREAD_M; ++i) { \
         UNROLL \
         for (int j = 0; j < THREAD_N; ++j) sum[i][j] += factors_a[set][i] * factors_b[set][j]; \
+    }
+// The products of the tiles in a buffer or stage, `reading`. TO_NEXT goes on to the next one: the last product
+// covers the barrier and the first reading of that. READ_FACTORS(set, buffer, kk) is the kernel's as well.
+#define MULTIPLY_TILES \
+    UNROLL \
+    for (int kk = 0; kk < TILE_K; ++kk) { \
+        if (kk + 1 < TILE_K) { \
+            READ_FACTORS(kk + 1 & 1, reading, kk + 1); \
+        } else { \
+            TO_NEXT; \
+            READ_FACTORS(kk + 1 & 1, reading, 0); \
+        } \
+        MULTIPLY_FACTORS(kk & 1); \
     }
 #define STORE_SUMS \
     C += part * c_part + b * c_batch; \

@@ -1,7 +1,7 @@
 """The kernels of 2-D correlation and their plans, against sums by NumPy.
 
-They run on an OpenCL device, also those that plans give to CUDA alone, and on an NVIDIA GPU if
-there is one. As a script this file is what Oclgrind simulates.
+They run on an OpenCL device, also those that plans give to CUDA alone. As a script this file is
+what Oclgrind simulates.
 """
 
 from __future__ import annotations
@@ -26,56 +26,16 @@ FILL = -1.25
 # -- Running a plan ------------------------------------------------------------------------------
 
 
-class OnGpu:
-    """What `kernel_runs.Runner` is, on an NVIDIA GPU."""
-
-    def __init__(self, device):
-        self.device = device
-
-    def empty(self, size, dtype):
-        return np.empty(size, dtype)
-
-    def run(self, launch_plan, buffers, views):
-        """Copy the memory of the views there and back."""
-        with self.device.active():
-            owners = []
-            for name, view in views.items():
-                memory, first = whole(view)
-                address, owner = self.device.allocate(memory.nbytes)
-                self.device.upload(memory, address)
-                owners.append((memory, address, owner))
-                buffers[name] = address + first
-            self.device.run_launches(launch_plan, buffers, view.itemsize)
-            for memory, address, _ in owners:
-                self.device.download(address, memory)
-
-
-def whole(view):
-    """The array that a view is of, in one dimension, and the bytes in it before the view."""
-    base = owner = view
-    while owner.base is not None:  # NumPy's as_strided puts an object that is no array in between
-        owner = owner.base
-        base = owner if isinstance(owner, np.ndarray) else base
-    start = base.__array_interface__["data"][0]
-    return base.reshape(-1), view.__array_interface__["data"][0] - start
-
-
 def run(runner, launch_plan, **named):
     """Run a plan on views of arrays made by the runner, and a float; without a flag by default."""
-    if not isinstance(runner, OnGpu):
-        floats = {name: np.float64(x) for name, x in named.items() if isinstance(x, float)}
-        runner.run(launch_plan, **{"only_if": None} | named | floats)
-        return
-    views = {name: view for name, view in named.items() if isinstance(view, np.ndarray)}
-    buffers = {name: value for name, value in named.items() if name not in views}
-    runner.run(launch_plan, {"only_if": runner.device.null} | buffers, views)
+    floats = {name: np.float64(x) for name, x in named.items() if isinstance(x, float)}
+    runner.run(launch_plan, **{"only_if": None} | named | floats)
 
 
-@pytest.fixture(scope="module", params=runtimes.EACH_KIND)
-def runner(request):
-    """An OpenCL device, or an NVIDIA GPU."""
-    (device, *_) = runtimes.of_kind(request.param)
-    return OnGpu(device) if request.param == "cuda" else kernel_runs.Runner(device._device)
+@pytest.fixture(scope="module")
+def runner():
+    """An OpenCL device."""
+    return kernel_runs.Runner(runtimes.opencl_device()._device)
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ from scipy import signal
 
 import hetero
 from hetero import devices, registry
-from hetero.moving import pipeline, ranges, streaming
+from hetero.moving import ranges, streaming
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
-from hetero.pricing import places
 from hetero.profile import inventory
 
 rng = np.random.default_rng(31)
@@ -104,38 +103,6 @@ def test_bands_by_transforms_look_at_their_values(opencl, monkeypatch, cut_into)
     streaming.run((devices.get(opencl),), problem, given)
     assert sorted(used) == ["direct", "fft", "fft", "fft", "fft"]
     np.testing.assert_allclose(out, signal.convolve2d(a, b, "same"), rtol=1e-12)
-
-
-def test_images_larger_than_the_device(opencl, monkeypatch):
-    """Its memory bounds the parts; a stack is no exception."""
-    here = {
-        name: {**info, "memory_bytes": 200_000} if name == opencl else info
-        for name, info in inventory.devices().items()
-    }
-    monkeypatch.setattr(inventory, "devices", lambda: here)
-    monkeypatch.setattr(type(devices.get(opencl)), "describe", lambda self: here[opencl])
-    monkeypatch.setattr(places, "_LEAST_MOVED", 0)
-    inventory.changed()
-    slots, real = [], pipeline.slots
-
-    def counted(device, nbytes, number):
-        slots.append(nbytes * number)
-        return real(device, nbytes, number)
-
-    monkeypatch.setattr(pipeline, "slots", counted)
-    for shape in ((150, 161), (3, 150, 161)):
-        a, b = rng.random(shape), rng.random((6, 5))
-        plan = hetero.plan("convolve2d", a, b, device=opencl)
-        assert (plan.chosen.device, plan.chosen.method) == (opencl, "streamed")
-        assert "parts of" in plan.chosen.made_of
-        assert plan.chosen.made_of in str(plan)
-        slots.clear()
-        result = hetero.convolve2d(a, b, device=opencl)
-        expected = signal.convolve2d(a.reshape(-1, 150, 161)[-1], b)
-        np.testing.assert_allclose(result.reshape(-1, 155, 165)[-1], expected, rtol=1e-12)
-        assert 0 < sum(slots) < 200_000
-    monkeypatch.undo()
-    inventory.changed()
 
 
 def test_a_limit_of_memory(opencl):

@@ -3,7 +3,7 @@
 //
 // A block takes PANEL points and all centroids, PANEL at a time. Each thread keeps for each of its rows the least and the
 // second least of |c|^2 - 2 x.c, and the centroid of the least. A row whose label is not sure (kmeans_sure.cu) is put on
-// a list: kmeans_tiles.cu or kmeans_resident.cu label the rows of the list. So all labels are those of float32.
+// a list: kmeans_tiles.cu labels the rows of the list. So all labels are those of float32.
 // The two groups of warps that multiply take turns where the stages hold more than a tile's steps: one multiplies while
 // the other one compares.
 // Per point: 6 d k flops of float16, 4 d bytes for each PANEL of centroids from the L2 cache.

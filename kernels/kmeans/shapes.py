@@ -17,10 +17,7 @@ from ..common.launch import (
 STEP = 8  # columns of X that a tile's step takes
 _TENSOR_STEP = 16
 _INT = 4
-_ASYNCHRONOUS = (8, 0)  # the least compute capability with copies that need no registers
 _FLOAT64_TENSOR_CORES = ((8, 0), (9, 0), (10, 0))
-_RESIDENT = 2  # blocks of a resident kernel that a multiprocessor's shared memory must hold
-_RESERVED = 1 << 10  # bytes of it that the driver takes for each block
 _FLOAT16_TENSOR_CORES = (9, 0)  # that kmeans_pieces.cu is written for
 PANEL, _PIECES_STEP = 128, 32  # rows, and columns, of a block of pieces: see tensor_pieces.cu
 _PIECES_MULTIPLE = 64  # of columns
@@ -29,7 +26,7 @@ _PIECES_SHARED = 24 * 2 * PANEL * _PIECES_STEP + 1024
 _LEAST_PRODUCTS = 1e9  # in 0.1 ms, less than which two more launches are not worth
 _PRODUCT, _COMPARED = 0.2, 13.0  # a product, and comparing a distance, in products by tiles
 _MOST_COLUMNS = 32  # of a point that a thread keeps in registers
-_FEW_COLUMNS = 32  # most for a tile's first rate, and for blocks that do not hold their points
+_FEW_COLUMNS = 32  # most for a tile's first rate
 _SMALL_BLOCKS = 4  # on a multiprocessor, for labels and sums together
 
 
@@ -61,8 +58,12 @@ class Tile(NamedTuple):
     resident: int  # blocks for which a multiprocessor has the registers
     # Products a second with few columns and with more, as shares of the fastest tile's.
     rates: tuple[float, float]
-    stages: int = 4  # steps with tiles held at once, where they are copied asynchronously
-    tensor: bool = False  # whether tensor cores multiply
+    stages: int = 0  # steps with tiles held at once, where tensor cores multiply
+
+    @property
+    def tensor(self) -> bool:
+        """Whether tensor cores multiply."""
+        return self.stages > 0
 
     @property
     def step(self) -> int:
@@ -110,7 +111,7 @@ def _tile(
     defines = *zip(names, each + warps, strict=True), *((("STAGES", stages),) if stages else ())
     m, n = down * each[0] * warps[0], across * each[1] * warps[1]
     threads, rows = 32 * warps[0] * warps[1], down * each[0] // 8
-    return Tile(m, n, threads, rows, defines, resident, rates, stages or 4, stages > 0)
+    return Tile(m, n, threads, rows, defines, resident, rates, stages)
 
 
 _TILES = {
@@ -127,8 +128,8 @@ _TENSOR = (
     _tile((32, 32), (2, 4), 1, (0.8, 1.0), 4),
 )
 
-# For the few rows that kmeans_pieces.cu is not sure of, in blocks that hold them and others.
-_AGAIN = _tile((8, 4), (1, 8), 3, (1.0, 1.0)), _tile((8, 8), (1, 4), 3, (1.0, 1.0))
+# For the few rows that kmeans_pieces.cu is not sure of.
+_AGAIN = _tile((8, 8), (1, 4), 3, (1.0, 1.0))
 
 
 def tiles(dtype: str, capability: tuple[int, int] | None = None) -> tuple[Tile, ...]:
@@ -147,7 +148,7 @@ def choose(points: Points) -> Assignment:
             tile
             for tile in tiles(points.dtype, capability)
             if tile.threads <= points.target.block_limit
-            and (not tile.tensor or _shared(points, tile, False) <= points.target.shared_limit)
+            and (not tile.tensor or _shared(tile) <= points.target.shared_limit)
         ]
         if known:
             break
@@ -157,7 +158,7 @@ def choose(points: Points) -> Assignment:
         return ceil_div(points.k, tile.n) * tile.n / tile.rates[many]
 
     tile = min(known, key=cost)
-    return pieces(points, cost(tile)) or tiled(points, tile, None if many else False)
+    return pieces(points, cost(tile)) or tiled(points, tile)
 
 
 def small(points: Points) -> Assignment | None:
@@ -187,43 +188,24 @@ def small(points: Points) -> Assignment | None:
     return Assignment((assign,), 1, d, True, blocks, f"small{threads}")
 
 
-def _shared(points: Points, tile: Tile, resident: bool) -> int:
+def _shared(tile: Tile) -> int:
     """Bytes of shared memory of a block that copies asynchronously."""
-    size = ELEMENT_BYTES[points.dtype]
-    width = VECTOR_BYTES // size
-    if resident:
-        depth = ceil_div(points.d, tile.step) * tile.step
-        elements = depth * (tile.m + width) + tile.stages * tile.step * tile.n
-    else:
-        elements = tile.stages * tile.step * (tile.m + tile.n + 4)
+    size = ELEMENT_BYTES["float64"]
+    elements = tile.stages * tile.step * (tile.m + tile.n + 4)
     return elements * size + tile.rows * tile.threads * (size + _INT)
 
 
-def tiled(points: Points, tile: Tile, resident: bool | None = None) -> Assignment:
-    """A product by tiles that keeps the least distances; ``resident``: a block holds its points.
-
-    By default it does where a multiprocessor has room for two such blocks.
-    """
+def tiled(points: Points, tile: Tile) -> Assignment:
+    """A product by tiles that keeps the least distances."""
     n, d, k, dtype = points[:4]
-    if resident is None:
-        resident = (
-            not tile.tensor
-            and dtype == "float32"
-            and points.target.capability is not None
-            and points.target.capability >= _ASYNCHRONOUS
-            and _RESIDENT * (_shared(points, tile, True) + _RESERVED)
-            <= points.target.shared_limit + _RESERVED
-        )
-    name = "tensor" if tile.tensor else "resident" if resident else "tiles"
+    name = "tensor" if tile.tensor else "tiles"
     macros = {**dict(tile.defines), "RESIDENT": tile.resident, "ALIGNED": int(points.aligned)}
     if not tile.tensor:
         macros["WIDTH"] = VECTOR_BYTES // ELEMENT_BYTES[dtype]
-    if resident:
-        macros |= {"TILE_K": STEP, "STAGES": tile.stages}
     where = f"kmeans_{name}.cu", f"assign_{name}", dtype, ceil_div(n, tile.m), tile.threads
     arguments = "X", "packed", "norms", "labels", "state", n, d, ceil_div(k, tile.n)
-    shared_bytes = 0 if name == "tiles" else _shared(points, tile, resident)
-    assign = launches.launch(*where, arguments, **macros)._replace(shared_bytes=shared_bytes)
+    assign = launches.launch(*where, arguments, **macros)
+    assign = assign._replace(shared_bytes=_shared(tile) if tile.tensor else 0)
     depth = ceil_div(d, tile.step) * tile.step
     return Assignment((assign,), tile.n, depth, False, 0, f"{name}{tile.m}x{tile.n}")
 
@@ -245,9 +227,7 @@ def pieces(points: Points, plain: float) -> Assignment | None:
         or tiles * PANEL * (_PRODUCT * steps * _PIECES_STEP + _COMPARED) > plain * d
     ):
         return None
-    again = tiled(points, _AGAIN[0])
-    if again.launches[0].kernel != "assign_resident":
-        again = tiled(points, _AGAIN[1], False)
+    again = tiled(points, _AGAIN)
     listed = again.launches[0]._replace(
         defines=(*again.launches[0].defines, ("LISTED", 1)),
         arguments=(*again.launches[0].arguments, "unsure"),

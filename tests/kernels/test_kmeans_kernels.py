@@ -133,7 +133,7 @@ def test_tiles(portable, dtype):
     for tile in shapes.tiles(dtype):
         for more, d in zip((-1, 0, 1, 1), (1, 7, 8, 12), strict=True):
             X, _, start = points(tile.m + more + tile.n, d, tile.n + more, dtype)
-            forced = functools.partial(shapes.tiled, tile=tile, resident=False)
+            forced = functools.partial(shapes.tiled, tile=tile)
             check_labels(*labelled(portable, X, start, forced))
 
 
@@ -155,7 +155,7 @@ def test_small(portable, dtype):
 def test_sums_by_label(portable, monkeypatch, dtype):
     """Parts of several chunks, of one, and of a rest; few clusters and more than a block takes."""
     monkeypatch.setattr(plans, "_CHUNK", 256)
-    forced = lambda where: shapes.tiled(where, shapes.tiles(dtype)[0], False)  # noqa: E731
+    forced = lambda where: shapes.tiled(where, shapes.tiles(dtype)[0])  # noqa: E731
     shapes_ = (1900, 40, 3, False), (1637, 5, 70, True), (2000, 4, 300, False), (130, 260, 2, True)
     for n, d, k, weighted in shapes_:
         check_step(portable, *points(n, d, k, dtype, weighted), forced=forced)
@@ -222,22 +222,18 @@ def emulated_labels(launch, tile, X, centroids):
     return labels[:n]
 
 
-COPYING = [("float32", tile) for tile in shapes.tiles("float32")]
-COPYING += [("float64", tile) for tile in shapes.tiles("float64", (9, 0))]
-
-
 @pytest.mark.parametrize("aligned", [False, True])
-@pytest.mark.parametrize(("dtype", "tile"), COPYING, ids=lambda v: getattr(v, "m", v))
-def test_what_copies(dtype, tile, aligned):
-    """The kernels that copy tiles asynchronously, emulated."""
-    where = shapes.Points(1, 1, 1, dtype, False, aligned, GPU)
-    planned = shapes.tiled(where, tile, not tile.tensor).launches[0]
+@pytest.mark.parametrize("tile", shapes.tiles("float64", (9, 0)), ids=lambda v: getattr(v, "m", v))
+def test_what_copies(tile, aligned):
+    """The kernel that copies tiles asynchronously, emulated."""
+    where = shapes.Points(1, 1, 1, "float64", False, aligned, GPU)
+    planned = shapes.tiled(where, tile).launches[0]
     launch = cuda_on_cpu.kernel(planned.source, planned.kernel, dict(planned.defines))
     for n, d, k in ((tile.m + 1, 36, 2 * tile.n + 1), (5, 4, 3), (tile.m, 17, tile.n), (2, 1, 1)):
         if aligned and d % 4:
             continue
-        X, _, start = points(n, d, min(k, n), dtype)
-        start = np.concatenate([start, start + 0.25, start - 0.25])[:k].astype(dtype)
+        X, _, start = points(n, d, min(k, n), "float64")
+        start = np.concatenate([start, start + 0.25, start - 0.25])[:k]
         check_labels(emulated_labels(launch, tile, X, start), plain_distances(X, start))
 
 

@@ -146,7 +146,7 @@ def test_only_rows_of_the_list_get_labels(d):
     listed = np.array([5, 299, 0, 64, 65, 170], np.int32)
 
     def tiled(where):
-        return shapes.tiled(where._replace(aligned=d % 4 == 0), shapes._AGAIN[1], False)
+        return shapes.tiled(where._replace(aligned=d % 4 == 0), shapes._AGAIN)
 
     with on_device(device, X, None, 140, tiled) as rows:
         rows.begin(start - rows.mean)

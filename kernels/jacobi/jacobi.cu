@@ -59,16 +59,14 @@ DEVICE void store_points(GLOBAL REAL *to, const REAL *values)
 // through registers. Elsewhere it is through shared memory, in turn in two halves of it, so that one
 // barrier a row is enough.
 // The loop over rows is unrolled PHASES times, so that registers need not be moved for the row that
-// moves on. With barriers this is 2, with moves for f: of loops with many barriers, PoCL 3.0 makes
-// wrong code.
+// moves on.
+#define PHASES (WARPS || DEPTH > 1 ? DEPTH : 2)
 #if WARPS
-#define PHASES DEPTH
 #define SEPARATE_RIM
 #define EXCHANGE(phase, rows)
 #define LEFT(phase, rows, s) __shfl_up_sync(0xffffffffu, rows[s][WIDTH - 1], 1)
 #define RIGHT(phase, rows, s) __shfl_down_sync(0xffffffffu, rows[s][0], 1)
 #else
-#define PHASES 2
 #define EXCHANGE_ELEMENTS (2 * 2 * DEPTH * (THREADS + 2))
 #define SLOT(phase, side, sweep) \
     ((((phase) % 2 * 2 + (side)) * DEPTH + (sweep)) * (THREADS + 2) + 1)
@@ -83,9 +81,8 @@ DEVICE void store_points(GLOBAL REAL *to, const REAL *values)
 #define RIGHT(phase, rows, s) exchange[SLOT(phase, 1, s) + thread + 1]
 #endif
 
-// Where f of the row that sweep s makes (0 the first) is: in a ring, or in order if there are moves.
-#define MOVES (PHASES % DEPTH != 0)
-#define GIVEN(phase, s) given[MOVES ? (s) : ((phase) - (s) + PHASES) % DEPTH]
+// Where f of the row that sweep s makes (0 the first) is: in a ring.
+#define GIVEN(phase, s) given[((phase) - (s) + PHASES) % DEPTH]
 
 // Walks down rows begin to end. `rim`: the tile, or the rows it loads, may reach outside of the
 // grid, where u is zero in every sweep, or of what is held. It is a constant: with SEPARATE_RIM the
@@ -127,8 +124,6 @@ DEVICE void walk(GLOBAL const REAL *u, GLOBAL const REAL *f, GLOBAL REAL *u_new,
             REAL after[WIDTH];
             UNROLL
             for (int i = 0; i < WIDTH; ++i) {
-                UNROLL
-                for (int s = MOVES ? DEPTH - 1 : 0; s > 0; --s) given[s][i] = given[s - 1][i];
                 GIVEN(phase, 0)[i] = scale * f_ahead[phase % AHEAD][i];
                 after[i] = u_ahead[phase % AHEAD][i];
             }

@@ -71,7 +71,8 @@ def test_a_handler_may_call_in_the_middle_of_planning():
 import numpy as np, hetero
 from hetero import devices, profile, tables
 from hetero.calling import planner
-from hetero.ops import functions, matmul
+from hetero.ops import functions
+from hetero.ops.products.public import matmul_problem
 A = np.ones((5, 5))
 for lock in (tables._lock, profile.constants._lock, devices.lock):
     with lock:

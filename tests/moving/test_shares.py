@@ -12,10 +12,9 @@ from fakes import raising
 from layouts import LAYOUTS
 from made_up import CPU, GPU, link, machine, priced, square
 from scipy import signal
-from test_agree import agrees
 
 import hetero
-from hetero import devices, profile, registry
+from hetero import devices, profile
 from hetero.devices import at_once, peers
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.moving import ranges
@@ -150,11 +149,6 @@ def test_out_that_is_an_operand(two, failing, monkeypatch):
     out = A
     assert hetero.matmul(A, A, out=out, device=ALL) is out
     np.testing.assert_array_equal(A, expected)
-
-
-@pytest.mark.parametrize(("name", "method"), [("matmul", "tiled"), ("convolve2d", "direct")])
-def test_random_calls(two, name, method):
-    agrees(registry.operation(name), ALL, method)
 
 
 # -- At once --------------------------------------------------------------------------------------

@@ -143,8 +143,9 @@ class Ways(NamedTuple):
         ranged: list[Candidate] = []
         if problem.device is None:
             for kind, members in places.together(devices, device).items():
-                group = _Group(kind, members, self)
-                ranged += group.candidates(problem, [row for row in rows if row.kind == kind])
+                if (found := cut(problem, len(members))) is not None:
+                    own = [row for row in rows if row.kind == kind]
+                    ranged += [_in_ranges(self, kind, members, row, *found) for row in own]
             after = upload_next(problem, self.constants)  # which the next call pays
             ranged = [with_terms(c, after) for c in ranged]
             if device is not None and possible(ranged):
@@ -255,93 +256,69 @@ def _unless(named: bool, reason: str | None) -> str | None:
 # -- All devices of a kind, each with a range ------------------------------------------------------
 
 
-class _Group(NamedTuple):
-    """Devices of a kind that may share a call: it takes as long as the slowest of them.
+def _in_ranges(
+    ways: Ways, kind: str, members: list[str], row: Implementation, whole: Cut, axis: int
+) -> Candidate:
+    """All devices of a kind, each with its range, by one method; balanced where they differ.
 
-    A range is a problem, and is priced as any other.
+    It takes as long as the slowest, or as all of them where they run one after another. To begin on
+    all of them takes some time more than on one.
     """
-
-    kind: str
-    members: list[str]
-    ways: Ways
-
-    @property
-    def name(self) -> str:
-        """The name of all of them in a profile, such as "cuda*2"."""
-        return f"{self.kind}*{len(self.members)}"
-
-    def candidates(self, problem: Problem, rows: Iterable[Implementation]) -> list[Candidate]:
-        """All devices together by each of the methods, if the call can be cut."""
-        found = cut(problem, len(self.members))
-        return [self._candidate(problem, row, *found) for row in rows if found]
-
-    def _candidate(self, problem: Problem, row: Implementation, cut: Cut, axis: int) -> Candidate:
-        """All devices, each with its range, by one method; balanced where they differ.
-
-        It takes as long as the slowest, or as all of them where they run one after another. To
-        begin on all of them takes some time more than on one.
-        """
-        members, devices = self.members[: cut.axes[axis][1]], self.ways.devices
-        way = Candidate(f"{self.kind}:*", row.method, None, {}, _TOO_LITTLE, row)
-        if moved(problem) < at_once.LEAST * len(members) and self.ways.device is None:
-            return way
-        equal = len({devices[name].get("same_as", name) for name in members}) == 1
-        weights = [1.0] * len(members)
-        for _ in range(1 if equal else _ROUNDS):
-            shares = self._shares(row, cut, axis, members, weights)
-            chosen = [share.plan.candidates[0] for share in shares]
-            if all(c.seconds for c in chosen):
-                pairs = zip(shares, chosen, strict=True)
-                weights = [(share.end - share.begin) / c.seconds for share, c in pairs]
-        reason = next((c.reason for c in chosen if c.reason), None)
-        if reason is not None or any(c.seconds is None for c in chosen):
-            return way._replace(reason=reason, shares=() if reason else shares)
-        way = way._replace(reason=None, shares=shares, seconds=0.0)
-        if min(moved(share.plan.problem) for share in shares) < at_once.LEAST:
-            return with_terms(way, *(c.terms for c in chosen))
-        begin = self.ways.constants.dispatch(self.name, "host")
-        way = with_terms(way, max(chosen, key=lambda c: c.seconds).terms, {"overhead": begin})
-        return way._replace(links=ALL_AT_ONCE)
-
-    def _shares(
-        self, row: Implementation, cut: Cut, axis: int, members: list[str], weights: list[float]
-    ) -> tuple[Share, ...]:
-        """A share for each device, in proportion to the weights; equal devices are priced once."""
-        along, extent = cut.axes[axis]
+    group, constants, devices = f"{kind}*{len(members)}", ways.constants, ways.devices
+    along, extent = whole.axes[axis]
+    alike = {name: devices[name].get("same_as", name) for name in members[:extent]}
+    way = Candidate(f"{kind}:*", row.method, None, {}, _TOO_LITTLE, row)
+    if moved(ways.problem) < at_once.LEAST * len(alike) and ways.device is None:
+        return way
+    weights = [1.0] * len(alike)
+    for _ in range(1 if len({*alike.values()}) == 1 else _ROUNDS):
         ranges = bounds(extent, weights)
-        problems = [cut.problem(cut.box(axis, *ends), HOST) for ends in ranges]
-        constants, passed = self.ways.constants, []
-        if min(map(moved, problems)) >= at_once.LEAST:
-            constants, passed = constants.at_once(self.name), cut.read_whole(axis)
-        known: dict[tuple[str, Problem], Candidate] = {}
+        problems = [whole.problem(whole.box(axis, *ends), HOST) for ends in ranges]
+        in_turn = min(map(moved, problems)) < at_once.LEAST
+        passed = [] if in_turn else whole.read_whole(axis)
+        known: dict[tuple[str, Problem], Candidate] = {}  # equal devices are priced once
         shares = []
-        for name, ends, part in zip(members, ranges, problems, strict=True):
-            key = self.ways.devices[name].get("same_as", name), part
+        for name, ends, part in zip(alike, ranges, problems, strict=True):
+            key = alike[name], part
             if key not in known:
-                known[key] = self._priced(part, row, name, constants, passed)
+                at = constants if in_turn else constants.at_once(group)
+                beside = ways._replace(problem=part, constants=at)
+                known[key] = _beside(beside, row, name, len(members), passed, in_turn)
             plan = Plan(part, (known[key]._replace(device=name),), constants.title)
             shares.append(Share(along, *ends, plan))
-        return tuple(shares)
+        chosen = [share.plan.candidates[0] for share in shares]
+        if all(c.seconds for c in chosen):
+            pairs = zip(ranges, chosen, strict=True)
+            weights = [(end - begin) / c.seconds for (begin, end), c in pairs]
+    reason = next((c.reason for c in chosen if c.reason), None)
+    if reason is not None or any(c.seconds is None for c in chosen):
+        return way._replace(reason=reason, shares=() if reason else tuple(shares))
+    way = way._replace(reason=None, shares=tuple(shares), seconds=0.0)
+    if in_turn:
+        return with_terms(way, *(c.terms for c in chosen))
+    begin = {"overhead": constants.dispatch(group, "host")}
+    way = with_terms(way, max(chosen, key=lambda c: c.seconds).terms, begin)
+    return way._replace(links=ALL_AT_ONCE)
 
-    def _priced(
-        self, part: Problem, row: Implementation, name: str, constants: Profile, passed: list[int]
-    ) -> Candidate:
-        """A range on one device beside the others, which pass on arrays of these numbers."""
-        ways, rows = self.ways, registry.lookup(part.operation)  # a single row may be another's
-        same = [i for i in rows if (i.kind, i.method) == (row.kind, row.method)]
-        if not same:
-            return Candidate(name, row.method, None, {}, f"no {part.operation} has it", row)
-        # It is priced as itself, whether or not it equals another one.
-        info = {key: value for key, value in ways.devices[name].items() if key != "same_as"}
-        info["passed"] = passed_on(part.inputs, passed, name, len(self.members), constants)
-        named = ways.named or ways.device is not None
-        ways = ways._replace(problem=part, constants=constants, named=named)
-        (candidate,) = ways.on(name, info, same)
-        if row.blocks == registry.ALWAYS and constants is not self.ways.constants:  # all at once
-            candidate = contended(candidate, part, info, constants)
-        # The copy from a dense range to a result of the whole that has gaps.
-        gaps = not part.output.is_c_contiguous()
-        return with_terms(candidate, {"pack": constants.pack(part.output.nbytes)} if gaps else {})
+
+def _beside(
+    ways: Ways, row: Implementation, name: str, number: int, passed: list[int], in_turn: bool
+) -> Candidate:
+    """A range on one of a number of devices, which pass on arrays of the numbers ``passed``."""
+    part, constants, rows = ways.problem, ways.constants, registry.lookup(ways.problem.operation)
+    same = [i for i in rows if (i.kind, i.method) == (row.kind, row.method)]
+    if not same:  # a single row may be another operation's
+        return Candidate(name, row.method, None, {}, f"no {part.operation} has it", row)
+    # It is priced as itself, whether or not it equals another one.
+    info = {key: value for key, value in ways.devices[name].items() if key != "same_as"}
+    info["passed"] = passed_on(part.inputs, passed, name, number, constants)
+    named = ways.named or ways.device is not None
+    (candidate,) = ways._replace(named=named).on(name, info, same)
+    if row.blocks == registry.ALWAYS and not in_turn:
+        candidate = contended(candidate, part, info, constants)
+    # The copy from a dense range to a result of the whole that has gaps.
+    gaps = not part.output.is_c_contiguous()
+    return with_terms(candidate, {"pack": constants.pack(part.output.nbytes)} if gaps else {})
 
 
 def savings(

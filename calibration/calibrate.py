@@ -18,7 +18,7 @@ from hetero.calibration.measure import leaving_out
 from hetero.calibration.samples import Bench, Samples, prepared
 from hetero.calibration.sizes import FULL, QUICK, Case, Dims, Place, grid
 from hetero.devices.base import Device
-from hetero.errors import DeviceNotAvailable, ProfileError, one_of
+from hetero.errors import DeviceNotAvailable, one_of
 from hetero.host import loops
 from hetero.imports import load
 from hetero.pricing import pricing
@@ -105,7 +105,7 @@ def calibrate(
         profile.place(path)  # this fails before anything is measured
         base = None
         if only:
-            base = profile.held() if path is None else _holding(path)
+            base = profile.held(path)
             if base is None:
                 log.warning("all else is conservative until 'hetero calibrate' measures it")
         content = _measure(quick, devices, progress, only, base)
@@ -115,15 +115,6 @@ def calibrate(
     finally:
         profile.set_current(measured)
     return measured
-
-
-def _holding(path: str | os.PathLike[str]) -> profile.Profile | None:
-    """The profile in a file, if there is one and it is of this machine."""
-    with contextlib.suppress(OSError, ProfileError):
-        stored = profile.read(path)
-        if profile.obstacle(stored.data["fingerprint"]) is None:
-            return stored
-    return None
 
 
 def measure_machine(

@@ -353,9 +353,10 @@ class Stored(NamedTuple):
     obstacle: str | None
 
 
-def survey() -> list[Stored]:
-    """What `default_path` has: a profile, or why it cannot be used; nothing without a file."""
-    path = inventory.default_path()
+def survey(path: str | os.PathLike[str] | None = None) -> list[Stored]:
+    """What a file has, by default `default_path`: a profile, or why it cannot be used; nothing
+    without a file."""
+    path = Path(path) if path is not None else inventory.default_path()
     try:
         found = _trusted(path)
     except FileNotFoundError:
@@ -391,9 +392,9 @@ def set_current(new: Profile | None) -> None:
     tables.forget()
 
 
-def held() -> Profile | None:
-    """The stored profile of this machine; None without one."""
-    return next((one.profile for one in survey() if one.obstacle is None), None)
+def held(path: str | os.PathLike[str] | None = None) -> Profile | None:
+    """The profile of this machine that a file has, by default `default_path`; None without one."""
+    return next((one.profile for one in survey(path) if one.obstacle is None), None)
 
 
 def _load() -> Profile:

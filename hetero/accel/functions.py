@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from hetero.accel import products
-from hetero.accel.session import Attempt, shapes, wrapped
+from hetero.accel.patching import wrapped
+from hetero.accel.session import Attempt, shapes
 from hetero.imports import load
 
 # Seconds of SciPy's convolutions: for each product of the sum, for each result by transforms.
@@ -208,10 +209,6 @@ def _fit_few(estimator: Any, columns: int) -> None:
 # -- The table -------------------------------------------------------------------------------------
 
 
-def _caught(recognise: Callable[..., Any], least: int = 0, at: int = 0) -> Callable[..., Any]:
-    return functools.partial(wrapped, recognise, at, least)
-
-
 def _caught_convolution(installed: Any, name: str, original: Any) -> Any:
     parameters = load("inspect").signature(original).parameters.values()
     defaults = {p.name: p.default for p in parameters}
@@ -227,10 +224,10 @@ CALLS: dict[str, dict[str, Callable[[Any, str, Any], Any]]] = {
     "numpy": {
         "matmul": products.gated,
         "dot": products.caught_dot,
-        "einsum": _caught(products.einsum, products.VECTORS, at=1),
+        "einsum": functools.partial(wrapped, products.einsum, 1, products.VECTORS),
     },
     "scipy.signal": dict.fromkeys(_SIGNAL, _caught_convolution),
     "scipy.ndimage": dict.fromkeys(("convolve", "correlate"), _caught_convolution),
-    "scipy.sparse.linalg": {"cg": _caught(_cg)},
-    "sklearn.cluster": {"KMeans.fit": _caught(_fit)},
+    "scipy.sparse.linalg": {"cg": functools.partial(wrapped, _cg, 0, 0)},
+    "sklearn.cluster": {"KMeans.fit": functools.partial(wrapped, _fit, 0, 0)},
 }

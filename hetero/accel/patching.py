@@ -3,9 +3,60 @@
 from __future__ import annotations
 
 import functools
+import sys
+import traceback
 from collections.abc import Callable
 from types import MethodType
 from typing import Any
+
+# Packages that hetero computes with. `bdb` is none: it raises what ends a debugger's session.
+_COMPUTING = (sys.stdlib_module_names - {"bdb"}) | {
+    *("hetero", "kernels", "calibration", "numpy", "scipy", "sklearn", "numba", "llvmlite"),
+    *("joblib", "threadpoolctl", "cuda", "pycuda", "pytools", "nvmath", "cupy", "torch", "cv2"),
+    *("pyopencl", "cupy_backends"),
+}
+
+
+def wrapped(
+    recognise: Callable[..., Any], at: int, least: int, installed: Any, name: str, original: Any
+) -> Standin:
+    """A function in the place of ``original``: calls that ``recognise`` knows may be hetero's.
+
+    ``recognise(looks, *args, **options)`` gives an `Attempt`, or None where a call is no matter of
+    hetero's; whatever it raises, the original is called. It runs no code of the script's. Where the
+    arguments from ``at`` on are two arrays with a product of their sizes below ``least``, it is not
+    asked: that takes 1 us, a small filter 20.
+    """
+    session, ndarray = installed.session, sys.modules["numpy"].ndarray
+    looks, least = session.looks, 0 if session.eager else least
+
+    @unseen
+    def function(*args: Any, **options: Any) -> Any:
+        attempt = None
+        try:
+            first, second = (*args, None, None, None)[at : at + 2]
+            is_small = type(first) is type(second) is ndarray and first.size * second.size < least
+            if not is_small:
+                attempt = recognise(looks, *args, **options)
+        except Exception as error:  # a wrong argument: the original says so
+            if not is_failure(error):
+                raise
+        if attempt is None:
+            return original(*args, **options)
+        return session.run(name, attempt, functools.partial(original, *args, **options))
+
+    return Standin(original, function)
+
+
+def is_failure(error: Exception) -> bool:
+    """Whether an error within a call of hetero's is one of hetero's, and not of the script.
+
+    A signal handler, a debugger or another thread raises its own in the middle of a call. Then
+    other code than hetero's is in the traceback, or defines the error's class.
+    """
+    frames = (frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__))
+    modules = [type(error).__module__, *(names.get("__name__", "") for names in frames)]
+    return _COMPUTING.issuperset(name.partition(".")[0] for name in modules)
 
 
 class Standin:

@@ -1,11 +1,19 @@
 """Products: what the gate offers, and `numpy.dot` and `numpy.einsum`.
 
+NumPy's C API lets anybody put another inner loop in the place of one of a universal function's
+(`PyUFunc_ReplaceLoopBySignature`). Operators, ``out=``, casts, broadcasting, subclasses and errors
+are NumPy's before it calls the loop. A loop in Python would cost 2 us a call, so a gate stands in
+front of those of `matmul`, `gate.c`, compiled when hetero is installed: small products run as ever.
+It offers large ones to Python, and where that has not computed one, for whatever reason, NumPy's
+loop does.
+
 `numpy.tensordot` and `numpy.linalg.multi_dot` call `numpy.dot`, which is replaced within NumPy too.
 `ndarray.dot` is NumPy's: no documented way replaces a method of its arrays.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import logging
 import os
@@ -14,12 +22,13 @@ import sys
 import types
 from collections.abc import Callable
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from hetero import tables
-from hetero.accel.gate import Gate
 from hetero.accel.loading import has_device
-from hetero.accel.session import LEAST, Attempt, Session, shapes, wrapped
+from hetero.accel.patching import wrapped
+from hetero.accel.session import LEAST, Attempt, Session, shapes
 from hetero.imports import load
 
 log = logging.getLogger("hetero")
@@ -29,7 +38,69 @@ MATRICES, VECTORS = 1 << 24, 1 << 20
 _DOT = 1 << 26  # product of the operands' sizes, from which `numpy.dot` may have as many
 # Multiplications a second, about.
 _RATES = {"matrices": 2e10 * (os.cpu_count() or 1), "vectors": 2e9, "einsum": 1e9}
+_OWN = ("blas",)  # the method that is NumPy's
 _settled = tables.new_table()  # kinds of products that are NumPy's -> guessed seconds
+_ABI = 0x02000000  # of NumPy 2; what gate.c takes from NumPy's tables is fixed by it
+_INTEGER, _WORD, _OBJECT = ctypes.c_ssize_t, ctypes.c_void_p, ctypes.py_object
+_FILE = Path(__file__).with_name("libgate.so.1")
+Taker = Callable[[str, Any, Any, Any, Callable[[], None]], bool]
+
+
+class Gate:
+    """The gates of both product loops, one for the process; NotImplementedError where there can be
+    none.
+
+    ``take(dtype, pointers, extents, strides, loop)`` computes a large product, and returns whether
+    it did; the pointers are those of two operands and the result, and ``loop()`` computes it as
+    NumPy does. What it raises is raised once the product is done.
+    """
+
+    def __init__(self) -> None:
+        self.take: Taker = lambda *product: False
+        module = sys.modules.get("numpy._core._multiarray_umath")
+        if sys.implementation.name != "cpython" or not hasattr(module, "_UFUNC_API"):
+            raise NotImplementedError("this NumPy has no C API where NumPy 2 has it")
+        try:
+            library = ctypes.PyDLL(str(_FILE))
+        except OSError as error:
+            raise NotImplementedError(f"the gate was not compiled: {error}") from None
+        version = library.begin(_OBJECT(module._ARRAY_API), _OBJECT(module._UFUNC_API))
+        if version != _ABI:
+            text = f"NumPy's C API must be of version {_ABI:#x}, got {version:#x}"
+            raise NotImplementedError(text)
+        self._library, self._matmul = library, _OBJECT(sys.modules["numpy"].matmul)
+        self._function = _OBJECT(self._offered)
+        self._run = ctypes.CDLL(str(_FILE)).run  # without the interpreter's lock
+        self._run.argtypes, self._run.restype = (ctypes.c_int, *[_WORD] * 4), None
+
+    def set(self, take: Taker, matrices: int, vectors: int) -> None:
+        """Offer products from a number of multiplications on, of matrices or with a vector."""
+        self.take = take
+        limits = _INTEGER(matrices), _INTEGER(vectors)
+        self._library.stand(self._matmul, self._function, *limits)
+
+    def restore(self) -> None:
+        """Put the loops back, each where its gate still stands."""
+        self._library.leave(self._matmul)
+
+    def _offered(self, which: int, done: int, *given: int) -> None:
+        """What a gate calls with the addresses of whether the product is done, and of what NumPy
+        hands to its loop: pointers, extents, steps and data."""
+        ended: list[None] = []  # by NumPy's loop, which no signal's handler parts from its note
+        sizes = zip(given, (3, 4, 9), strict=False)
+        product = [tuple((_INTEGER * count).from_address(at)) for at, count in sizes]
+
+        def loop() -> None:
+            ended.extend(map(self._run, *([x] for x in (which, *given))))
+
+        try:
+            if self.take(("float32", "float64")[which], *product, loop):
+                ended.append(None)
+        finally:
+            _INTEGER.from_address(done).value = len(ended)
+
+
+gates = functools.cache(Gate)  # which stay: threads may be on their way through
 
 
 def gated(installed: Any, name: str, original: Any) -> Any:
@@ -59,9 +130,6 @@ def gains(session: Session) -> bool:
     return session.recording or has_device()
 
 
-gates = functools.cache(Gate)  # which stay: threads may be on their way through
-
-
 def _take(
     session: Session, dtype: str, pointers: Any, extents: Any, strides: Any, loop: Any
 ) -> bool:
@@ -76,15 +144,7 @@ def _take(
         session.by_library("numpy.matmul", guess, loop)
         return True
 
-    def plan() -> Any:
-        now, made = tables.generation(), numpys.plan()
-        is_plain = numpys.is_plain(made.chosen) and not made.kept and not _is_placed()
-        if is_plain and not load("hetero.pricing.pricing").copies_pay(made):
-            tables.remember(_settled, kind, guess, now)
-        return made
-
-    numpys = attempted(*_views(dtype, pointers, extents, strides))
-    session.run("numpy.matmul", numpys._replace(plan=plan), loop)
+    session.run("numpy.matmul", attempted(*_views(dtype, pointers, extents, strides), kind), loop)
     return True
 
 
@@ -102,8 +162,9 @@ def _views(dtype: str, pointers: Any, extents: Any, strides: Any) -> list[Any]:
     return arrays
 
 
-def attempted(A: Any, B: Any, C: Any = None) -> Attempt:
-    """The attempt of a product, ``C`` taking the result where it is given."""
+def attempted(A: Any, B: Any, C: Any = None, kind: Any = None) -> Attempt:
+    """The attempt of a product, ``C`` taking the result where it is given; products of this
+    ``kind`` are settled once none of them can gain."""
     vectors = min(A.ndim, B.ndim) < 2 or 1 in (A.shape[-2], B.shape[-1])
     seconds = A.size * (B.shape[-1] if B.ndim > 1 else 1)
     seconds /= _RATES["vectors" if vectors else "matrices"]
@@ -114,13 +175,17 @@ def attempted(A: Any, B: Any, C: Any = None) -> Attempt:
     def plan() -> Any:
         """The plan here, which counts the call: operands that come again may get copies."""
         arrays, planner = load("hetero.arrays"), load("hetero.calling.planner")
-        inputs = arrays.describe_used(A), arrays.describe_used(B, A)
+        now, inputs = tables.generation(), (arrays.describe_used(A), arrays.describe_used(B, A))
         target = None if C is None else arrays.describe(C)
         problem = load("hetero.ops.products.operands").build("matmul", *inputs, target)
-        return planner.plan(problem, *planner.placement(None, None))
+        made = planner.plan(problem, *planner.placement(None, None))
+        may_gain = made.kept or _is_placed() or made.chosen[:2] != ("cpu", *_OWN)
+        if not (kind is None or may_gain or load("hetero.pricing.pricing").copies_pay(made)):
+            tables.remember(_settled, kind, seconds, now)
+        return made
 
     compute = functools.partial(_computed, A, B, C)
-    return Attempt(shapes(A, B), seconds, obstacle, plan, ("blas",), compute, (A, B))
+    return Attempt(shapes(A, B), seconds, obstacle, plan, _OWN, compute, (A, B))
 
 
 def _is_placed() -> bool:

@@ -13,13 +13,12 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hetero.accel.loading import Loading
-from hetero.accel.patching import Standin, unseen
+from hetero.accel.patching import is_failure, unseen
 from hetero.imports import load
 from hetero.times import readable
 
@@ -32,12 +31,6 @@ MEASURED, SAMPLES = 0.1, 2
 _MARGIN = 1.05  # times the plain library's time, from which a call is left to it
 _PATIENCE = 3  # failures in a row, after which hetero leaves calls of that size alone
 _NOT_FINITE = "not-finite", "NaN, infinity or no convergence, which the plain library reports"
-# Packages that hetero computes with. `bdb` is none: it raises what ends a debugger's session.
-_COMPUTING = (sys.stdlib_module_names - {"bdb"}) | {
-    *("hetero", "kernels", "calibration", "numpy", "scipy", "sklearn", "numba", "llvmlite"),
-    *("joblib", "threadpoolctl", "cuda", "pycuda", "pytools", "nvmath", "cupy", "torch", "cv2"),
-    *("pyopencl", "cupy_backends"),
-}
 _LIBRARIES = ("numpy", "scipy", "sklearn", "skimage", "hetero")  # no lines of a script
 # Reason -> what a script, or its user, can change to gain more; nothing for others: docs/accel.md.
 ADVICE = {
@@ -74,36 +67,26 @@ class Attempt(NamedTuple):
 
 
 class Note(NamedTuple):
-    """One call."""
+    """A call; in a table all calls of one size from one line with one reason."""
 
     function: str  # its name, such as "scipy.signal.fftconvolve"
     what: str  # shapes and dtypes
     line: str  # "script.py:12"
     code: str  # the reason
-    text: str  # with its figures
+    text: str  # with its figures; of the last call
     seconds: float  # measured
     saved: float = 0.0  # of what such a call takes without hetero, where that is known
+    calls: int = 1
 
     def __str__(self) -> str:
         return f"{self.line}: {self.function} {self.what}: {self.code}: {self.text}"
 
-
-class Row(NamedTuple):
-    """All calls of one size from one line with one reason."""
-
-    line: str
-    call: str  # the function with shapes and dtypes
-    code: str
-    text: str = ""  # of the last one
-    calls: int = 0
-    seconds: float = 0.0
-    saved: float = 0.0
-
     def cells(self) -> list[str]:
         """As `_HEAD` names them."""
         gain = readable(self.saved) if self.saved else "not known" * (self.code == "taken")
-        cells = self.line, self.call, str(self.calls), readable(self.seconds), gain
-        return [cell.replace("|", "/") for cell in (*cells, f"{self.code}: {self.text}")]
+        call, seconds = f"{self.function} {self.what}", readable(self.seconds)
+        cells = self.line, call, str(self.calls), seconds, gain, f"{self.code}: {self.text}"
+        return [cell.replace("|", "/") for cell in cells]
 
 
 class Book:
@@ -112,21 +95,21 @@ class Book:
     def __init__(self) -> None:
         self.last: Note | None = None
         self.calls: Counter[str] = Counter()  # by reason, also of rows that were given up
-        self._rows: dict[tuple[str, ...], Row] = {}
+        self._rows: dict[tuple[Any, ...], Note] = {}
         self._saved, self._began = 0.0, time.perf_counter()
 
     def add(self, note: Note) -> bool:
         """Count a call; whether it is the first of its line, call and reason."""
-        key = note.line, f"{note.function} {note.what}", note.code
-        *_, calls, seconds, saved = _row_of(self._rows, key, lambda: Row(*key))
-        sums = calls + 1, seconds + note.seconds, saved + note.saved
-        self._rows[key] = Row(*key, note.text, *sums)
+        key, none = note[:4], note._replace(seconds=0.0, saved=0.0, calls=0)
+        *_, seconds, saved, calls = _row_of(self._rows, key, lambda: none)
+        sums = seconds + note.seconds, saved + note.saved, calls + 1
+        self._rows[key] = Note(*note[:5], *sums)
         self.calls[note.code] += 1
         self._saved += note.saved
         self.last = note
         return calls == 0
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[Note]:
         """The rows, those that took most time first."""
         return sorted([*self._rows.values()], key=lambda row: -row.seconds)
 
@@ -308,17 +291,6 @@ def _on_host() -> Any:
     return use(results="host") if is_asked else contextlib.nullcontext()
 
 
-def is_failure(error: Exception) -> bool:
-    """Whether an error within a call of hetero's is one of hetero's, and not of the script.
-
-    A signal handler, a debugger or another thread raises its own in the middle of a call. Then
-    other code than hetero's is in the traceback, or defines the error's class.
-    """
-    frames = (frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__))
-    modules = [type(error).__module__, *(names.get("__name__", "") for names in frames)]
-    return _COMPUTING.issuperset(name.partition(".")[0] for name in modules)
-
-
 def copies_of(candidate: Any) -> float:
     """Seconds of a candidate's copies to devices and back."""
     return candidate.terms.get("upload", 0.0) + candidate.terms.get("download", 0.0)
@@ -357,34 +329,3 @@ def shapes(*arrays: Any) -> str:
 
 
 _name = functools.lru_cache(64)(str)  # of a dtype, which takes NumPy 2 us
-
-
-def wrapped(
-    recognise: Callable[..., Any], at: int, least: int, installed: Any, name: str, original: Any
-) -> Standin:
-    """A function in the place of ``original``: calls that ``recognise`` knows may be hetero's.
-
-    ``recognise(looks, *args, **options)`` gives an `Attempt`, or None where a call is no matter of
-    hetero's; whatever it raises, the original is called. It runs no code of the script's. Where the
-    arguments from ``at`` on are two arrays with a product of their sizes below ``least``, it is not
-    asked: that takes 1 us, a small filter 20.
-    """
-    session, ndarray = installed.session, sys.modules["numpy"].ndarray
-    looks, least = session.looks, 0 if session.eager else least
-
-    @unseen
-    def function(*args: Any, **options: Any) -> Any:
-        attempt = None
-        try:
-            first, second = (*args, None, None, None)[at : at + 2]
-            is_small = type(first) is type(second) is ndarray and first.size * second.size < least
-            if not is_small:
-                attempt = recognise(looks, *args, **options)
-        except Exception as error:  # a wrong argument: the original says so
-            if not is_failure(error):
-                raise
-        if attempt is None:
-            return original(*args, **options)
-        return session.run(name, attempt, functools.partial(original, *args, **options))
-
-    return Standin(original, function)

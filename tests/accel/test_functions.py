@@ -440,5 +440,5 @@ def test_tables_forget_the_oldest_of_many_sizes():
     for size in range(5000):
         session.run("f", attempt(0.5, f"{size}", obstacle=codes), lambda: "plain")
     assert len(session.book.rows()) == len(session._known) == 4096
-    assert session.book.rows()[-1].call != "f 0"
+    assert session.book.rows()[-1].what != "0"
     assert "5000 left alone" in session.book.sums()[0]

@@ -23,24 +23,25 @@ def wrapped(
     """A function in the place of ``original``: calls that ``recognise`` knows may be hetero's.
 
     ``recognise(looks, *args, **options)`` gives an `Attempt`, or None where a call is no matter of
-    hetero's; whatever it raises, the original is called. It runs no code of the script's. Where the
-    arguments from ``at`` on are two arrays with a product of their sizes below ``least``, it is not
-    asked: that takes 1 us, a small filter 20.
+    hetero's; whatever it raises, the original is called. It runs no code of the script's. It is not
+    asked unless the arguments from ``at`` on are two arrays with at least ``least`` as the product
+    of their sizes: that takes 1 us, a small filter 20.
     """
-    session, ndarray = installed.session, sys.modules["numpy"].ndarray
+    session, ndarray, second = installed.session, sys.modules["numpy"].ndarray, at + 1
     looks, least = session.looks, 0 if session.eager else least
 
     @unseen
     def function(*args: Any, **options: Any) -> Any:
-        attempt = None
+        if least and len(args) > second:
+            one, other = args[at], args[second]
+            if not (type(one) is ndarray is type(other) and one.size * other.size >= least):
+                return original(*args, **options)
         try:
-            first, second = (*args, None, None, None)[at : at + 2]
-            is_small = type(first) is type(second) is ndarray and first.size * second.size < least
-            if not is_small:
-                attempt = recognise(looks, *args, **options)
+            attempt = recognise(looks, *args, **options)
         except Exception as error:  # a wrong argument: the original says so
             if not is_failure(error):
                 raise
+            attempt = None
         if attempt is None:
             return original(*args, **options)
         return session.run(name, attempt, functools.partial(original, *args, **options))

@@ -183,10 +183,14 @@ def _solve(
     if plan.problem.layout == "dense" and is_device_array(A):
         read = (describe(A),)
     asked = Solve(system, rtol, atol, *limits, from_zero=x0 is None)
-    if x0 is None and type(b) is np.ndarray and b.dtype is dtype and _is_plain(plan):
+    chosen, problem = plan.chosen, plan.problem
+    # What compiles nothing on the CPU, and gives an array of the host.
+    is_plain = chosen.method == "operator" and chosen.device == CPU and problem.next_device is None
+    is_plain = is_plain and not plan.kept and x0 is None
+    if is_plain and type(b) is np.ndarray and b.dtype is dtype:
         b, x = np.ascontiguousarray(b), pages.empty(b.shape, dtype)
         x[...] = 0.0
-        outcome = plan.chosen.implementation.run((), plan.problem, Arguments((b,), x, asked))
+        outcome = chosen.implementation.run((), problem, Arguments((b,), x, asked))
     else:
         x, outcome, *_ = execute(plan, asked, b, x0, read)
     norm_b = outcome.right_side
@@ -200,13 +204,6 @@ def _solve(
         if residual != outcome.residual and not residual <= bound:
             outcome = outcome._replace(status=systems.LIMIT, residual=residual)
     return x, outcome
-
-
-def _is_plain(plan: Plan) -> bool:
-    """Whether a solve on the CPU compiles nothing, and its result is an array of the host."""
-    chosen = plan.chosen
-    is_here = chosen.device == CPU and not plan.kept and plan.problem.next_device is None
-    return is_here and chosen.method == "operator"
 
 
 # -- The ways to do it -----------------------------------------------------------------------------

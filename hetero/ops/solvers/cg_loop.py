@@ -215,33 +215,37 @@ def solve(
 
 
 def restarted(
-    residual: Callable[[], float],
-    iterate: Callable[[int], tuple[str, int]],
-    bound: float,
-    maxiter: int,
+    residual: Callable[[float], float],
+    iterate: Callable[[int, float], tuple[str, int]],
+    asked: Solve,
+    norm_b: float,
+    dtype: np.dtype,
     *,
     once_more: bool = False,
-) -> tuple[str, int, float]:
-    """Iterate, and begin anew from the true residual until that meets the bound; how it ended, the
-    iterations done, and the norm of the true residual.
+) -> Outcome:
+    """Iterate, and begin anew from the true residual until that meets the tolerance.
 
     The recurrence's own residual falls without end, the true one does not: when a new start no
-    longer halves that, rounding has the last word, and the status is LIMIT. ``residual()`` computes
-    r = b - A x, and gives its norm; ``iterate(limit)`` goes on from there until the recurrence's
-    residual is small enough. With ``once_more`` the first iterations need not halve anything.
+    longer halves that, rounding has the last word, and the status is LIMIT. ``residual(bound)``
+    computes r = b - A x, and gives its norm, which is to be no more than ``bound``;
+    ``iterate(limit, lowest)`` goes on from there until the recurrence's residual is that low. With
+    ``once_more`` the first iterations need not halve anything.
     """
+    bound = max(asked.rtol * norm_b, asked.atol)
+    # Products that vanish look like an indefinite A.
+    lowest = max(bound, systems.least_tolerance(dtype) * norm_b)
     status, done, before = systems.CONVERGED, 0, math.inf
     while True:
-        norm = residual()
+        norm = residual(bound)
         if not math.isfinite(norm):
-            return systems.NOT_FINITE, done, norm
+            return Outcome(systems.NOT_FINITE, done, norm)
         if norm <= bound:
-            return systems.CONVERGED, done, norm
+            return Outcome(systems.CONVERGED, done, norm)
         if status in (systems.INDEFINITE, systems.NOT_FINITE):
-            return status, done, norm
-        if done >= maxiter or norm > 0.5 * before:
-            return systems.LIMIT, done, norm
-        status, count = iterate(maxiter - done)
+            return Outcome(status, done, norm)
+        if done >= asked.maxiter or norm > 0.5 * before:
+            return Outcome(systems.LIMIT, done, norm)
+        status, count = iterate(asked.maxiter - done, lowest)
         done, before, once_more = done + count, math.inf if once_more else norm, False
 
 
@@ -265,9 +269,6 @@ def iterate(
     """
     norm, callback = of_vectors.norm, asked.callback
     norm_b = norm(systems.real_view(b)) if norm_b is None else norm_b
-    bound = max(asked.rtol * norm_b, asked.atol)
-    # Products that vanish look like an indefinite A.
-    lowest = max(bound, systems.least_tolerance(b.dtype) * norm_b)
     given = b, x
     if b.dtype.kind == "c":
         whole, notify = x, callback
@@ -275,11 +276,10 @@ def iterate(
         callback = notify and (lambda _: notify(whole))
     inverse = M if isinstance(M, np.ndarray) else None
     M = M if inverse is None else lambda r, z: np.multiply(inverse, r, out=z)
-    on = A, of_vectors, lowest, callback
     q = r = b.copy()
     at_zero = not np.count_nonzero(x) if at_zero is None else at_zero
 
-    def residual() -> float:
+    def residual(bound: float) -> float:
         nonlocal r, at_zero
         if at_zero:
             r, at_zero = b.copy(), False
@@ -288,8 +288,9 @@ def iterate(
         r = b - q
         return true_residual(*given, norm(r), bound, norm_b)
 
-    def steps(limit: int) -> tuple[str, int]:
+    def steps(limit: int, lowest: float) -> tuple[str, int]:
         nonlocal r
+        on = A, of_vectors, lowest, callback
         if A.run is not None and (M is None or inverse is not None):
             start = x.copy()
             ended = _in_loops(on, inverse, x, r, q, limit)
@@ -302,7 +303,7 @@ def iterate(
         return _iterations(on, M, x, r, q, limit, moves)
 
     with np.errstate(all="ignore"):
-        return Outcome(*restarted(residual, steps, bound, asked.maxiter))
+        return restarted(residual, steps, asked, norm_b, b.dtype)
 
 
 def _iterations(

@@ -157,14 +157,12 @@ class Loop:
         vectors.copy("start", "x")
         for vector, name in zip(going_on or (), ("r", "p"), strict=False):
             vectors.parts[0].upload(vector, name)
-        bound, known = max(asked.rtol * norm_b, asked.atol), [first]
-        # As on the CPU: what the recurrence says is not to be followed down to nothing.
-        lowest = max(bound, systems.least_tolerance(vectors.dtype) * norm_b)
+        known = [first]
 
-        def residual() -> float:
+        def residual(bound: float) -> float:
             return known.pop() if known else math.sqrt(self.residual()[0])
 
-        def steps(limit: int) -> tuple[str, int]:
+        def steps(limit: int, lowest: float) -> tuple[str, int]:
             # 2. for j = 0, 1, ..., until convergence
             self.start(lowest * lowest)
             ended = self._until_stopped(limit, asked.callback)
@@ -172,14 +170,13 @@ class Loop:
             return ended
 
         again = going_on is not None  # the true residual may differ from the recurrence's
-        ended = restarted(residual, steps, bound, asked.maxiter, once_more=again)
-        status, done, norm = ended
-        if status == systems.NOT_FINITE and not np.isfinite(vectors.fetch()).all():
+        outcome = restarted(residual, steps, asked, norm_b, vectors.dtype, once_more=again)
+        if outcome.status == systems.NOT_FINITE and not np.isfinite(vectors.fetch()).all():
             vectors.copy("x", "start")
-            norm = first
+            outcome = outcome._replace(residual=first)
         if isinstance(vectors.result, np.ndarray):
             vectors.fetch()
-        return Outcome(status, done, norm, norm_b)
+        return outcome._replace(right_side=norm_b)
 
     def _until_stopped(self, limit: int, callback: Any) -> tuple[str, int]:
         """Iterate until the device says stop, or the limit; (status, iterations).

@@ -101,10 +101,8 @@ class Memory(Part):
         finest = all_grids[0]
         self.sum_blocks = min(_SUM_BLOCKS, finest.shape[0] * finest.shape[1])
         self.allocate(16 * self.sum_blocks, "squares")
-        whole = 0, finest.shape[0]
-        self.writes = self.levels[0].writes if self.levels else whole
-        self.reads = self.levels[0].reads if self.levels else whole
-        rows = [z * finest.shape[1] for z in self.writes]
+        writes = self.levels[0].writes if self.levels else (0, finest.shape[0])
+        rows = [z * finest.shape[1] for z in writes]
         # The "squares" of f - A u and of f, by blocks.
         where = "stencil.cu", "stencil_squares", dtype.name, self.sum_blocks, _SUM_THREADS
         box = (*finest.shape, *rows, self.sum_blocks, *map(float, finest.weights))
@@ -193,7 +191,6 @@ class DeviceHierarchy(grids.Hierarchy):
                     memory.stream = device.new_stream()
             self.memories.append(memory)
         self.exchange = Exchange(self.memories)
-        self._reads = [memory.reads for memory in self.memories]
         self._row_bytes = math.prod(self.grids[0].shape[1:]) * self._dtype.itemsize
         # The levels that are divided, and what goes to who reads it after a pass down, or up.
         divided = [grids.is_shared(grid.shape) for grid in self.grids].count(True) if several else 0
@@ -260,16 +257,13 @@ class DeviceHierarchy(grids.Hierarchy):
 
     def norms(self, f: Vector, u: Vector) -> tuple[float, float]:
         self.exchange.check()
-        squares = self._once("squares", self._squares, f, u)
-        for memory, bound in zip(self.memories, squares, strict=True):
-            with memory.active():
-                memory.start(bound)
+        self.exchange.run(self._once("squares", self._squares, f, u))
         residual, whole = self.exchange.total("squares", [m.sum_blocks for m in self.memories], 2)
         return math.sqrt(residual), math.sqrt(whole)
 
-    def _squares(self, f: Vector, u: Vector) -> list[Bound]:
+    def _squares(self, f: Vector, u: Vector) -> list[list[Bound]]:
         each = zip(self.memories, f, u, strict=True)
-        return [memory.bind(memory.squares, f=own, u=other) for memory, own, other in each]
+        return [[memory.bind(memory.squares, f=own, u=other)] for memory, own, other in each]
 
     def residual(self) -> float:
         if not self.memories[0].levels:
@@ -289,14 +283,14 @@ class DeviceHierarchy(grids.Hierarchy):
         right, start = ([m.buffers[name] for m in self.memories] for name in ("f0", "u0"))
 
         def load(number: int) -> None:
-            begin, end = self._reads[number]
+            begin, end = self.memories[number].levels[0].reads
             for name, values in (("f0", f), ("u0", None if asked.from_zero else u)):
                 if values is not None:
                     rows = np.ascontiguousarray(values[begin:end], self._dtype)
                     self.memories[number].upload(rows, name, begin * self._row_bytes)
 
         def fetch(number: int) -> None:
-            begin, end = self.memories[number].writes  # its own rows of the finest grid
+            begin, end = self.memories[number].levels[0].writes
             self.memories[number].download("u0", u[begin:end], begin * self._row_bytes)
 
         if asked.from_zero:

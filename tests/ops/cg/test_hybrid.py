@@ -80,7 +80,7 @@ def test_each_iteration_moves_p_there_and_a_p_back(opencl, monkeypatch):
     assert moved["download"] == [8 * N] * (len(seen) + 1)
     moved["upload"].clear()
     # What else may still be writing the matrix is waited for.
-    monkeypatch.setattr(transfer, "of", lambda device, operands: before.append(operands) or ())
+    monkeypatch.setattr(transfer, "follow", lambda device, operands: before.append([*operands]))
     x, info = hetero.solve_cg(there, b, rtol=1e-10, **placed)
     assert not devices.troubles()
     assert (info, describe(x).location, max(moved["upload"])) == (0, opencl, 8 * N)

@@ -229,7 +229,7 @@ class Device(abc.ABC):
         return storage.ring
 
     def slice_copies(self, direction: str, stream: Any) -> Any:
-        """`cuda.copies.SliceCopies` of the current context; None where there are none."""
+        """`cuda.memory.SliceCopies` of the current context; None where there are none."""
         return None
 
     # -- kernels

@@ -44,12 +44,7 @@ def in_thread(function) -> None:
 
 def devices() -> None:
     assert driver.Device.count() == 1
-    assert driver.get_driver_version() == 13000
     device, attribute = driver.Device(0), driver.device_attribute
-    assert device.name() == "fake device"
-    assert device.pci_bus_id() == "0000:00:00.0"
-    assert device.total_memory() == 1 << 30
-    assert device.compute_capability() == (9, 0)
     assert device.get_attribute(attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN) == 227 << 10
 
 

@@ -9,6 +9,7 @@ tells of it, the context stack is as before, and no memory is lost.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import gc
 import logging
@@ -164,11 +165,15 @@ def forget() -> None:
 
 
 def drop() -> None:
-    """Let go of what is kept on devices for later calls."""
-    for device in (devices.found or {}).values():
-        for state in device.states.values():
-            state.storage.drop()
+    """Let go of what is kept on devices for later calls; free memory is as the driver gives it."""
+    states = [s for device in (devices.found or {}).values() for s in device.states.values()]
+    for state in states:
+        state.storage.drop()
     gc.collect()
+    for state in states:
+        for size, addresses in state.pool._free.items():
+            for address in addresses:
+                ctypes.memset(address, 0x3F, size)
 
 
 def idle(device) -> bool:

@@ -11,7 +11,7 @@ from failing_driver import install
 
 import hetero
 from hetero import devices
-from hetero.devices.cuda import copies as cuda_copies
+from hetero.devices.cuda import memory as cuda_copies
 from hetero.errors import DeviceError
 
 install()

@@ -10,8 +10,8 @@ one, because its arrays live there. Work goes to the legacy default stream, unle
 made by `CudaDevice.new_stream`, which the legacy stream neither waits for nor holds up.
 
 `device` has the device, on what works in contexts (`context`) and compiles (`compiler`); `memory`
-its memory and pinned memory of the host; `copies` what its copies from and to the host take;
-`driver` the driver's own functions, for all but contexts and launches.
+its memory, pinned memory of the host and copies between the two; `driver` the driver's own
+functions, for all but contexts and launches.
 """
 
 from __future__ import annotations

@@ -75,11 +75,6 @@ def init(flags: int = 0) -> None:
     _call(_api.cuInit, flags)
 
 
-def get_driver_version() -> int:
-    """Of CUDA, that the driver supports: 13000 for 13.0."""
-    return _call(_api.cuDriverGetVersion)
-
-
 class Device:
     """A device, by its number."""
 
@@ -90,29 +85,11 @@ class Device:
     def count() -> int:
         return _call(_api.cuDeviceGetCount)
 
-    def name(self) -> str:
-        return _text(_call(_api.cuDeviceGetName, 256, self._raw))
-
-    def pci_bus_id(self) -> str:
-        return _text(_call(_api.cuDeviceGetPCIBusId, 32, self._raw))
-
-    def total_memory(self) -> int:
-        return _call(_api.cuDeviceTotalMem, self._raw)
-
     def get_attribute(self, attribute: Any) -> int:
         return _call(_api.cuDeviceGetAttribute, attribute, self._raw)
 
-    def compute_capability(self) -> tuple[int, int]:
-        names = "COMPUTE_CAPABILITY_MAJOR", "COMPUTE_CAPABILITY_MINOR"
-        major, minor = (self.get_attribute(getattr(device_attribute, name)) for name in names)
-        return major, minor
-
     def retain_primary_context(self) -> Context:
         return Context(_call(_api.cuDevicePrimaryCtxRetain, self._raw))
-
-
-def _text(name: bytes) -> str:
-    return name.partition(b"\0")[0].decode()
 
 
 class Context:

@@ -146,7 +146,9 @@ class Compiling(InContexts):
 
     def _module(self, text: str, defines: Defines) -> Any:
         code = cubin(kernel_text(text, self.kind), self.arch, defines)
-        return self.driver.module_from_buffer(code)
+        module = self.driver.module_from_buffer(code)
+        self.state().modules.append(module)  # PyCUDA unloads one that is dropped
+        return module
 
     def compile_ahead(self, wanted: Iterable[tuple[str, Defines]]) -> None:
         # Reading them from the cache on disk, to see that they are there, takes every fit's time.

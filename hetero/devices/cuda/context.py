@@ -241,6 +241,7 @@ class State:
     def __init__(self, holder: type, ordinal: int) -> None:
         self.storage = Storage()
         self.pool = Pool(holder, ordinal, self.storage)
+        self.modules: list[Any] = []
         self.kernels: dict[Any, Any] = {}
         self.constants: dict[Any, Any] = {}  # kernels with constant memory
         self.cooperative: dict[Any, Any] = {}

@@ -9,7 +9,7 @@ import numpy as np
 
 from hetero.arrays.pinned import known
 from hetero.devices.base import Device
-from hetero.devices.cuda import compiler, copies, driver, libraries, memory
+from hetero.devices.cuda import compiler, driver, libraries, memory
 from hetero.devices.cuda.compiler import Compiling
 from hetero.devices.cuda.context import Lent
 from hetero.devices.storage import allocated, rounded
@@ -18,6 +18,7 @@ from hetero.host.copying.copy_jobs import UPLOAD
 from hetero.host.copying.staging import PURPOSE, Ring
 from hetero.kernels.procedure import Card, of_attributes
 
+_CAPABILITY = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
 # CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, _PEER_ACCESS_ALREADY_ENABLED, _NOT_READY
 _NO_PATH, _IS_OPEN, _NOT_READY = 217, 704, 600
@@ -41,16 +42,16 @@ class CudaDevice(Compiling):
         self.multiprocessors = self.raw.get_attribute(attribute.MULTIPROCESSOR_COUNT)
         self.block_limit = self.raw.get_attribute(attribute.MAX_THREADS_PER_BLOCK)
         self.shared_limit = self.raw.get_attribute(attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
-        self.capability = self.raw.compute_capability()
-        arch = "sm_{}{}".format(*self.capability)
+        major, minor = (driver.given("cuDeviceGetAttribute", n, self.number) for n in _CAPABILITY)
+        self.capability, arch = (major, minor), f"sm_{major}{minor}"
         # Code for tensor cores by groups of warps is for this capability alone.
         self.arch = f"{arch}a" if self.capability == (9, 0) else arch
-        version = package.get_driver_version()
+        version = driver.given("cuDriverGetVersion")
         self._description = {
             "kind": self.kind,
-            "name": self.raw.name(),
-            "pci_bus_id": self.raw.pci_bus_id(),
-            "memory_bytes": int(self.raw.total_memory()),
+            "name": driver.text("cuDeviceGetName", self.number),
+            "pci_bus_id": driver.text("cuDeviceGetPCIBusId", self.number),
+            "memory_bytes": driver.given("cuDeviceTotalMem_v2", self.number),
             "multiprocessors": self.multiprocessors,
             "block_limit": self.block_limit,
             "shared_limit": self.shared_limit,
@@ -139,7 +140,7 @@ class CudaDevice(Compiling):
             if direction == UPLOAD:
                 return self.driver.memcpy_htod(buffer + offset, array)
             return self.driver.memcpy_dtoh(array, buffer + offset)
-        copies.start(direction, array, buffer + offset, stream.handle)
+        memory.start(direction, array, buffer + offset, stream.handle)
         # One event for all parts: the bus rests for 10 us where a stream comes past one.
         return self.record(stream, None if awake else self._event(driver.SLEEPING))
 
@@ -152,21 +153,20 @@ class CudaDevice(Compiling):
         return known(pages, purpose)[:nbytes]
 
     def is_pinned(self, array: np.ndarray) -> bool:
-        address = array.__array_interface__["data"][0]
-        return super().is_pinned(array) or driver.is_pinned(address)
+        return super().is_pinned(array) or driver.is_pinned(memory.address_of(array))
 
     def copies_directly(self, array: np.ndarray) -> bool:
-        is_taken = array.flags.c_contiguous or copies.can_take(array)
+        is_taken = array.flags.c_contiguous or memory.can_take(array)
         return is_taken and self.is_pinned(array)
 
     def ring(self) -> Ring | None:
         return super().ring() if self.same_in_threads() else None
 
-    def slice_copies(self, direction: str, stream: Any) -> copies.SliceCopies | None:
+    def slice_copies(self, direction: str, stream: Any) -> memory.SliceCopies | None:
         if not slices.library():
             return None
         events = [self._event(driver.SLEEPING) for _ in range(slices.BUFFERS)]
-        return copies.SliceCopies(direction, stream, events)
+        return memory.SliceCopies(direction, stream, events)
 
     # -- what orders the work that was started
 

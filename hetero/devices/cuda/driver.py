@@ -50,10 +50,16 @@ def error_text(status: int) -> str:
     return f"{(text.value or b'unknown').decode()} (error {status})"
 
 
+@functools.cache
+def _function(name: str, count: int) -> Any:
+    made = libcuda()[name]
+    made.argtypes = (ctypes.c_void_p,) * count  # which takes numbers, addresses and arrays
+    return made
+
+
 def status_of(function: str, *arguments: Any) -> int:
-    """The status of a call of the driver, which takes integers and addresses as 64 bits."""
-    given = [ctypes.c_uint64(a) if hasattr(a, "__index__") else a for a in arguments]
-    return getattr(libcuda(), function)(*given)
+    """The status of a call of the driver, which takes all as 64 bits."""
+    return _function(function, len(arguments))(*arguments)
 
 
 def error_of(function: str, status: int) -> DeviceError:
@@ -75,6 +81,13 @@ def given(function: str, *arguments: Any) -> int:
     value = ctypes.c_uint64()
     call(function, byref(value), *arguments)
     return value.value
+
+
+def text(function: str, device: int) -> str:
+    """What a function says of a device."""
+    buffer = ctypes.create_string_buffer(256)
+    call(function, buffer, len(buffer), device)
+    return buffer.value.decode()
 
 
 def current_context() -> int | None:

@@ -76,11 +76,11 @@ static void pass_doubles(char **args, intptr_t *dims, intptr_t *steps, void *dat
 static loop *passes[2] = {pass_floats, pass_doubles};
 
 /* Opens NumPy's tables of its C API, of which this gives the version. */
-unsigned begin(object *array_api, object *ufunc_api)
+unsigned begin(object *array_api, object *ufunc_api, unsigned long thread)
 {
     unsigned (*version)(void) = ((void **)PyCapsule_GetPointer(array_api, 0))[0];
     replace = ((void **)PyCapsule_GetPointer(ufunc_api, 0))[30];
-    main_thread = PyThread_get_thread_ident();
+    main_thread = thread;
     return version();
 }
 

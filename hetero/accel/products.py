@@ -19,6 +19,7 @@ import logging
 import os
 import string
 import sys
+import threading
 import types
 from collections.abc import Callable
 from math import prod
@@ -64,7 +65,8 @@ class Gate:
             library = ctypes.PyDLL(str(_FILE))
         except OSError as error:
             raise NotImplementedError(f"the gate was not compiled: {error}") from None
-        version = library.begin(_OBJECT(module._ARRAY_API), _OBJECT(module._UFUNC_API))
+        apis, thread = (module._ARRAY_API, module._UFUNC_API), threading.main_thread().ident
+        version = library.begin(*map(_OBJECT, apis), ctypes.c_ulong(thread))
         if version != _ABI:
             text = f"NumPy's C API must be of version {_ABI:#x}, got {version:#x}"
             raise NotImplementedError(text)

@@ -12,7 +12,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import combinations, product
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,6 @@ _LEAST_STAGED = 1 << 18  # bytes of a staged copy that is measured
 _CACHED = 1 << 20  # bytes of an operand that is still in a cache when a call begins
 _PERIOD = 1 << 24  # random bytes, which are repeated
 _REST = 3e-4  # seconds after which a thread that helps to copy sleeps
-Times = dict[Way, dict[int, float]]  # direction and kind of host memory -> bytes -> seconds
 
 _LONG = 1 << 26  # bytes up to which sizes double; staged copies that are longer have no other way
 SIZES = tuple(2**power for power in (*range(10, 27), 28))  # bytes of one device's copies
@@ -122,22 +121,16 @@ def links(device: Device, budget: Budget) -> dict[str, Any]:
     sizes = [n for n in SIZES if n <= largest]
     models: dict[str, Any] = {"upload": {}, "download": {}}
     with device.active():
-        for (direction, memory), seconds in alone(device, sizes, 3 * budget.point).items():
-            models[direction][memory] = fit.segments([*seconds], [*seconds.values()])
+        copies = Copies(device, sizes[-1])
+        for way, of in copies.ways:
+            # Small copies are never staged, and large ones always where that is a way.
+            most = _LONG if of == PAGEABLE and (way, STAGED) in copies.ways else largest
+            least = _LEAST_STAGED if of == STAGED else 0
+            timed, rest = [n for n in sizes if least <= n <= most], partial(copies.rest, (way, of))
+            calls = [partial(copies, way, of, nbytes) for nbytes in timed]
+            seconds = [measure(call, budget=3 * budget.point, rest=rest) for call in calls]
+            models[way][of] = fit.segments(timed, seconds)
     return models
-
-
-def alone(device: Device, sizes: Sequence[int], budget: float) -> Times:
-    """Seconds to move each size."""
-    copies = Copies(device, sizes[-1])
-    taken: Times = {way: {} for way in copies.ways}
-    for (way, of), nbytes in product(copies.ways, sizes):
-        # Small ones are never staged, and large ones always where that is a way.
-        is_long = nbytes > _LONG and of == PAGEABLE and (way, STAGED) in copies.ways
-        if not is_long and (of != STAGED or nbytes >= _LEAST_STAGED):
-            call, rest = partial(copies, way, of, nbytes), partial(copies.rest, (way, of))
-            taken[way, of][nbytes] = measure(call, budget=budget, rest=rest)
-    return taken
 
 
 # -- All equal devices at once ---------------------------------------------------------------------

@@ -24,7 +24,8 @@ from hetero.profile import Profile
 from hetero.registry.models import ModelKey, Work, bind, bind_link
 
 Model = dict[str, Any]
-_DROP = 2.0  # times as long as a larger copy, that a smaller one may take
+# Times as long as a larger copy, and as a smaller one by its bytes, that a copy takes at most.
+_DROP, _RISE = 2.0, 1.1
 _LEAST_REST = 0.05  # of a set-up, that is left at least when moves are subtracted
 _LEAST_SEEDED = 0.02  # of a fit's time: its set-up, where the distances seem to take all
 _MATVEC = (("blas", "C"), ("tiled", "C aligned"))
@@ -241,11 +242,11 @@ def _seeded(made: Model, first: Model) -> Model:
 def segments(sizes: Sequence[float], seconds: Sequence[float]) -> Model:
     """White's link model (eq. 3.14-3.15) with a range between each two sizes, residuals, samples.
 
-    ``sizes`` are bytes, increasing. What larger copies rule out was disturbed, and is shortened; a
+    ``sizes`` are bytes, increasing. What other copies rule out was disturbed, and is shortened; a
     copy that takes less than a smaller one begins a range below it. The first range goes on below
     the first size, and the last one beyond the last.
     """
-    x, y = np.asarray(sizes, float), np.asarray(monotone([sizes], seconds, _DROP, inf))
+    x, y = np.asarray(sizes, float), np.asarray(monotone([sizes], seconds, _DROP, _RISE))
     slopes = np.maximum(np.diff(y) / np.diff(x), 0.0).tolist()
     slopes = [*slopes, slopes[-1] if any(slopes[-1:]) else float(y[-1] / x[-1])]
     slopes = [min(slopes[0], float(y[0] / x[0])), *slopes]

@@ -39,6 +39,14 @@ def test_segments_follow_what_was_measured(noise):
     assert model["residuals"]["worst"] <= 2.5 * noise + 1e-6
 
 
+def test_a_copy_that_others_rule_out_is_shortened():
+    seconds = [planted(s) for s in SIZES]
+    seconds[12] *= 10
+    model = fit.segments(SIZES, seconds)
+    assert bind_link(model)(SIZES[12]) <= 1.25 * planted(SIZES[12])
+    assert model["residuals"]["worst"] > 0.8
+
+
 def test_segments_never_fall_with_size_nor_below_zero():
     falling = [1e-3 / (1 + i) for i in range(len(SIZES))]
     for seconds in (falling, noisy([1e-5] * len(SIZES), 0.3), [s / 1e9 for s in SIZES]):

@@ -235,16 +235,12 @@ class Plan:
 
     def leaves(self) -> Iterator[Plan]:
         """The plans that it consists of, each for one device, in the order in which they begin."""
-        shares = self._shares()
-        for share in shares:
-            yield share.plan
+        shares = self.candidates[0].shares if self.candidates else ()
+        yield from (share.plan for share in shares)
         if not self.parts and not shares:
             yield self
         for part in self.parts:
             yield from part.leaves()
-
-    def _shares(self) -> tuple[Share, ...]:
-        return self.candidates[0].shares if self.candidates else ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: problem, profile, chosen, candidates; and of parts how they make the whole.

@@ -40,24 +40,21 @@ ranks_reduce(GLOBAL const REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL cons
 }
 
 KERNEL(THREADS, 1)
-ranks_add(GLOBAL REAL *y, GLOBAL const REAL *x, double scale, index_t n,
-          index_t blocks)
+ranks_add(GLOBAL REAL *y, GLOBAL const REAL *x, double scale, index_t n, index_t blocks)
 {
     const REAL factor = (REAL)scale;
     GRID_STRIDE(at) y[at] = factor * y[at] + x[at];
 }
 
 KERNEL(THREADS, 1)
-ranks_subtract(GLOBAL REAL *y, GLOBAL const REAL *x, double scale, index_t n,
-               index_t blocks)
+ranks_subtract(GLOBAL REAL *y, GLOBAL const REAL *x, double scale, index_t n, index_t blocks)
 {
     const REAL factor = (REAL)scale;
     GRID_STRIDE(at) y[at] -= factor * x[at];
 }
 
 KERNEL(THREADS, 1)
-ranks_times(GLOBAL REAL *z, GLOBAL const REAL *m, GLOBAL const REAL *x, index_t n,
-            index_t blocks)
+ranks_times(GLOBAL REAL *z, GLOBAL const REAL *m, GLOBAL const REAL *x, index_t n, index_t blocks)
 {
     GRID_STRIDE(at) z[at] = m[at] * x[at];
 }

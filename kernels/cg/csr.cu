@@ -33,12 +33,14 @@
         } \
     }
 
-#if LANES == 1
-
 // The product of one row of the block's with p; every thread of the block takes part.
-DEVICE REAL times_row(GLOBAL const INDEX *pointers, GLOBAL const INDEX *indices,
-                      GLOBAL const REAL *values, GLOBAL const REAL *p, index_t rows, index_t tile,
-                      LOCAL REAL *products, int thread)
+#define TIMES_ROW \
+    DEVICE REAL times_row(GLOBAL const INDEX *pointers, GLOBAL const INDEX *indices, \
+                          GLOBAL const REAL *values, GLOBAL const REAL *p, index_t rows, \
+                          index_t tile, LOCAL REAL *products, int thread)
+
+#if LANES == 1
+TIMES_ROW
 {
     const index_t row = tile * ROWS + thread;
     const index_t past = tile * ROWS + ROWS < rows ? tile * ROWS + ROWS : rows;
@@ -65,9 +67,7 @@ DEVICE REAL times_row(GLOBAL const INDEX *pointers, GLOBAL const INDEX *indices,
 
 #else
 
-DEVICE REAL times_row(GLOBAL const INDEX *pointers, GLOBAL const INDEX *indices,
-                      GLOBAL const REAL *values, GLOBAL const REAL *p, index_t rows, index_t tile,
-                      LOCAL REAL *products, int thread)
+TIMES_ROW
 {
     const int lane = thread % LANES;
     const index_t row = tile * ROWS + thread / LANES;

@@ -12,8 +12,7 @@
 // get what the direct sum has exactly: whole numbers of whole numbers, nothing negative of what is not,
 // 0 where all products are.
 
-#define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
+#include "components.cu"
 #define COMPLEX JOIN(REAL, 2)
 #define BAD 0
 #define BROKEN 1

@@ -1,13 +1,6 @@
     // In the body of a kernel, after all tiles: of the threads that share a row, the one with the least
     // distance, and of several with equal ones the lowest centroid. FIRST_OF_ROW is where the first of them
     // has its least distance, OF_ROW how far from there the others have theirs.
-#ifndef OF_ROW
-#define IN_WARP(r) ((r) % (8 * THREAD_M))
-#define FIRST_OF_ROW(r) \
-    ((IN_WARP(r) / (8 * WIDTH) * WIDTH + IN_WARP(r) % WIDTH) * THREADS + (r) / (8 * THREAD_M) * WARPS_N * 32 \
-     + IN_WARP(r) % (8 * WIDTH) / WIDTH * 2)
-#define OF_ROW(other) ((other) / 4 * 32 + ((other) & 1) + ((other) >> 1 & 1) * 16)
-#endif
     __syncthreads();
     for (int r = thread; r < TILE_M; r += THREADS) {
         const int first = FIRST_OF_ROW(r);

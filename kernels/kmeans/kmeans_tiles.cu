@@ -171,5 +171,10 @@ assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
             }
         }
     }
+#define IN_WARP(r) ((r) % (8 * THREAD_M))
+#define FIRST_OF_ROW(r) \
+    ((IN_WARP(r) / (8 * WIDTH) * WIDTH + IN_WARP(r) % WIDTH) * THREADS + (r) / (8 * THREAD_M) * WARPS_N * 32 \
+     + IN_WARP(r) % (8 * WIDTH) / WIDTH * 2)
+#define OF_ROW(other) ((other) / 4 * 32 + ((other) & 1) + ((other) >> 1 & 1) * 16)
 #include "kmeans_nearest.cu"
 }

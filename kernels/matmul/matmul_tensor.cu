@@ -92,24 +92,21 @@ matmul(const double *__restrict__ A, const double *__restrict__ B, double *__res
     const unsigned int to_b = base + 8 * (SIZE_A + PLACE_B(b_n, b_k));
 
     // A stage's tiles, of which `depth` of k are there; and on to the next ones.
+#define COPY_OPERAND(from, to, fast, loads, apart, pitch, step, there, own_k, stage, depth) \
+    { \
+        const double *piece = from; \
+        UNROLL \
+        for (int slot = 0; slot < (loads); ++slot) { \
+            copy_piece(to + 8 * (STAGE * (stage) + slot * (apart) * (pitch)), piece, PIECE, \
+                       slot * (apart) < there && \
+                           ((depth) == TILE_K || own_k + ((fast) ? 0 : slot * (apart)) < (depth))); \
+            piece += step; \
+        } \
+    }
 #define COPY_TILES(stage, depth) \
     { \
-        const double *piece = from_a; \
-        UNROLL \
-        for (int slot = 0; slot < LOADS_A; ++slot) { \
-            copy_piece(to_a + 8 * (STAGE * (stage) + slot * SLOT_A * PITCH_A), piece, PIECE, \
-                       slot * SLOT_A < there_a && \
-                           ((depth) == TILE_K || a_k + (A_K ? 0 : slot * SLOT_A) < (depth))); \
-            piece += slot_a; \
-        } \
-        piece = from_b; \
-        UNROLL \
-        for (int slot = 0; slot < LOADS_B; ++slot) { \
-            copy_piece(to_b + 8 * (STAGE * (stage) + slot * SLOT_B * PITCH_B), piece, PIECE, \
-                       slot * SLOT_B < there_b && \
-                           ((depth) == TILE_K || b_k + (B_K ? 0 : slot * SLOT_B) < (depth))); \
-            piece += slot_b; \
-        } \
+        COPY_OPERAND(from_a, to_a, A_K, LOADS_A, SLOT_A, PITCH_A, slot_a, there_a, a_k, stage, depth) \
+        COPY_OPERAND(from_b, to_b, B_K, LOADS_B, SLOT_B, PITCH_B, slot_b, there_b, b_k, stage, depth) \
         from_a += (depth) * a_k_stride; \
         from_b += (depth) * b_k_stride; \
     }

@@ -60,19 +60,12 @@ def _correlation(
     target: Target,
     *,
     batch: int,
-    height: int,
-    width: int,
-    filter_height: int,
-    filter_width: int,
-    out_height: int,
-    out_width: int,
-    top: int,
-    left: int,
     boundary: str,
     dtype: str,
     image_strides: tuple[int, int, int],
     out_strides: tuple[int, int, int],
     tap_strides: tuple[int, int] | None = None,
+    **extents: int,
 ) -> _Correlation:
     """Check the problem of a plan, and transpose it where columns lie in memory."""
     check_dtype(dtype)
@@ -81,17 +74,20 @@ def _correlation(
         raise ValueError(f"boundary must be one of {valid}, got {boundary!r}")
     if target.block_limit < _WARP:
         raise ValueError(f"block_limit must be at least {_WARP}, got {target.block_limit}")
-    image, out, taps = image_strides, out_strides, tap_strides or (filter_width, 1)
-    pairs = [(height, width), (filter_height, filter_width), (out_height, out_width), (top, left)]
+    image, out = image_strides, out_strides
+    taps = tap_strides or (extents["filter_width"], 1)
+    names = iter(_Correlation._fields[1:9])
+    pairs = [(extents[down], extents[across]) for down, across in zip(names, names, strict=True)]
+    height, width = pairs[0]
     transposed = height > 1 and (width == 1 or abs(image[1]) < abs(image[2]))
     if transposed:
         pairs = [(across, down) for down, across in pairs]
         image, out = (image[0], image[2], image[1]), (out[0], out[2], out[1])
         taps = taps[::-1]
-    extents = [extent for pair in pairs for extent in pair]
+    sides = [extent for pair in pairs for extent in pair]
     where = BOUNDARIES.index(boundary)
     strides = tuple(image), tuple(out), tuple(taps)
-    return _Correlation(batch, *extents, where, dtype, *strides, transposed)
+    return _Correlation(batch, *sides, where, dtype, *strides, transposed)
 
 
 def _fetch_rows(columns: int) -> int:

@@ -30,7 +30,7 @@
 #define CHUNK (32 * THREADS)
 #define SUMS 1
 #include "block_sums.cu"
-#include "pack.cu"
+#include "vectors.cu"
 
 #ifdef DEPTH  // of a pass; AHEAD rows of loads are in flight, which divides PHASES
 #define SKIRT ((DEPTH + WIDTH - 1) / WIDTH * WIDTH)
@@ -39,20 +39,8 @@
 // values = the WIDTH points at `from`, or zeros where there are none.
 DEVICE void load_points(REAL *values, GLOBAL const REAL *from, int there)
 {
-    VECTOR piece;
-    UNROLL
-    for (int each = 0; each < WIDTH; ++each) values[each] = 0;
-    if (there) {
-        piece = *(GLOBAL const VECTOR *)from;
-        UNPACK(values, piece);
-    }
-}
-
-DEVICE void store_points(GLOBAL REAL *to, const REAL *values)
-{
-    VECTOR piece;
-    PACK(piece, values);
-    *(GLOBAL VECTOR *)to = piece;
+    SET_ZERO(values);
+    if (there) LOAD(values, from);
 }
 
 // How a lane gets its neighbours' ends of a row. On CUDA a warp walks alone, and its lanes exchange
@@ -152,7 +140,7 @@ DEVICE void walk(GLOBAL const REAL *u, GLOBAL const REAL *f, GLOBAL REAL *u_new,
                     after[i] = next[i];
                 }
             }
-            if (stores && r - DEPTH >= begin && r - DEPTH < end) store_points(u_new, after);
+            if (stores && r - DEPTH >= begin && r - DEPTH < end) STORE(u_new, after);
             u += pitch;
             f += pitch;
             u_new += pitch;

@@ -18,7 +18,6 @@ import numpy as np
 from hetero.devices.base import Device
 from hetero.imports import load
 from hetero.kernels.cg import plan as plan_cg
-from hetero.kernels.cg import plan_stencil
 from hetero.kernels.common.launch import Launch
 from hetero.mpi.ranks import Ranks
 from hetero.ops.solvers.cg_loop import Matrix, compiled
@@ -279,8 +278,8 @@ def on_device(
         part.allocate(packed.nbytes, "packed")
     else:
         plane, before = math.prod(own.shape[1:]), int(np.searchsorted(rows.foreign, rows.first))
-        grid = plan_stencil.GridShare.of(*own, low=before > 0, high=rows.foreign.size > before)
-        _, product = plan_stencil.stencil(grid, target, dtype=dtype.name)
+        grid = plan_cg.GridShare.of(*own, low=before > 0, high=rows.foreign.size > before)
+        _, product = plan_cg.stencil(grid, target, dtype=dtype.name)
     part.numbers |= {"first_block": 0, "own": 0}
     part.allocate(16 * product.grid, "of blocks")
     held = part.allocate((size + rows.foreign.size) * item)

@@ -1,19 +1,33 @@
-"""Launch plans of conjugate gradients on vectors, and of a sparse matrix's products.
+"""Launch plans of conjugate gradients: on vectors, with a sparse matrix, and for a stencil.
 
 Arguments that are names stand for buffers, or for numbers that change from launch to launch;
-whoever runs a plan puts in what they stand for. Stencils are planned in `plan_stencil`. With
-``diagonal`` z = inverse * r, else z = r, and launches have no buffer "inverse". ``aligned``: 16
-divides all addresses.
+whoever runs a plan puts in what they stand for. With ``diagonal`` z = inverse * r, else z = r, and
+launches have no buffer "inverse". ``aligned``: 16 divides all addresses.
 """
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
 from ..common.launch import VECTOR_BYTES, Launch, Target, ceil_div, check_dtype, launch
 
-__all__ = ["Rows", "csr", "dots", "pack", "ranks", "vector_width", "vectors"]
+__all__ = [
+    "HALO",
+    "X_HALO",
+    "GridShare",
+    "Rows",
+    "cooperative",
+    "csr",
+    "dots",
+    "pack",
+    "ranks",
+    "settle",
+    "stencil",
+    "sweeps",
+    "vectors",
+]
 
 _INDEX = {"int32": "int", "int64": "index_t"}
 _THREADS, _SMALLEST_BLOCK = 256, 64
@@ -118,7 +132,7 @@ def ranks(n: int, target: Target, *, dtype: str) -> dict[str, Launch]:
     return {plan.kernel: plan for plan in plans}
 
 
-def vector_width(dtype: str, extent: int, aligned: bool) -> int:
+def _vector_width(dtype: str, extent: int, aligned: bool) -> int:
     """Return the elements of a load: 16 bytes of them if ``extent`` and addresses allow it."""
     width = VECTOR_BYTES // check_dtype(dtype)
     return width if aligned and extent % width == 0 else 1
@@ -137,7 +151,7 @@ def _over(
     n: int, target: Target, dtype: str, aligned: bool, source: str, macros: dict, kernels: dict
 ) -> tuple[Launch, ...]:
     """Launches of kernels over the elements of vectors, by name, with the buffers of each."""
-    width = vector_width(dtype, n, aligned)
+    width = _vector_width(dtype, n, aligned)
     threads = _threads(target)
     blocks = _blocks(ceil_div(n, width), threads, target)
     macros = {"WIDTH": width, "THREADS": threads, **macros}
@@ -145,3 +159,209 @@ def _over(
         launch(source, kernel, dtype, blocks, threads, (*buffers, n, blocks), **macros)
         for kernel, buffers in kernels.items()
     )
+
+
+# -- Stencils: sweeps, and what begins and ends them -----------------------------------------------
+
+HALO, X_HALO = 2, 1  # rows of neighbours: of p and r, and of x and of what a product reads
+_SMALLEST = {2: (64, 1, 1), 3: (8, 8, 1)}
+_OVERLAP = 4  # rows that a tile reads beyond its own
+_LEAST_ROWS = 4  # of a tile
+# Blocks of sweeps: threads along columns and lines, blocks that a multiprocessor is to hold; in the
+# order of preference; in 3-D others where a load has one element.
+_ROW_BLOCKS = [(128, 1, 5), (64, 1, 8), (256, 1, 2)]
+_DIAGONAL_ROW_BLOCKS = [(128, 1, 4), (64, 1, 8), (256, 1, 2)]
+_PLANE_BLOCKS = [(16, 32, 1), (16, 16, 2)]
+_NARROW_PLANE_BLOCKS = [(32, 16, 1), (16, 16, 2)]
+# Of a cooperative launch, with one block on each multiprocessor: points that registers suffice for.
+_COOPERATIVE_THREADS = 512
+_COOPERATIVE_POINTS = {"float32": 8, "float64": 6}
+_STENCIL_THREADS, _STENCIL_BLOCKS = 128, 8  # of a stencil's product, most on a multiprocessor
+
+
+class GridShare(NamedTuple):
+    """A device's share of a grid of points, split along its first axis."""
+
+    rows: int
+    lines: int  # 1 for a grid of two axes
+    columns: int
+    weights: tuple[float, float, float]  # 1 / spacing**2 along rows, lines (0.0 in 2-D), columns
+    low: bool = False  # whether other devices have rows before these
+    high: bool = False  # and after
+
+    @classmethod
+    def of(
+        cls, shape: tuple, spacing: tuple, rows: int = 0, low: bool = False, high: bool = False
+    ) -> GridShare:
+        """The share of ``rows`` rows of a grid of ``shape`` points, or all of it."""
+        flat = 3 - len(shape)
+        weights = [1.0 / h**2 for h in spacing]
+        weights[1:1] = [0.0] * flat
+        return cls(rows or shape[0], *(1,) * flat, *shape[1:], tuple(weights), low, high)
+
+    @property
+    def plane(self) -> int:
+        """Points of a row."""
+        return self.lines * self.columns
+
+    @property
+    def dims(self) -> int:
+        """Axes, 2 or 3."""
+        return 3 if self.weights[1] else 2
+
+
+@lru_cache(maxsize=256)
+def sweeps(
+    grid: GridShare,
+    target: Target,
+    *,
+    dtype: str,
+    aligned: bool,
+    diagonal: bool,
+) -> tuple[Launch, Launch]:
+    """Plan the sweeps of a stencil: the first from the first row on, the second from the last.
+
+    Where there are neighbours, `HALO` of their rows lie in "now" and "next", rows of p and of r
+    in turn, and `X_HALO` in "x" and "inverse", which is there if ``diagonal``. ``aligned``: 16
+    divides all addresses. Numbers: "blocks_before", "first_block" (the place of the first block's
+    sums in "partial"), "add".
+    """
+    width = _vector_width(dtype, grid.columns, aligned)
+    columns, lines, resident, *tiles = _tiles(grid, width, diagonal, target)
+    macros = {"WIDTH": width, "DIMS": grid.dims, "COLUMNS": columns, "LINES": lines}
+    macros |= {"RESIDENT": resident, "DIAGONAL": int(diagonal)}
+    pitch, plane = 2 * grid.plane, grid.plane
+    first, last, end = -HALO * grid.low, grid.rows + HALO * grid.high, grid.rows - 1
+    above, x_above = HALO * grid.low, X_HALO * grid.low
+    downward = (above * pitch, pitch, x_above * plane, plane, first, last)
+    upward = (
+        (above + end) * pitch, -pitch, (x_above + end) * plane, -plane,
+        grid.rows - last, grid.rows - first,
+    )  # fmt: skip
+    vectors = "x", "now", "next", *(("inverse",) if diagonal else ())
+    scalars = "partial_before", "partial", "before", "after", "blocks_before"
+    numbers = *tiles, "first_block", "add", *map(float, grid.weights)
+    where = "cg_stencil.cu", "cg_sweep", dtype, tiles[-1], columns * lines
+    return tuple(
+        launch(*where, (*vectors, *scalars, *grid[:3], *way, *numbers), **macros)
+        for way in (downward, upward)
+    )
+
+
+@lru_cache(maxsize=256)
+def settle(grid: GridShare, sweep: Launch) -> Launch:
+    """Plan the end of sweeps: "x" gets the step it lacks.
+
+    "even" and "odd": what sweeps 0, 2, ... and 1, 3, ... wrote; "record": the scalars.
+    """
+    pitch, blocks = 2 * grid.plane, min(grid.rows, 2 * sweep.grid)
+    above, x_above = HALO * grid.low, X_HALO * grid.low
+    arguments = (
+        "x", "even", "odd", "record", grid.rows, grid.plane, above * pitch, pitch,
+        x_above * grid.plane, blocks,
+    )  # fmt: skip
+    return sweep._replace(kernel="cg_settle", grid=blocks, arguments=arguments)
+
+
+@lru_cache(maxsize=256)
+def cooperative(
+    grid: GridShare,
+    target: Target,
+    *,
+    dtype: str,
+    shared_limit: int,
+    above: int = 0,
+    devices: int = 1,
+) -> Launch | None:
+    """Plan many iterations on a small grid in one launch, whose blocks all run at once.
+
+    None if the grid is too large for it. A block may have ``shared_limit`` bytes of shared memory.
+    ``grid`` is the share of one of several ``devices``; ``above`` rows come before it. Numbers:
+    "iterations", "stamp", "all_rows", "first_block", "all_blocks", of several devices also "rank"
+    and "patience".
+    """
+    threads = min(_COOPERATIVE_THREADS, target.block_limit)
+    if threads < grid.columns <= target.block_limit:
+        threads = target.block_limit
+    if grid.dims != 2 or grid.columns > threads:
+        return None
+    strip = ceil_div(grid.rows, min(grid.rows, target.multiprocessors))
+    points = ceil_div(strip + 2, threads // grid.columns)
+    plane_bytes = (strip + 4) * (grid.columns + 2) * check_dtype(dtype)
+    shared_bytes = ceil_div(2 * plane_bytes, 8) * 8 + 4 * 8 * threads
+    if points > _COOPERATIVE_POINTS[dtype] or shared_bytes > shared_limit:
+        return None
+    arguments = (
+        "x", "r", "p0", "p1", "edges0", "edges1", "sums0", "sums1", "before", "after",
+        *(("peers", "rank", "words", "patience") if devices > 1 else ()), "all_rows",
+        grid.columns, above, above + grid.rows, strip, "first_block", "all_blocks",
+        "stamp", "iterations", float(grid.weights[0]), float(grid.weights[2]),
+    )  # fmt: skip
+    where = "cg_cooperative.cu", "cg_persist", dtype, ceil_div(grid.rows, strip), threads
+    planned = launch(*where, arguments, THREADS=threads, POINTS=points, PEERS=devices)
+    return planned._replace(shared_bytes=shared_bytes)
+
+
+@lru_cache(maxsize=256)
+def stencil(
+    grid: GridShare,
+    target: Target,
+    *,
+    dtype: str,
+    r_start: int = 0,
+    p_start: int = 0,
+    pitch: int | None = None,
+    scaled: bool = False,
+) -> tuple[Launch, Launch]:
+    """Plan r = b - A x, p = r or inverse * r; and q = A p, each with two sums.
+
+    Where there are neighbours, `X_HALO` of their rows lie in "x", "inverse", and "p" of a
+    product. ``r_start`` and ``p_start`` are where row 0 of r and of p is in their buffers, rows are
+    ``pitch`` elements apart; by default as in vectors. ``scaled``: p = inverse * r; else any buffer
+    does for it. Number of the second: "first_block".
+    """
+    threads = min(_STENCIL_THREADS, target.block_limit)
+    blocks = min(grid.rows * grid.lines, target.multiprocessors * _STENCIL_BLOCKS)
+    pitch = grid.plane if pitch is None else pitch
+    macros = {"DIMS": grid.dims, "THREADS": threads}
+    sizes = (*grid[:3], X_HALO * grid.low, int(grid.low), int(grid.high))
+    weights = tuple(map(float, grid.weights))
+    residual = (
+        "x", "b", "r", "p", "inverse", "partial", *sizes, r_start, p_start, pitch, blocks,
+        int(scaled), *weights,
+    )  # fmt: skip
+    product = ("p", "q", "partial", "first_block", *sizes, blocks, *weights)
+    return (
+        launch("stencil.cu", "stencil_residual", dtype, blocks, threads, residual, **macros),
+        launch("stencil.cu", "stencil_product", dtype, blocks, threads, product, **macros),
+    )
+
+
+def _tiles(grid: GridShare, width: int, diagonal: bool, target: Target) -> tuple[int, ...]:
+    """Choose the block's shape and the rows of a tile by the rows that the slowest block walks.
+
+    Returns threads of a block along the columns and along the lines, blocks of a multiprocessor,
+    rows of a tile, tiles along the columns and along the lines, all tiles, blocks.
+    """
+    if grid.dims == 2:
+        shapes = _DIAGONAL_ROW_BLOCKS if diagonal else _ROW_BLOCKS
+    else:
+        shapes = _PLANE_BLOCKS if width > 1 else _NARROW_PLANE_BLOCKS
+    shapes = [s for s in shapes if s[0] * s[1] <= target.block_limit] or [_SMALLEST[grid.dims]]
+    edge = ceil_div(2, width)
+    best, least = (), math.inf
+    for columns, lines, resident in shapes:
+        strips = ceil_div(grid.columns, (columns - 2 * edge) * width)
+        bands = ceil_div(grid.lines, lines - 4) if grid.dims == 3 else 1
+        blocks = target.multiprocessors * resident
+        for rounds in range(1, 9):
+            chunks = max(1, rounds * blocks // (strips * bands))
+            chunk = max(ceil_div(grid.rows, chunks), min(_LEAST_ROWS, grid.rows))
+            tiles = strips * bands * ceil_div(grid.rows, chunk)
+            walked = ceil_div(tiles, blocks) * (chunk + _OVERLAP)
+            # Threads that the multiprocessor works for, busy or not, and rows that each walks.
+            cost = walked * resident * columns * lines
+            if cost < 0.95 * least:
+                cut = chunk, strips, bands, tiles, min(tiles, blocks)
+                best, least = (columns, lines, resident, *cut), cost
+    return best

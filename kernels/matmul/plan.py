@@ -19,8 +19,8 @@ from ..common.launch import (
     by_vectors,
     ceil_div,
     check_dtype,
+    with_sums,
 )
-from ..common.partial import with_sums
 
 _LEAST_CHUNK = 64  # of k, in a part
 _CHUNK_MULTIPLE = 32  # and of the tile's own depth

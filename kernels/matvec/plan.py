@@ -16,8 +16,8 @@ from ..common.launch import (
     check_dtype,
     launch,
     power_of_two,
+    with_sums,
 )
-from ..common.partial import with_sums
 
 __all__ = ["plan_matvec"]
 

@@ -15,8 +15,8 @@ from devices_on_cpu import Failure, bound, run
 from fakes import Memory, view
 
 from hetero.kernels import Launch
-from hetero.kernels.cg import plan_stencil
-from hetero.kernels.cg.plan_stencil import GridShare
+from hetero.kernels.cg import plan as plan_cg
+from hetero.kernels.cg.plan import GridShare
 from hetero.kernels.common.exchange import WORDS, exchange
 from hetero.kernels.common.launch import Target
 
@@ -69,7 +69,7 @@ class Solve:
         for begin, end in itertools.pairwise(cuts):
             share = GridShare.of(self.b.shape, SPACING, end - begin, begin > 0, end < rows)
             self.plans.append(
-                plan_stencil.cooperative(
+                plan_cg.cooperative(
                     share, Target(blocks, 16), dtype=dtype, shared_limit=1 << 16, above=begin,
                     devices=len(self.devices),
                 )

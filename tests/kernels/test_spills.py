@@ -14,7 +14,6 @@ from test_tensor_product import planned as tensor
 
 from hetero.kernels import Launch, Target
 from hetero.kernels.cg import plan as cg
-from hetero.kernels.cg import plan_stencil
 from hetero.kernels.jacobi import plan as jacobi
 from hetero.kernels.kmeans import plan as kmeans
 from hetero.kernels.kmeans import shapes
@@ -74,8 +73,8 @@ def of_cg():
     for dtype, diagonal, aligned in itertools.product(DTYPES, (False, True), (False, True)):
         options = {"dtype": dtype, "diagonal": diagonal}
         for rows, lines, columns in ((4096, 1, 4096), (512, 1, 300), (256, 256, 256), (8, 8, 8)):
-            grid = plan_stencil.GridShare(rows, lines, columns, (1.0, float(lines > 1), 1.0))
-            yield plan_stencil.sweeps(grid, LARGE, aligned=aligned, **options)[0]
+            grid = cg.GridShare(rows, lines, columns, (1.0, float(lines > 1), 1.0))
+            yield cg.sweeps(grid, LARGE, aligned=aligned, **options)[0]
         yield cg.vectors(4096, LARGE, aligned=aligned, **options)[0]
         yield cg.dots(4096, LARGE, dtype=dtype, aligned=aligned)[0]
         for mean, index in ((5, "int32"), (16, "int64"), (40, "int32"), (300, "int64")):
@@ -83,8 +82,8 @@ def of_cg():
     for dtype in DTYPES:
         yield cg.ranks(4096, LARGE, dtype=dtype)["ranks_reduce"]
         for n in (64, 256, 300, 512):
-            grid = plan_stencil.GridShare(n, 1, n, (1.0, 0.0, 1.0))
-            yield plan_stencil.cooperative(grid, LARGE, dtype=dtype, shared_limit=1 << 17)
+            grid = cg.GridShare(n, 1, n, (1.0, 0.0, 1.0))
+            yield cg.cooperative(grid, LARGE, dtype=dtype, shared_limit=1 << 17)
 
 
 def of_poisson():

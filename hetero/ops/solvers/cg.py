@@ -273,7 +273,7 @@ def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteratio
     """
     if len(dims) == 1:
         return {}
-    halo = load("hetero.kernels.cg.plan_stencil").HALO
+    halo = load("hetero.kernels.cg.plan").HALO
     row = math.prod(dims[1:]) * np.dtype(dtype).itemsize
     iteration = registry.Iteration(row, 7, halo, 2 * halo, sums=1, sum_bytes=4 * 8)
     return dict.fromkeys(("fused", "numba"), iteration)

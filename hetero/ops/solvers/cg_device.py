@@ -21,8 +21,7 @@ from hetero.devices.base import Device
 from hetero.devices.cuda.compiler import CooperativeKernel
 from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
-from hetero.kernels.cg import plan_stencil as plan_cg_stencil
-from hetero.kernels.cg.plan_stencil import HALO, X_HALO
+from hetero.kernels.cg.plan import HALO, X_HALO
 from hetero.ops.solvers import systems
 from hetero.ops.solvers.cg_matrices import KINDS
 from hetero.ops.solvers.cg_vectors import Loop, Step, Vectors
@@ -127,7 +126,7 @@ def product(device: Device, system: Any, b: np.ndarray, x: Any) -> tuple[Part, A
     if not isinstance(system, Stencil):
         return part, KINDS[type(system)](vectors, system, plain=True).times
     part.allocate(vectors.n * b.itemsize, "p", "q")
-    _, launch = plan_cg_stencil.stencil(*vectors.grids, device.target, dtype=b.dtype.name)
+    _, launch = plan_cg.stencil(*vectors.grids, device.target, dtype=b.dtype.name)
     part.allocate(16 * launch.grid, "partial")
     part.numbers["first_block"] = 0
     return part, partial(part.start, part.bind(launch))
@@ -168,7 +167,7 @@ class _OnGrid(Loop):
         the launches of products."""
         how, plans = {"dtype": self._dtype.name, "scaled": scaled}, []
         for (part, _, grid), place in zip(self._each, places, strict=True):
-            plans.append(plan_cg_stencil.stencil(grid, part.device.target, **how, **place))
+            plans.append(plan_cg.stencil(grid, part.device.target, **how, **place))
             part.allocate(16 * plans[-1][0].grid, "residual sums")
         residuals, products = zip(*plans, strict=True)
         known = {"partial": "residual sums"} | ({} if scaled else {"inverse": "x"}) | names
@@ -193,8 +192,8 @@ class Sweeps(_OnGrid):
             part.allocate(pitch * slab.held * self._dtype.itemsize, "state0", "state1")
             aligned = part.is_aligned("x", *(("inverse",) if diagonal else ()))
             how = {"dtype": self._dtype.name, "diagonal": diagonal}
-            pairs.append(plan_cg_stencil.sweeps(grid, part.device.target, aligned=aligned, **how))
-            settles.append(plan_cg_stencil.settle(grid, pairs[-1][0]))
+            pairs.append(plan_cg.sweeps(grid, part.device.target, aligned=aligned, **how))
+            settles.append(plan_cg.settle(grid, pairs[-1][0]))
             start = slab.above * pitch
             places.append({"r_start": start + self._plane, "p_start": start, "pitch": pitch})
         blocks = [pair[0].grid for pair in pairs]
@@ -334,7 +333,7 @@ def persistent(vectors: Vectors, stencil: Stencil) -> Persistent | None:
     for part, slab, grid in zip(vectors.parts, vectors.slabs, vectors.grids, strict=True):
         device, target = part.device, part.device.target
         sharers = sum(other.device is device for other in vectors.parts)
-        plan = plan_cg_stencil.cooperative(
+        plan = plan_cg.cooperative(
             grid,
             target._replace(multiprocessors=max(1, target.multiprocessors // sharers)),
             dtype=vectors.dtype.name,

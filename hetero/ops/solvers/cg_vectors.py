@@ -15,7 +15,7 @@ import numpy as np
 
 from hetero.devices import peers
 from hetero.devices.base import Device
-from hetero.kernels.cg.plan_stencil import HALO, X_HALO, GridShare
+from hetero.kernels.cg.plan import HALO, X_HALO, GridShare
 from hetero.ops.solvers import systems
 from hetero.ops.solvers.cg_loop import restarted
 from hetero.ops.solvers.exchange import Bound, Exchange, Part, Slab, slabs, split

@@ -20,7 +20,7 @@ from hetero.arrays import describe
 from hetero.devices import peers
 from hetero.devices.cuda.compiler import CooperativeKernel
 from hetero.errors import DeviceError
-from hetero.kernels.cg import plan_stencil as plan_cg_stencil
+from hetero.kernels.cg import plan as plan_cg_stencil
 from hetero.kernels.common.launch import Target
 from hetero.moving import transfer
 from hetero.ops.solvers import cg_device

@@ -120,9 +120,12 @@ def _core_shapes(
 def _fold(
     function: str, a: Operand, b: Operand, out: Operand
 ) -> tuple[int, tuple[tuple[int, ...], ...]] | None:
-    """(batch, strides of A, B and C as (batch, row, column)), or None. A missing axis has stride
-    0."""
-    batch_shapes, batch_strides, cores = [], [], []
+    """(batch, strides of A, B and C as (batch, row, column)), in elements.
+
+    The axes in front of the matrices are broadcast, and folded into one; None where no single
+    stride walks them. A missing axis has stride 0.
+    """
+    fronts, cores = [], []
     axes = _axes(function, a.shape, b.shape)
     for operand, (row, column) in zip((a, b, out), axes, strict=True):
         if operand is out and operand.location == HOST:  # written on the device, then fetched
@@ -132,32 +135,14 @@ def _fold(
         assert strides is not None  # dtype_obstacle has looked
         end = len(strides) - row - column
         cores.append((strides[end] if row else 0, strides[-1] if column else 0))
-        batch_shapes.append(operand.shape[:end])
-        batch_strides.append(strides[:end])
-    folded = collapse_batch(batch_shapes, batch_strides)
-    if folded is None:
-        return None
-    batch, between = folded
-    return batch, tuple((stride, *core) for stride, core in zip(between, cores, strict=True))
-
-
-def collapse_batch(
-    shapes: list[tuple[int, ...]], strides: list[tuple[int, ...]]
-) -> tuple[int, list[int]] | None:
-    """Broadcast each operand's batch axes, those in front of the matrix, and fold them into one.
-
-    Gives its extent and each operand's stride along it, in elements as those of the axes; None
-    where no single stride walks the batch.
-    """
-    if not any(shapes):
-        return 1, [0] * len(shapes)
-    shape = np.broadcast_shapes(*shapes)
+        fronts.append((operand.shape[:end], strides[:end]))
+    shape = fronts[-1][0]  # of the result
     spread = [
         [0] * (len(shape) - len(own))
         + [stride if extent != 1 else 0 for extent, stride in zip(own, along, strict=True)]
-        for own, along in zip(shapes, strides, strict=True)
+        for own, along in fronts
     ]
-    batch, between = 1, [0] * len(shapes)
+    batch, between = 1, [0] * len(fronts)
     for extent, *along in reversed([*zip(shape, *spread, strict=True)]):
         if extent == 1:
             continue
@@ -166,7 +151,7 @@ def collapse_batch(
         if batch == 1:
             between = along
         batch *= extent
-    return batch, between
+    return batch, tuple((stride, *core) for stride, core in zip(between, cores, strict=True))
 
 
 def _as_matvec(strides: tuple[tuple[int, ...], ...], n: int) -> tuple[tuple[int, ...], ...]:

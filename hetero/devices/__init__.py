@@ -19,8 +19,6 @@ import dataclasses
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hetero import locks, tables
@@ -31,7 +29,6 @@ from hetero.imports import load
 if TYPE_CHECKING:
     from hetero.devices.base import Device
 
-Find = Callable[[], tuple[list["Device"], list[str]]]
 CPU = "cpu"
 KINDS = ("cuda", "opencl")
 _FORKED = "this process was forked from one that used the device"
@@ -51,12 +48,7 @@ class Health:
     was_short: bool = False  # it had no room for a call
 
 
-def _find(kind: str) -> tuple[list[Device], list[str]]:
-    """What the module of a kind finds, and what is missing for others; it does not raise."""
-    return load(f"hetero.devices.{kind}").find()
-
-
-kinds: dict[str, Find] = {kind: partial(_find, kind) for kind in KINDS}
+kinds = [*KINDS]  # that are looked for
 lock = locks.new()
 found: dict[str, Device] | None = None  # by name; None until they were looked for
 health: defaultdict[str, Health] = defaultdict(Health)
@@ -73,8 +65,8 @@ def everything() -> dict[str, Device]:
             if found is None:
                 here: dict[str, Device] = {}
                 absent.clear()
-                for find in kinds.values():
-                    devices, lacking = find()
+                for kind in kinds:
+                    devices, lacking = load(f"hetero.devices.{kind}").find()  # does not raise
                     here.update((device.name, device) for device in devices)
                     absent.extend(lacking)
                 if found is None:  # else a signal handler's call found them meanwhile

@@ -18,7 +18,7 @@ from hetero.arrays import pinned  # noqa: E402
 from hetero.errors import DeviceError  # noqa: E402
 from hetero.host.copying import copy_jobs, slices, staging  # noqa: E402
 
-del devices.kinds["opencl"]
+devices.kinds.remove("opencl")
 copy_jobs._LEAST_ROW = 8
 SLICE, CHUNK, REGION = 1 << 13, 1 << 11, 1 << 15
 staging._SLICE, staging._REGION = SLICE, REGION

@@ -196,8 +196,11 @@ class InContexts(Device):
         """Give everything back, at the process's end."""
         if os.getpid() != self._process or self.held is None:
             return  # a forked child must not touch its parent's context
-        with contextlib.suppress(DeviceError):  # the process is ending; the driver frees the rest
+        with contextlib.suppress(DeviceError), self.active():  # else the driver frees the rest
             self.clear()
+            for state in self.states.values():  # what PyCUDA ends while its context is there
+                for kept in (state.kernels, state.constants, state.modules, state.streams):
+                    kept.clear()
         self.give_up()
 
     def give_up(self) -> None:

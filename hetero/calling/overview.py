@@ -49,7 +49,7 @@ class Inventory(dict[str, Any]):
         lines += [f"broken: {name}: {why}" for name, why in self["broken"].items()]
         kinds = {info["kind"] for info in self["devices"].values()}
         missed = [x for x in self["missing"] if "cuda" not in kinds or x.startswith("cuda:")]
-        lines += [f"missing: {what}" for what in missed]  # beside GPUs no others are needed
+        lines += [f"missing: {what}" for what in missed]  # with GPUs no others are needed
         return "\n".join([*lines, "'hetero info --verbose' prints all that is known"])
 
 
@@ -154,7 +154,7 @@ def summary() -> str:
 
 
 class Memory(dict[str, Any]):
-    """A plain dict whose ``print`` is readable."""
+    """A plain dict with a readable ``print``."""
 
     def __str__(self) -> str:
         lines = []

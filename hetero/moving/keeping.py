@@ -154,8 +154,8 @@ def hold(
 
 
 def held_result(device: Device, values: np.ndarray, copy: Copy, source: Any) -> np.ndarray:
-    """A new result, or a view of it, whose buffer the device holds as a copy where earlier results
-    of the same ``source``, hashable, were operands of later calls."""
+    """A new result, or a view of it. Its buffer becomes a copy that the device holds, where earlier
+    results of the same ``source``, hashable, were operands of later calls."""
     if values.nbytes < kept.LEAST_WATCHED or places.memory_limit() is not None:
         return values
     if (known := kept.find(values, source=source)) is None:

@@ -60,7 +60,7 @@ class Step(NamedTuple):
     compute: Callable[[], object]  # begins the work on the default queue, once loads are complete
     loads: tuple[Load, ...] = ()
     stores: tuple[Store, ...] = ()
-    uses: tuple[Slot, ...] = ()  # what it reads or writes beside: blocks of earlier steps
+    uses: tuple[Slot, ...] = ()  # what else it reads or writes: blocks of earlier steps
 
     def slots(self) -> set[Slot]:
         """All that it touches."""
@@ -79,7 +79,7 @@ def slots(device: Device, nbytes: int, number: int) -> list[Slot]:
 def run(device: Device, steps: Iterable[Step]) -> None:
     """Do the steps; returns when the last block is stored.
 
-    The loads of a step begin when no step before it, that is not yet begun, uses their slots. What
+    The loads of a step begin when no step before it, that is not computed, uses their slots. What
     is loaded and what is stored should have slots of their own: a load waits for the stores from
     its slot. The iterable may be a generator; it is asked a few steps ahead.
 

@@ -189,7 +189,7 @@ def _by_bytes(cut: Cut, extents: list[int], size: float) -> Iterator[Index]:
         box = (*((0, 1) for _ in outer), (begin, begin + length))
         return sum(_sizes(cut, cut.problem(box, HOST)))
 
-    whole, least = nbytes(extent), nbytes(1)  # with what a range reads beside its own part
+    whole, least = nbytes(extent), nbytes(1)  # with what it reads of other ranges
     each = max((whole - least) / max(extent - 1, 1), 1)
     for most in (min(most, size) for most in _SIZES):
         if whole <= most:
@@ -201,7 +201,7 @@ def _by_bytes(cut: Cut, extents: list[int], size: float) -> Iterator[Index]:
 def _measured(
     cut: Cut, lengths: Index, name: str, workspace: int
 ) -> tuple[Problem, list[int], int]:
-    """A range in the middle, the most bytes of each part and of a result, and those beside."""
+    """A range in the middle, the most bytes of each part and of a result, and of workspace."""
     whole = Ranges(cut, lengths)
     places = zip(*(((n - 1) // 2, 0, n - 1) for n in whole.counts), strict=True)
     problems = [cut.problem(whole.box(index), name) for index in places]
@@ -297,7 +297,7 @@ def _terms(
     """Seconds of a call in ranges; None where they are not known.
 
     The parts of the first range go up alone, the last result comes down alone. Between them copies
-    go on beside the computation, and what takes longer counts. Copies of both directions that the
+    overlap with the computation, and what takes longer counts. Copies of both directions that the
     host's threads make are one after the other. Where the driver makes them nothing overlaps.
     """
     chosen, cut, counts = ranges.plan.candidates[0], ranges.cut, ranges.counts
@@ -311,7 +311,7 @@ def _terms(
     share = number * prod(full)  # times what a range in the middle computes
     compute = chosen.seconds - sum(beyond.values())
     try:
-        (*links, down), beside = _links(arrays, problem.output, name, constants)
+        (*links, down), overlap = _links(arrays, problem.output, name, constants)
     except KeyError:
         return None
     (call, each), last = cut.seconds, down(sizes[-1])
@@ -322,7 +322,7 @@ def _terms(
     first, up = _in_turn(links, sizes, [1] * len(times)), _in_turn(links, sizes, times)
     more, rest = max(up - first, 0.0), last * (share - 1.0)
     overhead = constants.dispatch(name, "host") + _LOAD * sum(loads) + each * number
-    if beside:
+    if overlap:
         overhead += call
         pinned = all(o.pinned for o in (*arrays, problem.output))
         bus = max(more, rest) if pinned else cut.both * (more + rest)
@@ -350,18 +350,18 @@ def _in_turn(links: list[Callable[[float], float]], sizes: list[int], times: lis
 def _links(
     arrays: Sequence[Operand], output: Operand, name: str, constants: Profile
 ) -> tuple[list[Callable[[float], float]], bool]:
-    """Seconds of copies of each array and of the result by their bytes, and whether they go on
-    beside the computation, as the driver's own do not. KeyError if the profile knows none."""
+    """Seconds of copies of each array and of the result by their bytes, and whether they overlap
+    with the computation, as the driver's own do not. KeyError if the profile knows none."""
     moved = [*((o, "upload") for o in arrays), (output, "download")]
-    beside = True
+    overlap = True
     try:
         links = [constants.link(name, way, PINNED if o.pinned else STAGED) for o, way in moved]
     except KeyError:
         links = [constants.link(name, way, o.memory) for o, way in moved]
-        beside = False
+        overlap = False
     if len(arrays) > 1:  # they follow one another
-        return links, beside
-    return [_of_whole(link, o.nbytes) for link, (o, _) in zip(links, moved, strict=True)], beside
+        return links, overlap
+    return [_of_whole(link, o.nbytes) for link, (o, _) in zip(links, moved, strict=True)], overlap
 
 
 def _of_whole(link: Callable[[float], float], whole: int) -> Callable[[float], float]:

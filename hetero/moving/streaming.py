@@ -151,7 +151,7 @@ def _go_through(
     slots = [pipeline.slots(device, *pair) for pair in zip(sizes, choice.slots, strict=True)]
     memory = inventory.devices()[CPU].get("memory_bytes", inf)
     if cut.look is None or sum(array.nbytes for array in whole) <= _LOOKED_AHEAD * memory:
-        for at in range(len(boxes)):  # before anything moves: beside copies a look takes longer
+        for at in range(len(boxes)):  # before anything moves: a look takes longer during copies
             launch(chosen(at))
 
     def step(at: int) -> Step:
@@ -206,7 +206,7 @@ class Relay:
         self.news = locks.condition()
         self.begun: set[Device] = set()
         self.ended: set[Device] = set()  # who need no part any longer
-        self.left: set[Device] = set()  # whose memory may be gone
+        self.left: set[Device] = set()  # their memory may be gone
         self.late = time.monotonic() + _LATE
         # Its home promises a part by setting it running; others may cancel what is not promised.
         # The result is where it lies and the events that come when it is up, or None.

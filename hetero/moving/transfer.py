@@ -219,7 +219,7 @@ def _view(raw: np.ndarray, operand: Operand, low: int) -> np.ndarray:
 def empty_like(
     array: Any, operand: Operand, shape: tuple[int, ...], dtype: np.dtype
 ) -> tuple[Any, int]:
-    """A new C-contiguous device array of the caller's own type, beside ``array``; its address.
+    """A new C-contiguous device array of ``array``'s type, on its device; its address.
 
     Where that type's library cannot make one, an array of the device's own type.
     """

@@ -24,7 +24,7 @@ except ImportError as error:
 
 from hetero.dask.blocks import by_blocks, check_placement, one_element, run
 from hetero.host import cpu
-from hetero.host.blas import one_thread
+from hetero.host.cpu import one_thread
 from hetero.ops.convolve2d import problem
 
 __all__ = ["KMeans", "convolve2d", "kmeans", "matmul", "matvec", "solve_cg", "solve_poisson"]

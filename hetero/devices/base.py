@@ -18,8 +18,7 @@ from hetero.arrays import pinned
 from hetero.devices import peers
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, Copy, begin
-from hetero.host.copying.staging import Ring
+from hetero.host.copying.staging import DOWNLOAD, UPLOAD, Copy, Ring, begin
 from hetero.kernels.common.launch import Target
 from hetero.kernels.procedure import Card, of_limits
 
@@ -174,7 +173,7 @@ class Device(abc.ABC):
         after: Any = None,
         overlap: bool = True,
     ) -> Copy:
-        """Begin what `upload` does; `copy_jobs.begin` says what holds until `Copy.wait` returns.
+        """Begin what `upload` does; `staging.begin` says what holds until `Copy.wait` returns.
 
         ``after`` is an event that must have come before the target is overwritten; default: all
         that the default queue holds now. Without ``overlap`` the host has nothing to do meanwhile.

@@ -27,7 +27,7 @@ from hetero.arrays import Operand
 from hetero.devices import at_once, peers
 from hetero.devices.base import Copy, Device
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.host.copying.copy_jobs import Flight
+from hetero.host.copying.staging import Flight
 from hetero.moving import failures, pipeline, ranges, results
 from hetero.moving.pipeline import Load, Slot, Step, Store
 from hetero.pricing import moves, places

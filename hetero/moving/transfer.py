@@ -16,7 +16,7 @@ from hetero.devices import storage
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, KeptOperandChanged
 from hetero.host import pages
-from hetero.host.copying.copy_jobs import Copy
+from hetero.host.copying.staging import Copy
 from hetero.moving import failures, keeping, pipeline
 
 T = TypeVar("T")

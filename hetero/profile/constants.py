@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from hetero import locks, paths, tables
 from hetero.errors import ProfileError, one_of
-from hetero.host.copying import copy_jobs
+from hetero.host.copying import staging
 from hetero.imports import load
 from hetero.profile import inventory
 from hetero.registry.models import Cost, ModelKey, bind, bind_link, try_out
@@ -378,7 +378,7 @@ def current() -> Profile:
         with _lock:
             if _current is None:
                 _current = _load()
-                copy_jobs.least_staged = _current.stages()
+                staging.least_staged = _current.stages()
             loaded = _current
     return loaded
 
@@ -388,7 +388,7 @@ def set_current(new: Profile | None) -> None:
     global _current
     with _lock:
         _current = new
-        copy_jobs.least_staged = new.stages() if new is not None else {}
+        staging.least_staged = new.stages() if new is not None else {}
     tables.forget()
 
 

@@ -1,4 +1,4 @@
-"""`vectors` and `ranges` by NumPy alone, used where their loops are not compiled."""
+"""`vectors` by NumPy alone, used where their loops are not compiled."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def times_zero(x: np.ndarray) -> float:
 
 
 def block_sums(planes: np.ndarray, sums: np.ndarray, peaks: np.ndarray) -> None:
-    """Sum up absolute values over blocks; as `ranges.block_sums`."""
+    """Sum up absolute values over blocks; as `vectors.block_sums`."""
     (_, height, width), (_, down, across) = planes.shape, sums.shape
     tall, begins = np.arange(down + 1) * height // down, np.arange(across) * width // across
     for b, i in np.ndindex(peaks.shape):  # a band at a time stays in the cache

@@ -13,9 +13,7 @@ import math
 
 import numpy as np
 
-from hetero.host.threads import by_size, inlined, is_finite, no_overlap, part
-
-__all__ = ["SHARED", "add_scaled", "dot", "norm", "product", "scale_and_add", "step", "times_zero"]
+from hetero.host.threads import by_size, compiled, inlined, is_finite, no_overlap, part, team_for
 
 SHARED = 1 << 17  # elements: shorter vectors gain nothing by a second thread
 _EACH = SHARED // 2  # elements for each thread
@@ -144,3 +142,45 @@ def _zeros(start, stop, x, sums):
 def norm(x: np.ndarray) -> float:
     """2-norm of a contiguous vector of float32 or float64."""
     return math.sqrt(dot(x, x))
+
+
+# -- How large an image's values are, block by block -----------------------------------------------
+
+
+@compiled
+def _block_sums(team, planes, sums, peaks):
+    _sum_blocks(team, sums.shape[0] * sums.shape[1], (planes, sums, peaks))
+
+
+@part
+def _sum_blocks(start, stop, planes, sums, peaks):
+    no_overlap()
+    _, down, across = sums.shape
+    _, height, width = planes.shape
+    total = np.empty(width)  # of each column: long loops vectorise
+    for task in range(start, stop):
+        b, i = task // down, task % down
+        total[:] = 0.0
+        for row in range(i * height // down, (i + 1) * height // down):
+            line = planes[b, row]
+            for column in range(width):
+                total[column] += np.float64(abs(line[column]))
+        peak, end = 0.0, 0
+        for j in range(across):
+            begin, end = end, (j + 1) * width // across
+            block, inside, most = total[begin:end], 0.0, 0.0
+            for column in range(block.size):
+                inside += block[column]
+                most = block[column] if block[column] > most else most  # a NaN shows in the sums
+            sums[b, i, j] = inside
+            peak = most if most > peak else peak
+        peaks[b, i] = peak
+
+
+def block_sums(planes: np.ndarray, sums: np.ndarray, peaks: np.ndarray) -> None:
+    """Sum up absolute values of planes, (batch, h, w) of float32 or float64, C-contiguous.
+
+    ``sums``, (batch, down, across) of float64, gets those of blocks, ``peaks``, (batch, down), the
+    largest sum over one column of a block: no absolute value is larger.
+    """
+    _block_sums(team_for(planes.size), planes, sums, peaks)

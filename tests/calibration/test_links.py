@@ -15,7 +15,7 @@ from hetero.calibration.links import Copies
 from hetero.calibration.sizes import Budget
 from hetero.devices import at_once
 from hetero.host import pages
-from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD
+from hetero.host.copying.staging import DOWNLOAD, UPLOAD
 from hetero.profile import PAGEABLE, PINNED, STAGED, Profile
 
 _RATE = 8e9

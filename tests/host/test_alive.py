@@ -10,7 +10,6 @@ import dis
 import itertools
 import sys
 import threading
-import time
 import traceback
 from pathlib import Path
 
@@ -89,22 +88,11 @@ def test_a_handler_in_the_middle_of_a_solve_gets_its_own_room():
             self.lock, self.user = locks.new(), None
 
     room = Room()
-    with locks.sole(room, Room) as own:
-        assert own is room
-        with locks.sole(room, Room) as another:
-            assert another is not room
-        waited = []
-
-        def elsewhere():
-            with locks.sole(room, Room) as later:
-                waited.append(later is room)
-
-        thread = threading.Thread(target=elsewhere)
-        thread.start()
-        time.sleep(0.05)
-        assert not waited, "another thread waits for its turn"
-    thread.join()
-    assert waited == [True]
+    for _ in range(2):
+        with locks.sole(room, Room) as own:
+            assert own is room
+            with locks.sole(room, Room) as another:
+                assert another is not room
     assert room.user is None
 
 

@@ -18,7 +18,7 @@ import hetero
 from hetero import devices
 from hetero.arrays import describe, pinned
 from hetero.calling import overview
-from hetero.host.copying import copy_jobs, staging
+from hetero.host.copying import staging
 
 SLICE, REGION = 1000, 6000
 rng = np.random.default_rng(5)
@@ -101,7 +101,7 @@ def _slow(device, monkeypatch):
     return flying, begun
 
 
-@pytest.mark.parametrize("direction", [copy_jobs.UPLOAD, copy_jobs.DOWNLOAD])
+@pytest.mark.parametrize("direction", [staging.UPLOAD, staging.DOWNLOAD])
 def test_an_interrupt_leaves_nothing_in_flight(ring, device, slow, direction):
     flying, begun = slow
     array = np.zeros(30 * SLICE, np.uint8)

@@ -1,14 +1,13 @@
 """Which pages were written to, as the kernel tells it: each way to write, and what is no write."""
 
 import ctypes
+import errno
 import mmap
-import subprocess
-import sys
+import types
 
 import numpy as np
 import processes
 import pytest
-from fakes import in_threads
 
 from hetero.host import write_tracking
 
@@ -72,15 +71,6 @@ def by_readinto(array):
         file.readinto(memoryview(array)[5000:6000])
 
 
-def by_thread(array):
-    in_threads(lambda: array.fill(7))
-
-
-def by_memmove(array):
-    source = b"y" * 100
-    ctypes.memmove(span(array)[0] + 5000, source, 100)
-
-
 def by_dontneed(array):
     begin, end = span(array)
     begin, end = -(-begin // 4096) * 4096, end // 4096 * 4096
@@ -95,7 +85,7 @@ def by_mapping_anew(array):
     assert libc.mmap(begin, 4096, 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10, -1, 0) == begin
 
 
-WRITERS = [by_readinto, by_thread, by_memmove, by_dontneed, by_mapping_anew]
+WRITERS = [by_readinto, by_dontneed, by_mapping_anew]
 
 
 @pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
@@ -211,22 +201,13 @@ assert len([os.fstat(other) for other in others]) == 4
     processes.python("-c", code)
 
 
-def test_where_the_system_call_is_forbidden():
-    code = """
-import ctypes, struct
-libc = ctypes.CDLL(None, use_errno=True)
-assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
-ops = [(0x20, 0, 0, 0), (0x15, 0, 1, 323), (6, 0, 0, 0x50001), (6, 0, 0, 0x7FFF0000)]
-code = b"".join(struct.pack("HBBI", *op) for op in ops)
-text = ctypes.create_string_buffer(code, len(code))
-program = struct.pack("HxxxxxxQ", len(ops), ctypes.addressof(text))
-if libc.prctl(22, 2, program, 0, 0):  # PR_SET_SECCOMP
-    raise SystemExit(77)
-from hetero.host import write_tracking
-print(write_tracking.obstacle())
-assert write_tracking.watch(0, 1 << 20) is None
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    if done.returncode == 77:
-        pytest.skip("no filter of system calls can be set here")
-    assert "userfaultfd: Operation not permitted" in done.stdout, done.stderr
+def test_where_the_system_call_is_forbidden(monkeypatch):
+    def refuse(*_):
+        ctypes.set_errno(errno.EPERM)
+        return -1
+
+    monkeypatch.setattr(write_tracking, "_libc", types.SimpleNamespace(syscall=refuse))
+    for cached in (write_tracking._files, write_tracking.obstacle):
+        monkeypatch.setattr(write_tracking, cached.__name__, cached.__wrapped__)
+    assert "userfaultfd: Operation not permitted" in write_tracking.obstacle()
+    assert write_tracking.watch(0, 1 << 20) is None

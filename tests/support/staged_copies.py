@@ -16,10 +16,10 @@ driver = fake_cuda.Driver()
 from hetero import devices  # noqa: E402  PyCUDA must find the fake driver loaded
 from hetero.arrays import pinned  # noqa: E402
 from hetero.errors import DeviceError  # noqa: E402
-from hetero.host.copying import copy_jobs, slices, staging  # noqa: E402
+from hetero.host.copying import slices, staging  # noqa: E402
 
 devices.kinds.remove("opencl")
-copy_jobs._LEAST_ROW = 8
+staging._LEAST_ROW = 8
 SLICE, CHUNK, REGION = 1 << 13, 1 << 11, 1 << 15
 staging._SLICE, staging._REGION = SLICE, REGION
 slices._SLICE, slices._LEAST_SLICE, slices._SHARE = SLICE, SLICE // 2, 1
@@ -61,7 +61,7 @@ def sizes_and_layouts() -> None:
     views = [X, X.T, X[::2], X[:, ::-3], X[..., 2:7], X[:, :, 0], X[5:6, ::-1], X[::-2, 3:4]]
     views += [np.broadcast_to(X[0], (3, 41, 13)), X.transpose(1, 0, 2)[::-1], wide[:, ::2]]
     views += [wide[:, 100:2148], wide[:, 100:2149], wide[::-1, :2047], wide[3:4]]
-    rows = [copy_jobs.rows(view) for view in views]
+    rows = [staging.rows(view) for view in views]
     assert len(rows) - rows.count(None) >= 9
     for view, found in zip(views, rows, strict=True):
         if found is not None and view.flags.writeable:

@@ -14,8 +14,7 @@ from hetero.devices.cuda.compiler import Compiling
 from hetero.devices.cuda.context import Lent
 from hetero.devices.storage import allocated, rounded
 from hetero.host.copying import slices
-from hetero.host.copying.copy_jobs import UPLOAD
-from hetero.host.copying.staging import PURPOSE, Ring
+from hetero.host.copying.staging import PURPOSE, UPLOAD, Ring
 from hetero.kernels.procedure import Card, of_attributes
 
 _CAPABILITY = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR

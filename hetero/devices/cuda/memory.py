@@ -23,7 +23,7 @@ from hetero.devices.storage import Storage, rounded
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.host import cpu
 from hetero.host.copying import slices
-from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, pieces, rows
+from hetero.host.copying.staging import DOWNLOAD, UPLOAD, pieces, rows
 
 _HUGE_PAGE = 2 << 20  # bytes of a huge page
 _TOUCHED = 4 << 20  # bytes for each thread that touches pages, at least

@@ -20,7 +20,7 @@ from hetero.devices.opencl import runtime
 from hetero.devices.storage import Storage, allocated
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 from hetero.host import cpu
-from hetero.host.copying.copy_jobs import UPLOAD
+from hetero.host.copying.staging import UPLOAD
 from hetero.imports import INSTALL, load
 from hetero.kernels import kernel_text
 

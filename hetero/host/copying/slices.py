@@ -111,7 +111,7 @@ def copy(
     host, device : int
         Addresses of the first row, and of packed memory of the device.
     layout : tuple
-        As `copy_jobs.rows` gives it.
+        As `staging.rows` gives it.
     region : numpy.ndarray
         Pinned memory of 1 MiB or more, which no copy uses but those by the same events.
     threads : int

@@ -217,7 +217,7 @@ def _are_close(taps: np.ndarray, found: tuple[Any, Any], enough: float, info: np
 
 _FAMILY = loops.register(loops.Family("ranges", f"{__name__}:examples"))
 # ``_serving(dtype)`` for float32 or float64: by NumPy on one thread where they are not compiled.
-_serving = loops.Serving(_FAMILY, "hetero.kernels.cpu.ranges", "hetero.kernels.cpu.plain")
+_serving = loops.Serving(_FAMILY, "hetero.kernels.cpu.vectors", "hetero.kernels.cpu.plain")
 _LOST = 1e3  # eps of the sum of the products' absolute values by which a transform may be off
 _SMALL = 1 << 14  # values that NumPy looks at sooner than a compiled loop is called
 _LARGEST = 32  # one in this many of a filter's values may be as large as it likes
@@ -308,7 +308,7 @@ def _extents(size: int, count: int) -> np.ndarray:
 
 def examples(dtype: np.dtype) -> None:
     """Call the loop."""
-    block_sums = load("hetero.kernels.cpu.ranges").block_sums
+    block_sums = load("hetero.kernels.cpu.vectors").block_sums
     block_sums(np.ones((1, 40, 40), dtype), np.empty((1, 9, 9)), np.empty((1, 9)))
 
 

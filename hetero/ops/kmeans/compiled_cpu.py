@@ -11,7 +11,7 @@ import contextlib
 
 import numpy as np
 
-from hetero.host.blas import one_thread
+from hetero.host.cpu import one_thread
 from hetero.host.loops import as_loops_take
 from hetero.imports import load
 from hetero.kernels.cpu import kmeans as loops

@@ -62,7 +62,7 @@ def _on_cpu(module: str, name: str) -> Callable[..., Outcome]:
     """``run`` on the CPU, by a module's `Rows`."""
 
     def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:
-        fit, one_thread = load("hetero.ops.kmeans.fit").fit, load("hetero.host.blas").one_thread
+        fit, one_thread = load("hetero.ops.kmeans.fit").fit, load("hetero.host.cpu").one_thread
         (X, weights), asked = _on_host(arguments), arguments.options
         rows_type = getattr(load(module), name)
         alone = asked.maxiter > 0 or module == _PLAIN  # else loops have it where they need it

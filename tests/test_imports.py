@@ -173,27 +173,31 @@ def test_kernels_know_nothing_of_hetero():
                 assert {unit(used) for used in names} <= known, name
 
 
-FIRST_CALLS = {
-    "convolve2d": "hetero.convolve2d(np.ones((64, 64)), np.ones((3, 3)))",
-    "solve_cg": "hetero.solve_cg(hetero.Poisson((10, 10)), np.ones(100))",
-    "solve_poisson": "hetero.solve_poisson(np.ones((64, 64)))",
-    "kmeans": "hetero.kmeans(np.arange(1200.0).reshape(300, 4), 3, random_state=0)",
-    "matmul": "hetero.matmul(np.ones((4, 4)), np.ones((4, 4)))",
-}
 LOOKED = """
 import sys
 import numpy as np, hetero
-{}
 from hetero.profile import inventory
-print(inventory.looked(), sorted({{"numba", "cupy", "torch"}} & set(sys.modules)))
-hetero.plan("matmul", np.ones((4, 4)), np.ones((4, 4)))
+A = np.ones((64, 64))
+for call in (
+    lambda: hetero.matmul(A, A),
+    lambda: hetero.matvec(np.ones((512, 512)), np.ones(512)),
+    lambda: hetero.convolve2d(A, A[:3, :3]),
+    lambda: hetero.solve_cg(np.eye(64) + 0.1, A[0]),
+    lambda: hetero.solve_cg(hetero.Poisson((10, 10)), np.ones(100)),
+    lambda: hetero.solve_poisson(A),
+    lambda: hetero.kmeans(np.arange(1200.0).reshape(300, 4), 3, random_state=0),
+):
+    call()
+    heavy = {"pycuda", "pyopencl", "numba", "nvmath", "scipy.signal", "cupy", "torch"}
+    print(inventory.looked(), sorted(heavy & set(sys.modules)))
+hetero.plan("matmul", A, A)
 print(inventory.looked())
 """
 
 
-@pytest.mark.parametrize("call", FIRST_CALLS)
-def test_a_first_small_call_looks_for_no_device_and_imports_no_compiler(call):
+@pytest.mark.parametrize("profile", [None, "h200.json"])
+def test_small_first_calls_look_for_no_device_and_import_no_compiler(profile):
     """Also where loops are compiled; a plan that is printed knows all devices."""
-    script = LOOKED.format(FIRST_CALLS[call])
-    done = processes.python("-c", script, HETERO_COMPILE_AHEAD="0")
-    assert done.stdout.split("\n")[:2] == ["False []", "True"]
+    named = profile and str(Path(calibration.__file__).parent / "profiles" / profile)
+    done = processes.python("-c", LOOKED, HETERO_COMPILE_AHEAD="0", HETERO_PROFILE=named)
+    assert done.stdout.split("\n")[:-1] == ["False []"] * 7 + ["True"]

@@ -8,8 +8,6 @@ import random
 import processes
 import pytest
 
-import hetero.calibration
-
 TIMES = int(os.environ.get("FIRST_CALLS", "3"))  # processes; 30 take a minute and a half
 COLD = (2, 22)  # those of them that have nothing compiled
 
@@ -173,24 +171,6 @@ def test_calls_of_a_process_that_may_not_start_threads(tmp_path):
 def fresh(code, **environment):
     """What a process of its own prints."""
     return processes.python("-c", code, **environment).stdout
-
-
-SMALL = """
-import sys
-import numpy as np, hetero
-hetero.matmul(np.ones((64, 64)), np.ones((64, 64)))
-hetero.matvec(np.ones((512, 512)), np.ones(512))
-hetero.convolve2d(np.ones((32, 32)), np.ones((3, 3)))
-hetero.solve_cg(np.eye(64) + 0.1, np.ones(64))
-hetero.kmeans(np.random.default_rng(0).random((500, 3)), 4)
-print(*sys.modules)
-"""
-
-
-def test_small_first_calls_with_a_measured_profile_look_for_no_device():
-    measured = os.path.join(os.path.dirname(hetero.calibration.__file__), "profiles", "h200.json")
-    modules = {*fresh(SMALL, HETERO_PROFILE=measured).split()}
-    assert not {"pycuda", "pyopencl", "numba", "nvmath", "scipy.signal"} & modules
 
 
 def test_small_convolutions_without_scipys_package_are_scipys():

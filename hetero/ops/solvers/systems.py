@@ -7,7 +7,6 @@ import operator
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,14 +104,17 @@ class DeviceCsr:
 
     def __init__(self, shape: Any, parts: tuple[Any, Any, Any], copy: Callable[[], Any]) -> None:
         self.shape, self.parts, self._copy = tuple(shape), parts, copy
+        self._host: Any = None
         pointers, indices, data = self.operands = tuple([describe(part).unkept() for part in parts])
         self.dtype, self.nnz, self.location = data.dtype, data.size, data.location
         self.is_usual = pointers.dtype == indices.dtype and data.dtype.char in "fd"
 
-    @cached_property
+    @property
     def host(self) -> Any:
         """The matrix on the host."""
-        return self._copy().tocsr()
+        if self._host is None:
+            self._host = self._copy().tocsr()
+        return self._host
 
     def diagonal(self) -> np.ndarray:
         """As SciPy's, on the host."""

@@ -70,11 +70,11 @@ def ladder(
     with place.active() if place is not None else nullcontext():
         clock = Clock(place)
         above = running.roof(clock, dtype)
-        if place is None:
-            ground = partial(OnCpu, threads, of, dtype)
-        else:
-            ground = partial(OnDevice, place, of, dtype)
-            _check(of, ground)
+        on_cpu = place is None
+        ground = (
+            partial(OnCpu, threads, of, dtype) if on_cpu else partial(OnDevice, place, of, dtype)
+        )
+        _check(of, ground)
         for at, size in enumerate(every):
             for row in _rows(ground, size, clock, most):
                 rows.append({"size": size[0], "dims": list(size), **row})
@@ -97,7 +97,7 @@ def _check(of: Family, ground: Ground) -> None:
     """Compile every rung, and compare its result at a small size with NumPy's."""
     dims = tuple(min(size, _CHECKED) for size in of.of_size(_CHECKED))
     small = ground(dims)
-    names = [name for name in of.ladder.rungs if small.obstacle(name) is None]
+    names = [name for name in small.rungs if small.obstacle(name) is None]
     small.compile_ahead(*((name,) for name in names))
     for name in names:
         ground(dims).check(name)

@@ -94,7 +94,7 @@ class OnCpu:
         if not found:
             family = of.ladder.family
             raise ValueError(f"{family} has no loops on {CPU!r}: its kernels are a device's")
-        self.of, self.dims, self._threads = of, dims, threads
+        self.of, self.dims, self.dtype, self._threads = of, dims, dtype, threads
         self.rungs, self.methods = {loop.name: loop for loop in found}, dict[str, str]()
         self.arrays = of.arrays(dtype, dims)
 
@@ -118,6 +118,15 @@ class OnCpu:
             loop.run(*given)
 
         return call
+
+    def compile_ahead(self, *given: tuple[Any, ...]) -> None:
+        """Each loop is compiled by its first call."""
+
+    def check(self, name: str) -> None:
+        """ValueError where a loop's result differs from NumPy's by more than rounding."""
+        self.prepared(name)(0)
+        out = self.of.out
+        _compare(f"{name}'s {out}", self.arrays[out], self.of.expected(self.arrays, 1)[out])
 
 
 class OnDevice:
@@ -209,9 +218,7 @@ class OnDevice:
         for result, value in expected.items():
             found = np.zeros_like(value)
             self.device.download(self._sets[0][result], found)
-            worst = float(np.abs(found - value).max() / max(np.abs(value).max(), 1e-30))
-            if not worst <= TOLERANCE[self.dtype]:
-                raise ValueError(f"{name}'s {result} is wrong by {worst:.2g} of the largest value")
+            _compare(f"{name}'s {result}", found, value)
 
     def method(self, name: str) -> Call:
         """A method of hetero's on arrays of the device, as a call."""
@@ -220,6 +227,13 @@ class OnDevice:
             there[key], buffer = self.device.new_array(host.shape, host.dtype)
             self.device.upload(host, buffer)
         return lambda turn: self.of.call(there, device=self.device.name, method=name)
+
+
+def _compare(what: str, found: np.ndarray, value: np.ndarray) -> None:
+    """ValueError where results differ by more than rounding."""
+    worst = float(np.abs(found - value).max() / max(np.abs(value).max(), 1e-30))
+    if not worst <= TOLERANCE.get(value.dtype.name, 0.0):
+        raise ValueError(f"{what} is wrong by {worst:.2g} of the largest value")
 
 
 def too_long(of: Family, dims: Dims, limit: float, seconds: Callable[[Dims], float]) -> str | None:

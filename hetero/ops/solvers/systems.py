@@ -105,6 +105,7 @@ class DeviceCsr:
     def __init__(self, shape: Any, parts: tuple[Any, Any, Any], copy: Callable[[], Any]) -> None:
         self.shape, self.parts, self._copy = tuple(shape), parts, copy
         self._host: Any = None
+        self._host: Any = None
         pointers, indices, data = self.operands = tuple([describe(part).unkept() for part in parts])
         self.dtype, self.nnz, self.location = data.dtype, data.size, data.location
         self.is_usual = pointers.dtype == indices.dtype and data.dtype.char in "fd"

@@ -86,6 +86,11 @@ def test_both_packages_do_what_is_asked_alike(run, script):
     assert succeeded(run(f"{script}.py"))[-1] == "right"
 
 
+def test_a_context_of_pycudas_own_and_the_primary_one(library):
+    with by("pycuda", library) as run:
+        assert succeeded(run("own_context.py"))[-1] == "right"
+
+
 @pytest.mark.parametrize(
     "script", ["short_of_memory", "kept_on_driver", "clearing_memory", "pinned_rows"]
 )

@@ -115,11 +115,6 @@ int cuDeviceGetPCIBusId(char *name, int size, int device) {
     return SUCCESS;
 }
 int cuDeviceTotalMem_v2(size_t *bytes, int device) { GATE; *bytes = 1ull << 30; return SUCCESS; }
-int cuDeviceComputeCapability(int *major, int *minor, int device) {
-    GATE;
-    *major = 9, *minor = 0;
-    return SUCCESS;
-}
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
     GATE;
     switch (attribute) {
@@ -239,13 +234,6 @@ int cuMemFree_v2(Address address) {
     free(block);
     return SUCCESS;
 }
-int cuMemHostAlloc(void **memory, size_t bytes, unsigned flags) {
-    GATE;
-    __atomic_add_fetch(&live[PINNED], 1, __ATOMIC_SEQ_CST);
-    *memory = malloc(bytes ? bytes : 1);
-    return SUCCESS;
-}
-int cuMemFreeHost(void *memory) { GATE; return drop(PINNED, memory); }
 int cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags) {
     GATE;
     __atomic_add_fetch(&live[PINNED], 1, __ATOMIC_SEQ_CST);
@@ -295,19 +283,9 @@ int cuMemcpyDtoH_v2(void *to, Address from, size_t bytes) {
 int cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, void *stream) {
     return to_host(__func__, to, from, bytes);
 }
-int cuMemcpyDtoD_v2(Address to, Address from, size_t bytes) {
-    GATE;
-    memmove((void *)to, (void *)from, bytes);
-    return SUCCESS;
-}
 int cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void *stream) {
     GATE;
     memmove((void *)to, (void *)from, bytes);
-    return SUCCESS;
-}
-int cuMemsetD8_v2(Address to, unsigned char value, size_t bytes) {
-    GATE;
-    memset((void *)to, value, bytes);
     return SUCCESS;
 }
 int cuMemsetD8Async(Address to, unsigned char value, size_t bytes, void *stream) {
@@ -401,7 +379,6 @@ int cuEventRecord(void *event, void *stream) {
 int cuEventSynchronize(void *event) { GATE; return SUCCESS; }
 int cuEventQuery(void *event) { GATE; return SUCCESS; }
 int cuEventElapsedTime(float *ms, void *a, void *b) { GATE; *ms = 1.0f; return SUCCESS; }
-int cuEventElapsedTime_v2(float *ms, void *a, void *b) { GATE; *ms = 1.0f; return SUCCESS; }
 
 /* How cuda.bindings finds functions */
 

@@ -21,7 +21,7 @@ import hetero
 import hetero.ops
 from hetero import profile, registry
 from hetero.calling import planner
-from hetero.devices.cuda import cufft
+from hetero.devices.cuda import libraries
 from hetero.errors import HeteroError
 from hetero.evaluation import calls
 from hetero.ops.convolve2d import planning, problem_of
@@ -83,7 +83,7 @@ def machine(monkeypatch):
         return run
 
     monkeypatch.setattr(planning, "_scipys", scipys_function)
-    monkeypatch.setattr(cufft, "obstacle", lambda: None)
+    monkeypatch.setattr(libraries, "cufft_obstacle", lambda: None)
     inventory.changed()
     return record, devices, info
 

@@ -49,9 +49,9 @@ def test_explain_answers_as_plan_does(data, operation):
 
 def lacking(monkeypatch):
     """No cuFFT here."""
-    from hetero.devices.cuda import cufft
+    from hetero.devices.cuda import libraries
 
-    monkeypatch.setattr(cufft, "obstacle", lambda: "cuFFT is not here")
+    monkeypatch.setattr(libraries, "cufft_obstacle", lambda: "cuFFT is not here")
 
 
 def test_another_machine_has_its_own_packages(data, monkeypatch):

@@ -24,7 +24,7 @@ from hetero.ops.convolve2d.problem import Window
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
-    from hetero.devices.cuda.cufft import RealTransform
+    from hetero.devices.cuda.libraries import RealTransform
 
 _THREADS = 256
 _KEPT = 8  # transforms in each context
@@ -163,7 +163,7 @@ def separable(
 
 
 def _transform(device: Device, lengths: tuple[int, int], batch: int, dtype: str) -> RealTransform:
-    kind = load("hetero.devices.cuda.cufft").RealTransform
+    kind = load("hetero.devices.cuda.libraries").RealTransform
     make = functools.partial(kind, device, lengths, batch, dtype)
     return device.storage().get("transforms", (lengths, batch, dtype), _KEPT, make)
 

@@ -86,7 +86,7 @@ def no_cufft(problem: Problem, info: Info) -> str | None:
     """Transforms on this machine's GPUs."""
     if (obstacle := loses(problem, info)) or info.get("elsewhere"):
         return obstacle
-    return load("hetero.devices.cuda.cufft").obstacle()
+    return load("hetero.devices.cuda.libraries").cufft_obstacle()
 
 
 def not_in_ranges(problem: Problem, info: Info) -> str | None:

@@ -204,7 +204,7 @@ class Solver:
         self._shape = (*(1,) * flat, *self._axes)
         self._weights = [0.0] * flat + [1.0 / h**2 for h in stencil.spacing]
         self._points = math.prod(self._shape)
-        made = transform or load("hetero.devices.cuda.cufft").RealTransform
+        made = transform or load("hetero.devices.cuda.libraries").RealTransform
         name = self._dtype.name  # which takes NumPy 2 us
         self._defines = (("REAL", REAL[name]), ("THREADS", _THREADS))
         self._transform = functools.cache(functools.partial(made, device, dtype=name))

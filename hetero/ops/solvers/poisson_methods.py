@@ -207,7 +207,8 @@ def transform_cost(n: int, kind: str) -> float:
 
 
 def _no_cufft(problem: Problem, info: dict[str, Any]) -> str | None:
-    here = None if info.get("elsewhere") else load("hetero.devices.cuda.cufft").obstacle()
+    cuda = load("hetero.devices.cuda.libraries")
+    here = None if info.get("elsewhere") else cuda.cufft_obstacle()
     return _DST.excludes(problem, info) or here
 
 

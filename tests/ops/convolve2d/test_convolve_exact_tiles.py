@@ -9,7 +9,7 @@ from test_convolve_exact import every_case
 from test_convolve_shapes import cases, compare
 
 from hetero import registry
-from hetero.devices.cuda import cufft
+from hetero.devices.cuda import libraries
 from hetero.ops.convolve2d import device, fft
 from hetero.profile import inventory
 from hetero.registry import Implementation
@@ -45,7 +45,7 @@ def by_cufft(monkeypatch, opencl):
         if row.kind == "cuda" and row.method == "fft"
     ]
     monkeypatch.setitem(registry.problem._implementations, "convolve2d", [*known, *rows])
-    monkeypatch.setattr(cufft, "obstacle", lambda: None)
+    monkeypatch.setattr(libraries, "cufft_obstacle", lambda: None)
     monkeypatch.setattr(device, "_transform", OnHost)
     monkeypatch.setattr(fft, "_POWERS", (64, 128))
     fft.on_device.cache_clear()

@@ -11,7 +11,7 @@ import pytest
 import runtimes
 
 import hetero
-from hetero.devices.cuda import cufft
+from hetero.devices.cuda import libraries
 from hetero.ops.solvers import dst, multigrid
 from hetero.ops.solvers.operators import Poisson
 from hetero.ops.solvers.systems import CONVERGED, ROUNDING, Solve, Stencil
@@ -122,7 +122,7 @@ def test_a_remembered_call_looks_at_the_values():
 
 
 class NumpyTransform:
-    """What `cufft.RealTransform` does, on the host."""
+    """What `libraries.RealTransform` does, on the host."""
 
     def __init__(self, device, lengths, rows, dtype):
         self.device, (self.length,), self.rows, self.dtype = device, lengths, rows, dtype
@@ -138,9 +138,9 @@ class NumpyTransform:
 @pytest.fixture(params=runtimes.EACH_KIND)
 def place(request):
     """(device, transform)."""
-    if request.param == "cuda" and (reason := cufft.obstacle()):
+    if request.param == "cuda" and (reason := libraries.cufft_obstacle()):
         pytest.skip(reason)
-    transform = NumpyTransform if request.param == "opencl" else cufft.RealTransform
+    transform = NumpyTransform if request.param == "opencl" else libraries.RealTransform
     return runtimes.of_kind(request.param)[0], transform
 
 

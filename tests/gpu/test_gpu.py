@@ -27,11 +27,10 @@ def gpu():
 
 
 @pytest.fixture(autouse=True)
-def no_failure(request):
+def no_failure():
     """A device that failed would go unnoticed: the CPU answers for it."""
     yield
-    if "failing" not in request.node.name:
-        assert not devices.troubles()
+    assert not devices.troubles()
 
 
 def close(result, *operands, function=np.matmul):
@@ -298,30 +297,6 @@ def test_operands_on_two_gpus(cupy):
             C = hetero.matmul(A, second, device=place)
             assert C.device.id == 0
             close(cupy.asnumpy(C), a, b)
-
-
-# -- Failures ------------------------------------------------------------------------------------
-
-
-def test_failing_out_of_memory(gpu, monkeypatch, warnings_of):
-    allocate = gpu.allocate
-    monkeypatch.setattr(gpu, "allocate", lambda nbytes: allocate(1 << 46))  # the driver refuses
-    a = rng.random((50, 50), np.float32)
-    np.testing.assert_array_equal(hetero.matmul(a, a, device="cuda"), a @ a)
-    (text,) = warnings_of()
-    assert "memory" in text
-    monkeypatch.undo()
-    close(hetero.matmul(a, a, device="cuda"), a, a)
-    assert len(warnings_of()) == 1, "the device works again"
-
-
-def test_failing_compilation(gpu, monkeypatch, warnings_of):
-    monkeypatch.setattr("hetero.devices.cuda.compiler.kernel_text", lambda *_: "this is no C")
-    with gpu.active():
-        monkeypatch.setattr(gpu.state(), "kernels", {})
-    a = rng.random((50, 50), np.float32)
-    np.testing.assert_array_equal(hetero.matmul(a, a, device="cuda", method="tiled"), a @ a)
-    assert len(warnings_of()) == 1
 
 
 # -- Threads and processes -----------------------------------------------------------------------

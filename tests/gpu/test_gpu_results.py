@@ -113,16 +113,6 @@ def test_solves_and_clusters(cupy):
     np.testing.assert_array_equal(hetero.to_host(centroids), plain)
 
 
-def test_calls_in_the_block_are_remembered(cupy, general):
-    with hetero.use(results="device"):
-        A = hetero.matmul(cupy.asarray(X), cupy.asarray(X), device="cuda")
-        hetero.matmul(A, A, device="cuda")
-        general.clear()
-        found = hetero.matmul(A, A, device="cuda")
-    assert not general
-    close(found.get(), np.linalg.multi_dot([X, X, X, X]))
-
-
 def test_a_download_does_not_wait_for_what_follows(cupy):
     """A kernel of 0.3 s is queued behind it, in the default stream."""
     large = cupy.asarray(rng.random((2000, 3000), np.float32))

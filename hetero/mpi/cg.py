@@ -17,7 +17,8 @@ from hetero.imports import load
 from hetero.mpi.checkpoints import Checkpoint
 from hetero.mpi.products import DenseRows, HostVectors, Rows, on_device, sparse_rows
 from hetero.mpi.ranks import Ranks
-from hetero.ops.solvers.cg_loop import is_doubtful, iterate
+from hetero.ops.solvers.cg_loop import solve_unscaled
+from hetero.ops.solvers.cg_products import is_doubtful
 from hetero.ops.solvers.systems import (
     CONVERGED,
     Outcome,
@@ -251,7 +252,7 @@ def run(
                 saved.after(x)
 
         def true_residual(b: Any, x: Any, residual: float, bound: float, norm_b: float) -> float:
-            """As `cg_loop.true_residual`: in float64 where rounding to float32 may decide."""
+            """As `cg_products.true_residual`: in float64 where rounding to float32 may decide."""
             if not is_doubtful(b.dtype, n, residual, bound, norm_b):
                 return residual
             b, x = (vectors.on_host(v).astype(np.float64) for v in (b, x))
@@ -266,7 +267,7 @@ def run(
             norm_b = vectors.norm(rhs)
             watched = report and (lambda u: watch(lambda: report(vectors.on_host(u))))
             given = product, vectors, true_residual, M, rhs, u, asked._replace(callback=watched)
-            outcome = iterate(*given, norm_b, at_zero)
+            outcome = solve_unscaled(*given, norm_b, at_zero)
             np.copyto(x, vectors.on_host(u))
             return outcome._replace(right_side=norm_b)
 

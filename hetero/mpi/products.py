@@ -20,7 +20,7 @@ from hetero.imports import load
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.common.launch import Launch
 from hetero.mpi.ranks import Ranks
-from hetero.ops.solvers.cg_loop import Matrix, compiled
+from hetero.ops.solvers.cg_products import Matrix, compiled
 from hetero.ops.solvers.exchange import Part
 from hetero.ops.solvers.operators import Poisson
 from hetero.ops.solvers.systems import Csr, Stencil
@@ -29,7 +29,7 @@ Pieces = tuple[Any, np.ndarray, Any]  # of `Rows`
 
 
 class HostVectors:
-    """The functions of `hetero.kernels.cpu.vectors` for `cg.iterate`, and a few more.
+    """The functions of `hetero.kernels.cpu.vectors` for `cg_loop.solve_unscaled`, and a few more.
 
     Vectors are this rank's elements, arrays on the host. Partial sums are made by the compiled
     loops, for NumPy adds in another order: results would not repeat.

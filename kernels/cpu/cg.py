@@ -159,6 +159,9 @@ def _products_of(team, matrix, p, q, sums):
 def solve(team, x, matrix, size, inverse, r, p, q, sums, sums_z, state, bound_squared, limit):
     """Up to ``limit`` iterations; returns how they ended and how many were done.
 
+    The numbers are the steps of Saad's algorithm 9.1 (`hetero.ops.solvers.cg_loop`): x takes its
+    step one iteration late, in the pass that reads p anyway.
+
     2 nnz + 10 n flops each; the matrix and 10 passes.
 
     Parameters
@@ -183,9 +186,9 @@ def solve(team, x, matrix, size, inverse, r, p, q, sums, sums_z, state, bound_sq
     while done < limit:
         beta = state[2]
         given = size, x, p, r, inverse, x.dtype.type(alpha), x.dtype.type(beta)
-        _direct_parts(team, chunks, given)
+        _direct_parts(team, chunks, given)  # 4. of the iteration before, 8.
         alpha = 0.0
-        _products(team, matrix, p, q, sums)
+        _products(team, matrix, p, q, sums)  # 3.
         curvature = total(sums)
         if not (is_finite(curvature) and is_finite(state[1])):
             code = NOT_FINITE
@@ -194,20 +197,20 @@ def solve(team, x, matrix, size, inverse, r, p, q, sums, sums_z, state, bound_sq
             code = INDEFINITE
             break
         alpha = state[1] / curvature
-        _reduce_parts(team, chunks, (size, r, q, inverse, x.dtype.type(alpha), sums, sums_z))
+        _reduce_parts(team, chunks, (size, r, q, inverse, x.dtype.type(alpha), sums, sums_z))  # 5.
         square = total(sums)
         if not is_finite(square):
             alpha = 0.0
             code = NOT_FINITE
             break
-        rho = total(sums_z)
+        rho = total(sums_z)  # 6., 7.
         state[0], state[2], state[1] = square, rho / state[1], rho
         done += 1
         if square <= bound_squared:
             code = CONVERGED
             break
     if alpha != 0.0:
-        add_scaled(team, chunks, (size, x, p, x.dtype.type(alpha)))
+        add_scaled(team, chunks, (size, x, p, x.dtype.type(alpha)))  # 4. of the last one
     return code, done
 
 

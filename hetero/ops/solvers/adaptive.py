@@ -168,21 +168,21 @@ def solve(device: Device, problem: Problem, arguments: Arguments) -> Outcome:
     seconds: list[float] = []
     last = time.perf_counter()
 
-    def moves(square: float, bound: float, r: Any, p: Any) -> None:
-        """Called after each iteration on the CPU."""
+    def after_step(r_r: float, floor: float, r: Any, p: Any) -> None:
+        """Called after each iteration on the CPU but the last."""
         nonlocal last
         now = time.perf_counter()
-        norms.append(square**0.5)
+        norms.append(r_r**0.5)
         seconds.append(now - last)
         last = now
         done = len(norms)
         left = asked.maxiter - done
-        if not done % (done // 32 + 1) and schedule.is_due(norms, seconds, bound, left):
+        if not done % (done // 32 + 1) and schedule.is_due(norms, seconds, floor, left):
             raise _Moves(r, p)
 
     try:
-        watch = None if schedule is None else moves
-        return load("hetero.ops.solvers.cg_loop").solve(A, b, x, asked, M, moves=watch)
+        watch = None if schedule is None else after_step
+        return load("hetero.ops.solvers.cg_loop").solve(A, b, x, asked, M, after_step=watch)
     except _Moves as move:
         going_on, done = move.args, len(norms)
     rest = asked._replace(maxiter=asked.maxiter - done)

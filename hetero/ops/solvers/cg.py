@@ -198,7 +198,7 @@ def _solve(
     if by_device and type(b) is type(x) is np.ndarray and not read:
         # In float64, where rounding to float32 may decide it.
         bound = max(rtol * norm_b, atol)
-        true_residual = load("hetero.ops.solvers.cg_loop").true_residual
+        true_residual = load("hetero.ops.solvers.cg_products").true_residual
         given = b.astype(dtype, copy=False), x, outcome.residual, bound, norm_b
         residual = true_residual(system(())[0], *given)
         if residual != outcome.residual and not residual <= bound:

@@ -110,10 +110,11 @@ class Vectors:
 
 
 class Loop:
-    """Iterations, of which each device computes its own rows, with M = 1 or a diagonal matrix.
+    """Iterations, of which each device computes its own rows.
 
-    The numbers are the steps of Saad's algorithm 9.1 (see `cg_loop`); r.z' is predicted, so that
-    all sums of an iteration are made at once:
+    The numbers are the steps of Saad's algorithm 9.1 (see `cg_loop`). With M = 1 or a diagonal
+    matrix r.z' is predicted, so that all sums of an iteration are made at once; where rounding
+    hides what is left of it, beta is 0. With multigrid it is not (`cg_device.Preconditioned`).
 
         3. q = A p,  alpha = r.z / p.q
         7. r.z' = r.z - 2 alpha z.q + alpha^2 q.Mq,  beta = r.z' / r.z

@@ -22,7 +22,7 @@ from hetero.devices.storage import Workspace
 from hetero.host import cpu, loops
 from hetero.imports import load
 from hetero.kernels.common.launch import REAL
-from hetero.ops.solvers import cg_loop, multigrid
+from hetero.ops.solvers import cg_products, multigrid
 from hetero.ops.solvers.systems import CONVERGED, CYCLES, ROUNDING, Outcome, Solve, Stencil, judged
 from hetero.profile.inventory import loop_threads
 
@@ -108,7 +108,7 @@ def _norm(v: np.ndarray) -> float:
 def residual(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> np.ndarray:
     """f - A u."""
     r = np.empty_like(f, order="C")
-    product = cg_loop.uncompiled(stencil, f.dtype)
+    product = cg_products.uncompiled(stencil, f.dtype)
     product.times(u.reshape(-1), r.reshape(-1))
     return np.subtract(f, r, out=r)
 

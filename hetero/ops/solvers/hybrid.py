@@ -80,7 +80,7 @@ def solve(device: Device, problem: Problem, arguments: Arguments) -> Outcome:
     """Solve A x = b. Arrays of the system that lie on the host are uploaded for this call."""
     (b,), x, asked = arguments
     system, M = asked.system((device,))
-    cg, cg_device = (load(f"hetero.ops.solvers.{name}") for name in ("cg_loop", "cg_device"))
+    cg_loop, cg_device = (load(f"hetero.ops.solvers.{name}") for name in ("cg_loop", "cg_device"))
     with device.active():
         part, product = cg_device.product(device, system, b, x)
 
@@ -89,4 +89,4 @@ def solve(device: Device, problem: Problem, arguments: Arguments) -> Outcome:
             product()
             part.download("q", q)
 
-        return cg.solve(cg.Matrix(times), b, x, asked, M)
+        return cg_loop.solve(cg_loop.Matrix(times), b, x, asked, M)

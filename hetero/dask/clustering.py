@@ -109,14 +109,12 @@ def _in_blocks(name: str, array: Any) -> da.Array:
     return array
 
 
-class Rows:
+class Rows(fit.Rows):
     """Rows in blocks, with what `hetero.ops.kmeans.fit.fit` asks for.
 
     ``weights`` are of all rows, one number if they are ``alike``; ``placed`` has the device and the
     method of blocks.
     """
-
-    lloyd, iterate, label, mean = fit.Rows.lloyd, fit.Rows.iterate, fit.Rows.label, 0.0
 
     def __init__(self, X: da.Array, weights: da.Array, alike: bool, placed: dict[str, str]) -> None:
         self.n, self._X, self._alike, self._placed = len(X), X, alike, placed
@@ -165,7 +163,7 @@ class Rows:
         return np.sum(sums, axis=0), np.sum(totals, axis=0)
 
     @property
-    def labels(self) -> da.Array:
+    def labels(self) -> da.Array:  # type: ignore[override]
         rows = zip(self._labels, self._X.chunks[0], strict=True)
         return da.concatenate([da.from_delayed(b, (n,), np.int32) for b, n in rows])
 

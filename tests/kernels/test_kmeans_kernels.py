@@ -18,8 +18,8 @@ import runtimes
 from hetero.kernels import Target
 from hetero.kernels.kmeans import plan as plans
 from hetero.kernels.kmeans import shapes
-from hetero.ops.kmeans.cpu import NumpySeeding
-from hetero.ops.kmeans.device import DeviceRows, DeviceSeeding
+from hetero.ops.kmeans.cpu import NumpyRows
+from hetero.ops.kmeans.device import DeviceRows
 
 DTYPES = ("float32", "float64")
 HOPPER = {"multiprocessors": 132, "shared_limit": 227 << 10, "capability": (9, 0)}
@@ -177,20 +177,21 @@ def test_ties_go_to_the_lowest(portable, d, k):
 def test_seeding(portable, weighted):
     """Distances, potentials and chosen rows as the CPU's, over several parts and columns."""
     X, weights, _ = points(5000, 35, 2, "float64", weighted)
-    plain = NumpySeeding(X, weights)
+    plain = NumpyRows(X, weights)
     with on_device(portable, X, weights, 2) as rows:
         X = X - rows.mean
-        device = DeviceSeeding([rows])
-        assert device.first(17) == pytest.approx(plain.first(17))
-        potential = plain.first(17)
-        for number in range(3):
-            values = np.array([(0.001, 0.3), (0.5, 0.999), (0.0, 1.1)][number]) * potential
-            found, expected = device.draw(values), plain.draw(values)
-            assert np.array_equal(found[0], expected[0])
-            np.testing.assert_allclose(found[1], expected[1])
-            device.take(1)
-            plain.take(1)
-            potential = found[1][1]
+        seedings, which = (rows.seeding(), plain.seeding()), 0
+        sums = [seeding.first(17) for seeding in seedings]
+        for shares in ((0.001, 0.3), (0.5, 0.999), (0.0, 1.1)):
+            potentials = [found.sum(axis=0) for found in sums]
+            np.testing.assert_allclose(*potentials)
+            values, tried = np.array(shares) * potentials[0][which], []
+            for seeding, found in zip(seedings, sums, strict=True):
+                seeding.take(which)
+                tried.append(seeding.draw(values, np.cumsum(found[:, which])))
+            np.testing.assert_array_equal(tried[0][0], tried[1][0])
+            sums, which = [found for _, found in tried], 1
+        np.testing.assert_allclose(*(found.sum(axis=0) for found in sums))
         np.testing.assert_array_equal(rows.rows(np.array([3, 17])), X[[3, 17]])
 
 

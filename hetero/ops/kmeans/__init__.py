@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,10 +12,10 @@ from hetero import registry
 from hetero.arrays import HOST, Array, describe, is_device_array
 from hetero.calling import planner
 from hetero.errors import outside
-from hetero.host import loops
 from hetero.imports import load
 from hetero.moving import results, transfer
-from hetero.ops.kmeans import methods, operands  # the former registers them
+from hetero.ops.kmeans import methods as methods  # which registers them
+from hetero.ops.kmeans import operands
 from hetero.ops.kmeans.operands import from_dims, problem
 from hetero.ops.solvers.systems import like
 from hetero.pricing.plan import CPU, Plan
@@ -25,10 +24,8 @@ from hetero.tables import bind
 
 __all__ = ["OPERATION", "cluster", "from_dims", "kmeans", "problem"]
 
-# Of rows that get labels NumPy is done with these before a plan is made, with an eighth of them
-# before a loop begins.
-_FEW = 1 << 12
-_LITTLE = 1 << 22  # their numbers times that of the centroids: no device begins before the CPU ends
+# NumPy has labelled rows of so many numbers, by so many distances, before a plan is made.
+_NUMBERS, _DISTANCES = 1 << 16, 1 << 14
 _AT_A_TIME = 1 << 16  # labels looked at: the first of them mostly name every cluster
 _ONE_START = (
     "Explicit initial center position passed: performing only one init in KMeans instead of "
@@ -254,33 +251,21 @@ def _used(labels: np.ndarray, k: int) -> int:
 def at_once(
     X: Any, centroids: Any, weights: Any, measured: bool, device: str | None, method: str | None
 ) -> tuple[np.ndarray, float] | None:
-    """Labels of rows on the host and, if it is to be ``measured``, their inertia; without a plan.
-
-    That is where no device could end before the CPU has: for little work, or none is here. None
-    elsewhere, and where loops would have to be compiled or loaded first.
-    """
+    """Labels of few rows on the host and, if it is to be ``measured``, their inertia, by NumPy and
+    without a plan; None for others, and where something else is asked for."""
     device, method = planner.placement(device, method)
-    sparse, k = operands.is_sparse(X), int(centroids.shape[0])
-    if not (sparse or type(X) is np.ndarray) or method is not None or device not in (None, CPU):
+    if type(X) is not np.ndarray or method is not None or device not in (None, CPU):
         return None
-    (n, d), dtype = X.shape, operands.float_dtype(X.dtype)
-    ready = not sparse and "numba" in sys.modules and loops.is_ready(methods.CLUSTERS.of(dtype))
-    if n > _FEW and not ready:
+    n, k = len(X), int(centroids.shape[0])
+    if X.size > _NUMBERS or n * k > _DISTANCES:
         return None
-    if X.size * k > _LITTLE and not (ready and inventory.is_host_alone(device)):
-        return None
-    X = operands.checked_shape(X).astype(dtype, copy=False) if sparse else operands.host_values(X)
-    given = operands.checked_centroids(operands.on_host(centroids, dtype), (k, d))
-    if weights is not None:
-        operands.weights_operand(weights, n)
-        weights = operands.checked_weights(weights, n, dtype)
-    if 8 * n <= _FEW or not ready:
-        rows = load("hetero.ops.kmeans.cpu").NumpyRows(X, weights, given)
-    else:
-        rows = load("hetero.ops.kmeans.compiled_cpu").CompiledRows(X, weights, given)
-    rows.measured = measured
+    X = operands.host_values(X)
+    given = operands.checked_centroids(operands.on_host(centroids, X.dtype), (k, X.shape[1]))
+    operands.weights_operand(weights, n)
+    weights = operands.checked_weights(weights, n, X.dtype)
+    rows = load("hetero.ops.kmeans.cpu").NumpyRows(X, weights, given)
     with np.errstate(over="ignore", invalid="ignore"):
-        inertia = rows.lloyd(given - rows.mean, 0, 0.0).inertia
+        inertia = rows.nearest(given - rows.mean, measured)
     return rows.labels, inertia
 
 

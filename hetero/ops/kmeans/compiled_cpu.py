@@ -8,6 +8,7 @@ as many rows change theirs. What is decided depends on the data alone, and chang
 from __future__ import annotations
 
 import contextlib
+import math
 
 import numpy as np
 
@@ -17,7 +18,6 @@ from hetero.imports import load
 from hetero.kernels.cpu import kmeans as loops
 from hetero.kernels.cpu import kmeans_bounds as bounds
 from hetero.ops.kmeans.cpu import CpuRows
-from hetero.ops.kmeans.fit import Run
 from hetero.ops.kmeans.operands import check_finite
 
 _PARTS = 64  # that threads share: of blocks, and of sums
@@ -56,32 +56,21 @@ class CompiledRows(CpuRows):
         self._packed = np.empty((-(-self.n // loops.BLOCK), self._d, loops.BLOCK), X.dtype)
         loops.pack(X.size, self._X, self.mean, self._packed)
 
-    def centred(self) -> tuple[np.ndarray, np.ndarray]:
-        return self._X - self.mean, self.mean
-
-    def seeding(self) -> PackedSeeding:
-        return PackedSeeding(self._packed, self._each_weight)
-
     def mean_variance(self) -> float:
         # Zeros that fill the last block change nothing.
         flat = self._packed.reshape(-1)
         return float(load("hetero.kernels.cpu.vectors").dot(flat, flat)) / self._X.size
 
-    def rows(self, indices: np.ndarray | slice) -> np.ndarray:
-        return self._X[indices] - self.mean
-
-    def lloyd(self, centroids: np.ndarray, maxiter: int, tol: float, most: int = 0) -> Run:
-        if maxiter:
-            return super().lloyd(centroids, maxiter, tol, most)
+    def nearest(self, centroids: np.ndarray, measured: bool = True) -> float:
         labels = self.labels = np.empty(self.n, np.int32)
-        squares = np.empty(self.n if self.measured else 0, self._X.dtype)
+        squares = np.empty(self.n if measured else 0, self._X.dtype)
         arrays = self._X, self.mean, centroids, *_doubled(centroids), labels, squares
         with contextlib.nullcontext() if centroids.size <= _ALONE else one_thread():
             loops.nearest(self.n * _cost_of_a_row(*centroids.shape), *arrays)
         if labels.min() < 0:
             check_finite(self._X)
             np.maximum(labels, 0, out=labels)
-        return Run(self.weighted(squares), 0, False)
+        return self.weighted(squares) if measured else math.nan
 
     def restart(self, centroids: np.ndarray) -> None:
         super().restart(centroids)
@@ -156,6 +145,31 @@ class CompiledRows(CpuRows):
         loops.distances(self._X.size, self._packed, centroids, self.labels, found)
         return found
 
+    def first(self, index: int) -> np.ndarray:
+        shape, dtype = (len(self._packed), loops.BLOCK), self._packed.dtype
+        self._padded, self._closest = np.zeros(shape, dtype), np.zeros(shape, dtype)
+        self._padded.reshape(-1)[: self.n] = self._each_weight
+        self._closest.reshape(-1)[: self.n] = np.inf
+        self._tried = np.array([index])
+        return self._potentials(self._tried, False)
+
+    def draw(self, values: np.ndarray, running: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found = np.empty(len(values), np.int64)
+        loops.find_rows(self._padded, self._closest, running, values, found)
+        self._tried = np.minimum(found, self.n - 1)
+        return self._tried, self._potentials(self._tried, False)
+
+    def take(self, which: int) -> None:
+        self._potentials(self._tried[which : which + 1], True)
+
+    def _potentials(self, rows: np.ndarray, keep: bool) -> np.ndarray:
+        """Of each block the potential with each of some rows as one more seed."""
+        sums, work = np.empty((len(self._packed), len(rows))), self._packed.size * len(rows)
+        seeds = self._packed[rows // loops.BLOCK, :, rows % loops.BLOCK]
+        arrays = self._packed, seeds, self._padded, self._closest, sums
+        loops.potentials(work // _PRODUCTS, *arrays, keep)
+        return sums
+
 
 CompiledBackend = CompiledRows  # as scikit-learn's own tests of seeds know it
 
@@ -206,40 +220,6 @@ def _cost_of_a_row(k: int, d: int) -> int:
 def _compared(k: int, d: int) -> int:
     """What a centroid's distances from all others take."""
     return k * (d + 2 * _ARGMIN) // _ARGMIN
-
-
-class PackedSeeding:
-    """k-means++ of packed rows, by compiled loops. See `Rows.seeding`."""
-
-    def __init__(self, packed: np.ndarray, weights: np.ndarray) -> None:
-        self._packed, n = packed, len(weights)
-        shape = len(packed), loops.BLOCK
-        self._weights, self._closest = np.zeros(shape, packed.dtype), np.zeros(shape, packed.dtype)
-        self._weights.reshape(-1)[:n] = weights
-        self._closest.reshape(-1)[:n] = np.inf
-        self._last = n - 1
-
-    def first(self, index: int) -> float:
-        self._tried = np.array([index])
-        self.take(0)
-        return float(self._sums.sum())
-
-    def draw(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        found, running = np.empty(len(values), np.int64), np.cumsum(self._sums)
-        loops.find_rows(self._weights, self._closest, running, values, found)
-        self._tried = np.minimum(found, self._last)
-        return self._tried, self._potentials(self._tried, False).sum(axis=0)
-
-    def take(self, which: int) -> None:
-        self._sums = self._potentials(self._tried[which : which + 1], True)
-
-    def _potentials(self, rows: np.ndarray, keep: bool) -> np.ndarray:
-        """Of each block the potential with each of some rows as one more seed."""
-        sums, work = np.empty((len(self._packed), len(rows))), self._packed.size * len(rows)
-        seeds = self._packed[rows // loops.BLOCK, :, rows % loops.BLOCK]
-        arrays = self._packed, seeds, self._weights, self._closest, sums
-        loops.potentials(work // _PRODUCTS, *arrays, keep)
-        return sums
 
 
 # -- What compiles the loops: see `hetero.host.loops.Family.examples` -----------------------------

@@ -6,7 +6,6 @@ cache; the matrix of all never is. A sparse X goes the same way.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from hetero.devices.at_once import side_by_side
 from hetero.host import cpu
 from hetero.imports import load
-from hetero.ops.kmeans.fit import Rows
+from hetero.ops.kmeans.fit import Rows, column_means, dense_rows
 from hetero.ops.kmeans.operands import check_finite
 
 _BLOCK = 1 << 18  # bytes of a block's distances
@@ -24,42 +23,21 @@ _SHARED = 1 << 22  # products from which threads share an assignment
 _NEAR = 1e-6  # of two squares: a square of their difference below that has too few digits
 _FAR = 1e3  # of the centroids' variance; where their mean's square is larger, it is subtracted
 _FEW = 4096  # numbers that are added up without SciPy's sparse matrices: 0.15 s to import
-_LONG = 1024  # numbers that are added to others at a time, where NumPy is at its fastest
 
 
 class CpuRows(Rows):
-    """Rows on the CPU: an array or a CSR matrix of float32 or float64, which is not changed, and
-    weights of that dtype. Distances are accurate for an array, which is taken less its mean.
+    """Rows on the CPU. Distances are accurate for an array, which is taken less its mean.
 
-    ``measured`` says whether the inertia of rows that only get labels is asked for; ``given`` is
-    `hetero.ops.kmeans.fit.Fit.given`.
+    ``given`` is `hetero.ops.kmeans.fit.Fit.given`.
     """
 
-    measured = True
-
     def __init__(self, X: Any, weights: np.ndarray | None, given: np.ndarray | None = None) -> None:
-        self.n, self._d = X.shape
-        self._X, self._weights = X, weights
+        super().__init__(X, weights)
         if isinstance(X, np.ndarray):
             with np.errstate(invalid="ignore", over="ignore"):  # of rows that are refused for it
                 self.mean = column_means(X if given is None else given)
-            if given is None and not np.isfinite(self.mean).all():
+            if not np.isfinite(self.mean).all():
                 check_finite(X)
-
-    def restart(self, centroids: np.ndarray) -> None:
-        self.labels = np.full(self.n, -1, np.int32)
-
-    def inertia(self, centroids: np.ndarray) -> float:
-        return self.weighted(self.distances(centroids)) if self.measured else math.nan
-
-    def weighted(self, squares: np.ndarray) -> float:
-        """The inertia of squared distances, which are changed."""
-        if self._weights is not None and squares.size:
-            squares *= self._weights
-        return float(squares.sum(dtype=np.float64))
-
-    def host_weights(self) -> np.ndarray | None:
-        return self._weights
 
 
 class NumpyRows(CpuRows):
@@ -70,26 +48,14 @@ class NumpyRows(CpuRows):
         self._dense = isinstance(X, np.ndarray)
         if given is not None:
             check_finite(X if self._dense else X.data)
-        if self._dense:
-            self._X = X - self.mean
+        self._moved = X - self.mean if self._dense else X
 
     def mean_variance(self) -> float:
-        if self._dense:
-            return float(np.mean(np.var(self._X, axis=0)))
-        data = self._X.data.astype(np.float64)
-        sums, squares = (
-            np.bincount(self._X.indices, values, self._d) for values in (data, data * data)
-        )
-        return float(np.mean(np.maximum(squares / self.n - (sums / self.n) ** 2, 0.0)))
-
-    def centred(self) -> tuple[Any, Any]:
-        return self._X, self.mean
-
-    def seeding(self) -> NumpySeeding:
-        return NumpySeeding(self._X, self._weights)
-
-    def rows(self, indices: np.ndarray) -> np.ndarray:
-        return _dense(self._X[indices])
+        squares = _norms(self._moved).sum() / self.n
+        if not self._dense:  # else the mean is zero
+            means = self._X.T @ np.ones(self.n) / self.n
+            squares = max(squares - means @ means, 0.0)
+        return float(squares / self._d)
 
     def assign(self, centroids: np.ndarray) -> int:
         self._k = len(centroids)
@@ -100,7 +66,7 @@ class NumpyRows(CpuRows):
 
         def label() -> None:
             for begin in pending:  # advancing a range's iterator is atomic
-                distances = self._X[begin : begin + rows] @ doubled
+                distances = self._moved[begin : begin + rows] @ doubled
                 distances += norms
                 self.labels[begin : begin + rows] = distances.argmin(axis=1)
 
@@ -112,23 +78,18 @@ class NumpyRows(CpuRows):
 
     def sums(self) -> tuple[np.ndarray, np.ndarray]:
         weights = np.ones(self.n) if self._weights is None else self._weights.astype(np.float64)
-        X, labels, shape = self._X, self.labels, (self._k, self._d)
+        X, labels, shape = self._moved, self.labels, (self.n, self._k)
         totals = np.bincount(labels, weights, self._k)
-        if not self._dense:
-            rows = _rows_of_entries(X)
-            where = labels[rows].astype(np.int64) * self._d + X.indices
-            sums = np.bincount(where, weights[rows] * X.data, self._k * self._d)
-            return sums.reshape(shape), totals
-        if X.size <= _FEW:
-            sums = np.zeros(shape)
+        if self._dense and X.size <= _FEW:
+            sums = np.zeros((self._k, self._d))
             np.add.at(sums, labels, weights[:, None] * X)
             return sums, totals
-        csr_array = load("scipy.sparse").csr_array
-        one_hot = csr_array((weights, labels, np.arange(self.n + 1)), (self.n, self._k))
-        return one_hot.T @ X, totals
+        one_hot = load("scipy.sparse").csr_array((weights, labels, np.arange(self.n + 1)), shape)
+        sums = one_hot.T @ X
+        return sums if self._dense else sums.toarray(), totals
 
     def distances(self, centroids: np.ndarray) -> np.ndarray:
-        X, found = self._X, np.empty(self.n, self._X.dtype)
+        X, found = self._moved, np.empty(self.n, self._moved.dtype)
         if not self._dense:  # of no more terms than there are entries
             rows = _rows_of_entries(X)
             near = centroids[self.labels[rows], X.indices]
@@ -143,21 +104,25 @@ class NumpyRows(CpuRows):
             np.einsum("ij,ij->i", difference, difference, out=found[part])
         return found
 
+    def first(self, index: int) -> np.ndarray:
+        self._norms, self._closest = _norms(self._moved), np.inf
+        return self._try(np.array([index]))
 
-def column_means(X: np.ndarray) -> np.ndarray:
-    """The columns' means, added up in float64: float32 has not the digits for many rows.
+    def draw(self, values: np.ndarray, running: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found = np.minimum(np.searchsorted(running, values), self.n - 1)
+        return found, self._try(found)
 
-    NumPy adds row to row, which takes long for few columns: as many rows as make `_LONG` numbers
-    are added as one.
-    """
-    n, d = X.shape
-    rows = _LONG // d
-    if rows < 2 or n < 4 * rows or not X.flags.c_contiguous:
-        return X.mean(axis=0, dtype=np.float64).astype(X.dtype)
-    whole = n // rows * rows
-    sums = X[:whole].reshape(-1, rows * d).sum(axis=0, dtype=np.float64)
-    rest = X[whole:].sum(axis=0, dtype=np.float64)
-    return ((sums.reshape(rows, d).sum(axis=0) + rest) / n).astype(X.dtype)
+    def take(self, which: int) -> None:
+        self._closest = self._tried[which]
+
+    def _try(self, indices: np.ndarray) -> np.ndarray:
+        """The weighted distance of each row from the nearest seed with each of some rows as one
+        more, (n, some)."""
+        products = np.asarray(self._moved @ dense_rows(self._moved, indices).T, float).T
+        found = self._norms - 2.0 * products + self._norms[indices, None]
+        found[np.arange(len(indices)), indices] = 0.0
+        self._tried = np.minimum(np.maximum(found, 0.0), self._closest)
+        return (self._tried if self._weights is None else self._tried * self._weights).T
 
 
 def distances(X: Any, centroids: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -201,40 +166,9 @@ def distances(X: Any, centroids: np.ndarray, dtype: np.dtype) -> np.ndarray:
                 found[...] = squares
                 np.sqrt(found, out=found)
             for i, j in (near[a : a + rows].T for a in range(0, len(near), rows)):
-                apart = _dense(block[few[i]]) - centroids[j]
+                apart = dense_rows(block, few[i]) - centroids[j]
                 found[few[i], j] = np.sqrt(np.einsum("ij,ij->i", apart, apart))
     return result
-
-
-class NumpySeeding:
-    """k-means++ by NumPy. See `Rows`."""
-
-    def __init__(self, X: Any, weights: np.ndarray | None) -> None:
-        self._X, self._weights, self._norms = X, weights, _norms(X)
-
-    def first(self, index: int) -> float:
-        self._closest = self._distances(np.array([index]))[0]
-        return float(self._sums(self._closest))
-
-    def draw(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        weighted = self._closest if self._weights is None else self._closest * self._weights
-        found = np.searchsorted(np.cumsum(weighted), values)
-        found = np.minimum(found, len(weighted) - 1)
-        self._tried = np.minimum(self._closest, self._distances(found))
-        return found, self._sums(self._tried)
-
-    def take(self, which: int) -> None:
-        self._closest = self._tried[which]
-
-    def _sums(self, distances: np.ndarray) -> np.ndarray:
-        return distances.sum(axis=-1) if self._weights is None else distances @ self._weights
-
-    def _distances(self, indices: np.ndarray) -> np.ndarray:
-        """Squared distances of all rows from some of them, (some, n)."""
-        products = np.asarray(self._X @ _dense(self._X[indices]).T, float).T
-        found = self._norms - 2.0 * products + self._norms[indices, None]
-        found[np.arange(len(indices)), indices] = 0.0
-        return np.maximum(found, 0.0)
 
 
 def _norms(X: Any) -> np.ndarray:
@@ -247,7 +181,3 @@ def _norms(X: Any) -> np.ndarray:
 
 def _rows_of_entries(X: Any) -> np.ndarray:
     return np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
-
-
-def _dense(X: Any) -> np.ndarray:
-    return X if isinstance(X, np.ndarray) else X.toarray()

@@ -156,16 +156,6 @@ class DeviceRows(Rows):
         """A buffer's content."""
         return self._space.download(name, np.empty(shape, dtype))
 
-    def _gathered(self, name: str, indices: np.ndarray, shape: Any, dtype: Any) -> np.ndarray:
-        """Some rows of a buffer."""
-        found = np.empty((len(indices), *shape), dtype)
-        row, space = found.nbytes // len(found), Workspace(self.device, "kmeans")
-        buffer = space.allocate(found.nbytes)
-        for place, index in enumerate(indices):  # a download of each would wait for each
-            self.device.copy(buffer, self.buffers[name], row, place * row, int(index) * row)
-        self.device.download(buffer, found)
-        return found
-
     def put(self, centroids: np.ndarray) -> None:
         """Go on with centroids from the host, as those of one of the two sets."""
         name = _SETS[self.swapped][0]
@@ -211,21 +201,22 @@ class DeviceRows(Rows):
         return X
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
-        return self._gathered("X", indices, (self.d,), self.dtype)
-
-    def picked(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        weights = np.ones(len(indices))
-        if "weights" in self.buffers:
-            weights = self._gathered("weights", indices, (), self.dtype)
-        return self.rows(indices), weights, self._gathered("labels", indices, (), np.int32)
+        space, row = Workspace(self.device, "kmeans"), self.d * self.dtype.itemsize
+        found = np.empty((len(indices), self.d), self.dtype)
+        buffer = space.allocate(found.nbytes)
+        for place, index in enumerate(indices):  # a download of each would wait for each
+            self.device.copy(buffer, self.buffers["X"], row, place * row, int(index) * row)
+        self.device.download(buffer, found)
+        return found
 
     def seeding(self) -> DeviceSeeding:
         return DeviceSeeding([self])
 
     @property
     def labels(self) -> Any:  # type: ignore[override]
-        if self._kept is not None:
-            return self._kept[0]
+        return self.host_labels() if self._kept is None else self._kept[0]
+
+    def host_labels(self) -> np.ndarray:
         return self.download("labels", (self.n,), np.int32)
 
     def begin(self, centroids: np.ndarray) -> None:
@@ -336,18 +327,17 @@ class DeviceSeeding:
         space.allocate(count * rows.d * size, "candidates")
         return space
 
-    def first(self, index: int) -> float:
+    def first(self, index: int) -> np.ndarray:
         if self._X is None:
             behind = self._parts[0].seeds_plan.parts * 8
             self._spaces[0].upload(np.array([index], float), "sums", behind)
-        self._try(np.array([index]), True)
-        self.take(0)
-        return float(self._reached[-1])
+        return self._try(np.array([index]), True)[1]
 
-    def draw(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        blocks = np.minimum(np.searchsorted(self._reached[1:], values), self._blocks[-1] - 1)
+    def draw(self, values: np.ndarray, running: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        blocks = np.minimum(np.searchsorted(running, values), len(running) - 1)
         owners = np.searchsorted(self._blocks, blocks, "right") - 1
-        asked = np.stack([blocks - self._blocks[owners], values - self._reached[blocks]], axis=1)
+        rest = values - np.concatenate([[0.0], running])[blocks]
+        asked = np.stack([blocks - self._blocks[owners], rest], axis=1)
         found = np.empty(len(values), np.int64)
         for number in np.unique(owners):
             rows, space, mine = self._parts[number], self._spaces[number], owners == number
@@ -358,30 +348,27 @@ class DeviceSeeding:
                 if self._X is not None:
                     local = space.download("sums", np.empty(count), plan.parts * count * 8)
                     found[mine] = self._begins[number] + local.astype(np.int64)
-        numbers = self._try(found, False)
-        return numbers.astype(np.int64) if self._X is None else found, self._sums.sum(axis=0)
+        return self._try(found, False)
 
     def take(self, which: int) -> None:
         for rows, space in zip(self._parts, self._spaces, strict=True):
             nbytes, of = rows.n * rows.dtype.itemsize, space.buffers
             with rows.device.active():
                 rows.device.copy(of["closest"], of["tried"], nbytes, 0, which * nbytes)
-        self._reached = np.cumsum(np.concatenate([[0.0], self._sums[:, which]]))
 
-    def _try(self, indices: np.ndarray, first: bool) -> np.ndarray:
-        """Find the potentials with some rows: of one device those that it was asked for last, whose
-        numbers are returned."""
-        count, found = len(indices), []
-        for number, (rows, space) in enumerate(zip(self._parts, self._spaces, strict=True)):
-            with rows.device.active():
+    def _try(self, rows: np.ndarray, first: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Rows, which are those that one device was asked for last, and the potentials."""
+        count, found = len(rows), []
+        for number, (part, space) in enumerate(zip(self._parts, self._spaces, strict=True)):
+            with part.device.active():
                 if self._X is not None:
-                    space.upload(np.ascontiguousarray(self._X[indices] - self._mean), "candidates")
-                self._launch(number, rows.seeds_plan.try_seeds, count, first, self._X is None)
-        for rows, space in zip(self._parts, self._spaces, strict=True):
-            with rows.device.active():
-                found.append(space.download("sums", np.empty((rows.seeds_plan.parts + 1, count))))
-        self._sums = np.concatenate([one[:-1] for one in found])
-        return found[0][-1]
+                    space.upload(np.ascontiguousarray(self._X[rows] - self._mean), "candidates")
+                self._launch(number, part.seeds_plan.try_seeds, count, first, self._X is None)
+        for part, space in zip(self._parts, self._spaces, strict=True):
+            with part.device.active():
+                found.append(space.download("sums", np.empty((part.seeds_plan.parts + 1, count))))
+        rows = found[0][-1].astype(np.int64) if self._X is None else rows
+        return rows, np.concatenate([one[:-1] for one in found])
 
     def _launch(self, number: int, plan: Callable[..., Launch], *shape: int) -> None:
         """Start the launch that ``plan(*shape)`` gives on a device; it is bound once."""

@@ -14,7 +14,6 @@ from hetero.imports import load
 from hetero.ops.kmeans import at_once, cluster, operands
 from hetero.ops.solvers.systems import like
 
-_ALGORITHMS = ("lloyd", "elkan")
 _OPTIONS = "init", "n_init", "max_iter", "tol", "label_tol", "random_state", "device", "method"
 
 try:
@@ -46,15 +45,15 @@ except (ImportError, RuntimeError):  # not installed, or not before Python's end
 
         def get_params(self, deep: bool = True) -> dict[str, Any]:
             """The parameters by name."""
-            return {name: getattr(self, name) for name in self._names()}
+            return {name: getattr(self, name) for name in sorted(self._defaults())}
 
         def set_params(self, **params: Any) -> Any:
             """Set parameters by name; gives the estimator."""
             for name, value in params.items():
-                if name not in self._names():
+                if name not in (valid := list(self.get_params())):
                     raise ValueError(
                         f"Invalid parameter {name!r} for estimator {self!r}. Valid parameters are: "
-                        f"{self._names()!r}."
+                        f"{valid!r}."
                     )
                 setattr(self, name, value)
             return self
@@ -64,17 +63,12 @@ except (ImportError, RuntimeError):  # not installed, or not before Python's end
             return self.fit(X, y, **options).transform(X)  # type: ignore[attr-defined]
 
         def __repr__(self) -> str:
-            given = inspect.signature(type(self)).parameters
-            different = [
-                f"{name}={value!r}"
-                for name, value in self.get_params().items()
-                if value is not given[name].default
-            ]
+            defaults, given = self._defaults(), self.get_params().items()
+            different = [f"{name}={x!r}" for name, x in given if x is not defaults[name].default]
             return f"{type(self).__name__}({', '.join(different)})"
 
-        @classmethod
-        def _names(cls) -> list[str]:
-            return sorted(inspect.signature(cls).parameters)
+        def _defaults(self) -> Any:
+            return inspect.signature(type(self)).parameters
 
     def check_is_fitted(estimator: Any) -> None:
         if not hasattr(estimator, "n_features_in_"):
@@ -167,9 +161,8 @@ class KMeans(Base):
         ``sample_weight`` is an (n,) array or a number, y is ignored. Returns the estimator; raises
         and warns as `hetero.kmeans`.
         """
-        if self.algorithm not in _ALGORITHMS:
-            what = f"a str among {set(_ALGORITHMS)}"
-            raise operands.refused("algorithm", what, self.algorithm)
+        if self.algorithm not in ("lloyd", "elkan"):
+            raise operands.refused("algorithm", "a str among {'lloyd', 'elkan'}", self.algorithm)
         X = _validated(self, X, reset=True)
         if self.algorithm == "elkan" and self.n_clusters == 1:
             warnings.warn(
@@ -234,16 +227,9 @@ def _validated(estimator: Base, X: Any, *, reset: bool, finite: bool = True) -> 
     scikit-learn looks at what is on the host where it is installed; names of columns are its own.
     """
     if validate_data is not None and not is_device_array(X):
-        X = validate_data(
-            estimator,
-            X,
-            reset=reset,
-            accept_sparse="csr",
-            dtype=[np.float64, np.float32],
-            order="C",
-            accept_large_sparse=False,
-            ensure_all_finite=finite,
-        )
+        how = {"accept_sparse": "csr", "accept_large_sparse": False, "order": "C"}
+        how |= {"dtype": [np.float64, np.float32], "ensure_all_finite": finite}
+        X = validate_data(estimator, X, reset=reset, **how)
         return operands.checked_shape(X) if operands.is_sparse(X) else X
     X = operands.checked_shape(X)
     d = int(X.shape[1])

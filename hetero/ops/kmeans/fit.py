@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 import math
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import numpy as np
 from hetero.ops.kmeans.operands import PLUS_PLUS, checked_centroids, trials
 
 _ROUNDED = 16  # times epsilon and the row's largest number: a row nearer to its mean lies on it
+_LONG = 1024  # numbers that are added to others at a time, where NumPy is at its fastest
 
 
 class Stopped(enum.IntEnum):
@@ -65,44 +67,59 @@ class Rows:
 
     There are ``n``; they are taken less ``mean``, so that distances are accurate, as are centroids,
     which are (k, d) arrays on the host. ``labels``, (n,) of int32, are those of the last
-    assignment: on the host, or where `Fit.labels` says. A place has
+    assignment: on the host, or where `Fit.labels` says. What is here of X and its weights is for
+    those on the host, an array or a CSR matrix of float32 or float64, which is not changed, and
+    weights of that dtype or None. A place has
 
     - ``mean_variance()``: the mean over the columns of their variances
-    - ``host_weights()``: the rows' weights on the host; None where there are none
-    - ``rows(indices)``: some rows on the host, less ``mean``
-    - ``on_host()``: X on the host
     - ``restart(centroids)``: begins a start from these centroids: no row has a label
     - ``assign(centroids)``: labels each row with its nearest centroid, of equally near ones the
       first; gives how many labels changed
     - ``sums()``: the weighted sums of the rows with each label, (k, d), and of their weights, (k,),
       of float64
     - ``distances(centroids)``: squared distances of the rows from those of their labels
-    - ``inertia(centroids)``: the weighted sum of these
-    - ``seeding()``: the distances of all rows from the nearest seed so far; their weighted sum is
-      the potential. ``first(index)`` of it begins with a row as the only seed, and gives the
-      potential; ``draw(values)`` gives the rows at which the running sum of the potential reaches
-      the values, and the potential with each of them as one more seed; ``take(which)`` takes one
+    - of k-means++, on what `seeding` gives: the weighted distances of the rows from the nearest
+      seed add up to its potential, by blocks of rows. ``first(index)`` gives the potentials,
+      (blocks, 1), with a row as the only seed; ``draw(values, running)`` the rows at which the
+      running sum of the potential, ``running`` after each block, reaches the values, and the
+      potentials, (blocks, values), with each of them as one more seed; ``take(which)`` takes one
 
     They are `NumpyRows` (`cpu.py`), on the CPU, dense or sparse; `CompiledRows`
     (`compiled_cpu.py`), packed for compiled loops; `DeviceRows` (`device.py`), on one device, which
     iterates by itself; `RangeRows` (`ranges.py`), on the host, from where they go to devices.
     """
 
-    n: int
     mean: Any = 0.0
     labels: Any
 
-    def centred(self) -> tuple[Any, Any]:
-        """The rows on the host less their columns' means, and these means."""
-        X = self.on_host()
-        mean = X.mean(axis=0)
-        return X - mean, mean
+    def __init__(self, X: Any, weights: np.ndarray | None) -> None:
+        self.n, self._d = X.shape
+        self._X, self._weights = X, weights
+
+    def on_host(self) -> Any:
+        """X on the host."""
+        return self._X
+
+    def host_weights(self) -> np.ndarray | None:
+        """The rows' weights on the host; None where there are none."""
+        return self._weights
+
+    def host_labels(self) -> np.ndarray:
+        """The labels on the host."""
+        return self.labels
+
+    def rows(self, indices: np.ndarray) -> np.ndarray:
+        """Some rows on the host, less `mean`."""
+        return dense_rows(self._X, indices) - self.mean
 
     def picked(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Some rows less `mean`, their weights and their labels."""
         weights = self.host_weights()
         weights = np.ones(len(indices)) if weights is None else weights[indices]
-        return self.rows(indices), weights, self.labels[indices]
+        return self.rows(indices), weights, self.host_labels()[indices]
+
+    def restart(self, centroids: np.ndarray) -> None:
+        self.labels = np.full(self.n, -1, np.int32)
 
     def lloyd(self, centroids: np.ndarray, maxiter: int, tol: float, most: int = 0) -> Run:
         """Iterate from these centroids, which are changed; scikit-learn's rules to stop.
@@ -110,6 +127,8 @@ class Rows:
         Done when the squared shifts add up to at most ``tol``, or when at most ``most`` labels
         change. With a ``tol`` below 0 ``maxiter`` iterations are made whatever happens.
         """
+        if not maxiter:
+            return Run(self.nearest(centroids), 0, False)
         self.restart(centroids)
         stopped, done = Stopped.RUNNING, 0
         while done < maxiter and stopped == Stopped.RUNNING:
@@ -133,10 +152,34 @@ class Rows:
         """Let the labels fit the centroids."""
         self.assign(centroids)
 
+    def nearest(self, centroids: np.ndarray, measured: bool = True) -> float:
+        """Label the rows, once; their inertia, NaN where that is not to be measured."""
+        self.restart(centroids)
+        self.label(centroids)
+        return self.inertia(centroids) if measured else math.nan
+
+    def inertia(self, centroids: np.ndarray) -> float:
+        """The weighted sum of the squared distances of the rows from the centroids of their
+        labels."""
+        return self.weighted(self.distances(centroids))
+
+    def weighted(self, squares: np.ndarray) -> float:
+        """The inertia of squared distances, which are changed."""
+        if self._weights is not None:
+            squares *= self._weights
+        return float(squares.sum(dtype=np.float64))
+
+    def seeding(self) -> Any:
+        """What k-means++ is made with; what that holds goes with it."""
+        return copy.copy(self)
+
     def seeds(self, how: Any, k: int, random: np.random.RandomState) -> np.ndarray:
         """Initial centroids by "k-means++", "random" or a callable, by scikit-learn's numbers."""
         if callable(how):
-            X, mean = self.centred()
+            X, mean = self.on_host(), 0.0
+            if isinstance(X, np.ndarray):
+                mean = column_means(X)
+                X = X - mean
             made = np.array(how(X, k, random_state=random), X.dtype, order="C")
             return checked_centroids(made, (k, X.shape[1])) + (mean - self.mean)
         weights = self.host_weights()
@@ -144,14 +187,36 @@ class Rows:
         if how != PLUS_PLUS:
             return self.rows(random.choice(self.n, size=k, replace=False, p=shares))
         # Of several candidates for a seed the best each time.
-        seeding, chosen = self.seeding(), np.full(k, random.choice(self.n, p=shares))
-        potential = seeding.first(int(chosen[0]))
+        seeding, chosen, best = self.seeding(), np.full(k, random.choice(self.n, p=shares)), 0
+        sums = seeding.first(int(chosen[0]))
         for number in range(1, k):
-            candidates, potentials = seeding.draw(random.uniform(size=trials(k)) * potential)
-            best = int(np.argmin(potentials))
             seeding.take(best)
-            potential, chosen[number] = potentials[best], candidates[best]
+            values = random.uniform(size=trials(k)) * sums.sum(axis=0)[best]
+            candidates, sums = seeding.draw(values, np.cumsum(sums[:, best]))
+            best = int(np.argmin(sums.sum(axis=0)))
+            chosen[number] = candidates[best]
         return self.rows(chosen)
+
+
+def dense_rows(X: Any, indices: Any) -> np.ndarray:
+    """Some rows of an array or a sparse matrix."""
+    return X[indices] if isinstance(X, np.ndarray) else X[indices].toarray()
+
+
+def column_means(X: np.ndarray) -> np.ndarray:
+    """The columns' means, added up in float64: float32 has not the digits for many rows.
+
+    NumPy adds row to row, which takes long for few columns: as many rows as make `_LONG` numbers
+    are added as one.
+    """
+    n, d = X.shape
+    rows = _LONG // d
+    if rows < 2 or n < 4 * rows or not X.flags.c_contiguous:
+        return X.mean(axis=0, dtype=np.float64).astype(X.dtype)
+    whole = n // rows * rows
+    sums = X[:whole].reshape(-1, rows * d).sum(axis=0, dtype=np.float64)
+    rest = X[whole:].sum(axis=0, dtype=np.float64)
+    return ((sums.reshape(rows, d).sum(axis=0) + rest) / n).astype(X.dtype)
 
 
 def fit(rows: Rows, asked: Fit, k: int) -> tuple[Outcome, np.ndarray]:

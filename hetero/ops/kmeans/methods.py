@@ -29,7 +29,7 @@ from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
-    from hetero.ops.kmeans.fit import Outcome
+    from hetero.ops.kmeans.fit import Outcome, Rows
 
 _LOOPS, _PLAIN = "hetero.ops.kmeans.compiled_cpu", "hetero.ops.kmeans.cpu"
 CLUSTERS = loops.register(loops.Family("clusters", f"{_LOOPS}:compile_clusters"))
@@ -62,45 +62,33 @@ def _on_cpu(module: str, name: str) -> Callable[..., Outcome]:
     """``run`` on the CPU, by a module's `Rows`."""
 
     def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:
-        fit, one_thread = load("hetero.ops.kmeans.fit").fit, load("hetero.host.cpu").one_thread
         (X, weights), asked = _on_host(arguments), arguments.options
-        rows_type = getattr(load(module), name)
-        alone = asked.maxiter > 0 or module == _PLAIN  # else loops have it where they need it
-        with one_thread() if alone else contextlib.nullcontext():
-            rows = rows_type(X, weights, asked.given)
-            outcome, arguments.output[...] = fit(rows, asked, problem.dims[2])
-        return outcome
+        # Loops that only label rows have BLAS's one thread where they need it.
+        alone = asked.given is None or module == _PLAIN
+        with load("hetero.host.cpu").one_thread() if alone else contextlib.nullcontext():
+            return _fitted(getattr(load(module), name)(X, weights, asked.given), problem, arguments)
 
     return run
 
 
 def _on_device(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
-    """``run`` on a device; on several, and on one that has no room, of rows on the host."""
-    if isinstance(arguments.output, np.ndarray):
-        return _in_ranges(devices, problem, arguments)
-    fit, asked = load("hetero.ops.kmeans.fit").fit, arguments.options
-    how = {"given": asked.given, "counted": asked.label_tol > 0.0}
-    X, weights = (*arguments.inputs, None)[:2]
-    DeviceRows = load("hetero.ops.kmeans.device").DeviceRows
-    rows = DeviceRows(
-        devices[0], problem, X, weights, asked.labels, **how, seeded=problem.layout == SEEDED
-    )
-    outcome, centroids = fit(rows, asked, problem.dims[2])
-    devices[0].upload(centroids, arguments.output)
-    return outcome
+    """``run`` on a device; on several, and on one that has no room, of rows on the host.
 
-
-def _in_ranges(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
-    """Where a device has less room than it should, the fit begins anew with half of it."""
-    fit, ranges = load("hetero.ops.kmeans.fit").fit, load("hetero.ops.kmeans.ranges")
-    (X, weights), asked, portion = _on_host(arguments), arguments.options, ranges.SHARE
-    drawn = asked.random and asked.random.get_state()
+    Where a device has less room for these than it should, the fit begins anew with half of it.
+    """
+    asked, one = arguments.options, devices[0]
+    given, counted = asked.given, asked.label_tol > 0.0
+    if not isinstance(arguments.output, np.ndarray):
+        how = {"given": given, "counted": counted, "seeded": problem.layout == SEEDED}
+        X, weights = (*arguments.inputs, None)[:2]
+        kind = load("hetero.ops.kmeans.device").DeviceRows
+        return _fitted(kind(one, problem, X, weights, asked.labels, **how), problem, arguments, one)
+    ranges, drawn = load("hetero.ops.kmeans.ranges"), asked.random and asked.random.get_state()
+    (X, weights), portion = _on_host(arguments), ranges.SHARE
     while True:
         try:
-            given = X, weights, asked.given, asked.label_tol > 0.0, portion
-            rows = ranges.RangeRows(devices, problem, *given)
-            outcome, arguments.output[...] = fit(rows, asked, problem.dims[2])
-            return outcome
+            rows = ranges.RangeRows(devices, problem, X, weights, given, counted, portion)
+            return _fitted(rows, problem, arguments)
         except DeviceMemoryError as error:
             if portion < ranges.LEAST:
                 raise
@@ -112,6 +100,16 @@ def _in_ranges(devices: tuple[Device, ...], problem: Problem, arguments: Argumen
         if drawn:
             asked.random.set_state(drawn)
         portion /= 2
+
+
+def _fitted(rows: Rows, problem: Problem, arguments: Arguments, device: Any = None) -> Outcome:
+    """The outcome of a fit of these rows; its centroids go to the output, on a device if given."""
+    outcome, centroids = load("hetero.ops.kmeans.fit").fit(rows, arguments.options, problem.dims[2])
+    if device is None:
+        arguments.output[...] = centroids
+    else:
+        device.upload(centroids, arguments.output)
+    return outcome
 
 
 def _on_host(arguments: Arguments) -> tuple[Any, np.ndarray | None]:

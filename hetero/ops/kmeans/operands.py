@@ -51,24 +51,23 @@ def problem(
     sample_weight: Any = None,
 ) -> Problem:
     """The problem of ``kmeans(X, n_clusters, ...)``, for arrays or `hetero.spec` stand-ins."""
-    k = checked_count("n_clusters", n_clusters)
-    for name, value in (("tol", tol), ("label_tol", label_tol)):
-        real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-        if not real or not 0.0 <= value < math.inf:
-            raise refused(name, "a float in the range [0, inf)", value)
-    how = _checked_init(init)
+    _check_number("n_clusters", n_clusters)
+    _check_number("tol", tol, numbers.Real)
+    _check_number("label_tol", label_tol, numbers.Real)
+    how, k = _checked_init(init), int(n_clusters)
     if isinstance(n_init, str) and n_init == "auto":
-        starts = 10 if how == RANDOM else 1
-    else:
-        starts = 1 if how == GIVEN else checked_count("n_init", n_init)
+        n_init = 10 if how == RANDOM else 1
+    elif how == GIVEN:
+        n_init = 1
+    _check_number("n_init", n_init)
     X = checked_shape(X)
     n, d = X.shape
-    labels_alone = how == GIVEN and type(max_iter) is int and max_iter == 0
-    if n < k and not labels_alone:
-        raise ValueError(f"n_samples={n} should be >= n_clusters={k}.")
-    limit = 0 if labels_alone else checked_count("max_iter", max_iter)
+    if not (how == GIVEN and type(max_iter) is int and max_iter == 0):  # labels alone
+        if n < k:
+            raise ValueError(f"n_samples={n} should be >= n_clusters={k}.")
+        _check_number("max_iter", max_iter)
     weights, dtype = weights_operand(sample_weight, n), float_dtype(_dtype(X))
-    about = {"function": "kmeans", "options": Options(how, starts, limit)}
+    about = {"function": "kmeans", "options": Options(how, int(n_init), int(max_iter))}
     if is_sparse(X):
         about |= {"layout": SPARSE, "shown": (compressed((n, d), X.nnz),)}
         about["device_obstacle"] = "a sparse X computes on the CPU"
@@ -91,12 +90,8 @@ def problem(
 def key_of(X: Any, init: Any, weights: Any, given: tuple[Any, ...]) -> Any:
     """What the plan of a call on NumPy arrays depends on; None for any other call, and where X may
     have copies on devices: it counts as used. ``given`` are the other arguments."""
-    if type(X) is not np.ndarray:
-        return None
-    rows = describe_used(X)
-    if rows.kept is not None or not (weights is None or type(weights) is np.ndarray):
-        return None
-    if type(init) is not str and type(init) is not np.ndarray:
+    plain = type(init) in (str, np.ndarray) and type(weights) in (np.ndarray, type(None))
+    if not plain or type(X) is not np.ndarray or (rows := describe_used(X)).kept is not None:
         return None
     shapes = [x.shape if type(x) is np.ndarray else x for x in (init, weights)]
     key = NAME, rows.shape, rows.strides, rows.dtype, rows.pinned, *shapes, given
@@ -184,15 +179,14 @@ def check_finite(X: np.ndarray, name: str = "X") -> None:
 
 def refused(name: str, what: str, value: Any) -> ValueError:
     """The error about a parameter."""
-    text = f"The {name!r} parameter of KMeans must be {what}. Got {value!r} instead."
-    return ValueError(text)
+    return ValueError(f"The {name!r} parameter of KMeans must be {what}. Got {value!r} instead.")
 
 
-def checked_count(name: str, value: Any) -> int:
-    """A whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-        raise refused(name, "an int in the range [1, inf)", value)
-    return int(value)
+def _check_number(name: str, value: Any, kind: type = numbers.Integral) -> None:
+    """ValueError for what is no whole number of at least 1, or no finite real one of at least 0."""
+    what, least = ("an int", 1) if kind is numbers.Integral else ("a float", 0)
+    if isinstance(value, bool) or not isinstance(value, kind) or not least <= value < math.inf:
+        raise refused(name, f"{what} in the range [{least}, inf)", value)
 
 
 def _checked_init(init: Any) -> str:
@@ -202,7 +196,7 @@ def _checked_init(init: Any) -> str:
             return init
     elif callable(init):
         return RANDOM
-    elif is_device_array(init) or isinstance(init, Spec) or np.ndim(init) > 0 or is_sparse(init):
+    elif is_device_array(init) or isinstance(init, Spec) or is_sparse(init) or np.ndim(init) > 0:
         return GIVEN
     what = "a str among {'k-means++', 'random'}, a callable or an array-like"
     raise refused("init", what, init)
@@ -245,10 +239,9 @@ def checked_weights(weights: Any, n: int, dtype: np.dtype) -> np.ndarray | None:
     single = isinstance(weights, numbers.Number)
     weights = np.full(n, weights, dtype) if single else on_host(weights, dtype)
     check_finite(weights, "sample_weight")
-    if not weights.any():
-        raise ValueError("Sample weights must contain at least one non-zero number.")
     if not (weights > 0).any():
-        raise ValueError("Sample weights must contain at least one positive number.")
+        what = "positive" if weights.any() else "non-zero"
+        raise ValueError(f"Sample weights must contain at least one {what} number.")
     return weights
 
 

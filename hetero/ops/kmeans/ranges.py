@@ -1,9 +1,9 @@
 """Rows on the host that devices compute with in ranges: a fit on several, or on one without room.
 
 Each device has its share of the rows. A share that has room is one range, which stays there. Else
-it is cut, and as many ranges as have room stay; the others go up in turn in every iteration, each
-while the one before it is computed with. Every second iteration takes them in the opposite order,
-so that what came last need not come again.
+it is cut, and ranges take turns in as many slots as have room, each loaded while those before it
+are computed with. Every second iteration takes them in the opposite order, so that what came last
+need not come again.
 
 Each range is labelled and added up on its device; the host makes centroids of the sums. One mean of
 all is subtracted of every range, so that rows get the labels that one device would give them.
@@ -41,7 +41,7 @@ SHARE = 0.75  # of a device's room, that ranges take with what is made of them
 _RANGES = 12  # in that share, at least: what moves is not to be waited for
 _MOST = 256 << 20  # bytes of a range; the host has some milliseconds to do for each
 LEAST = SHARE / 1024  # a device without room for ranges of that has none
-_TURNS = 2  # slots that ranges take turns in: one is loaded while another is computed with
+_TURNS = 2  # slots, at least: one is loaded while another is computed with
 
 
 class Range:
@@ -49,11 +49,12 @@ class Range:
     and their weights while they lie there, and what iterations need, ``rows``."""
 
     rows: DeviceRows | None = None
-    slots: Sequence[Slot] = ()
 
-    def __init__(self, device: Device, arrays: Sequence[np.ndarray], begin: int, end: int) -> None:
-        self.device, self.begin, self.end = device, begin, end
-        self.arrays = [array[begin:end] for array in arrays]
+    def __init__(
+        self, device: Device, arrays: Sequence[np.ndarray], slots: Sequence[Slot], cut: Any
+    ) -> None:
+        self.device, self.slots, (self.begin, self.end) = device, slots, cut
+        self.arrays = [array[self.begin : self.end] for array in arrays]
 
     def moments(self) -> tuple[int, np.ndarray, float]:
         """How many rows, their columns' means, and the mean of the columns' variances."""
@@ -78,12 +79,18 @@ class Share:
         self.device, self.stays = device, n * needed <= room
         by_room = max(1, min(room // _RANGES, _MOST) // row)
         cuts = split(n, 1 if self.stays else -(-n // by_room))
-        self.ranges = [Range(device, arrays, begin + a, begin + b) for a, b in cuts]
-        self._longest = cuts[0][1]
-        stay = max(room // (self._longest * needed) - _TURNS - 1, 0)
-        self._stay = len(cuts) if self.stays or stay + _TURNS >= len(cuts) else stay
-        self._held: dict[int, int] = {}  # by its slots the range that lies there
-        self._slots: dict[int, list[Slot]] = {}
+        longest = cuts[0][1]
+        number = min(len(cuts), max(room // (longest * needed) - 1, _TURNS))
+        with device.active():
+            slots = [
+                [pipeline.slots(device, longest * array[0].nbytes, 1)[0] for array in arrays]
+                for _ in range(number)
+            ]
+        self._ranges = [
+            Range(device, arrays, slots[i % number], (begin + a, begin + b))
+            for i, (a, b) in enumerate(cuts)
+        ]
+        self._held: list[Range | None] = [None] * number  # in each of the slots
         self._order = 1
 
     def visit(self, step: Callable[[Range], Any]) -> list[Any]:
@@ -91,26 +98,19 @@ class Share:
         found: dict[int, Any] = {}
         with self.device.active():
             pipeline.run(self.device, self._steps(step, found))
-        return [found[number] for number in range(len(self.ranges))]
+        self._order = -self._order
+        return [found[number] for number in sorted(found)]
 
     def _steps(self, step: Callable[[Range], Any], found: dict[int, Any]) -> Iterator[Step]:
-        """One for each range: first those that may still lie in the slots."""
-        turns = [*range(self._stay, len(self.ranges))][:: self._order]
-        self._order, leaving = -self._order, turns[:-_TURNS]
-        for number in (*turns[:_TURNS], *range(self._stay), *turns[_TURNS:]):
-            part = self.ranges[number]
-            slot = number if number < self._stay else self._stay + number % _TURNS
-            if slot not in self._slots:
-                sizes = [self._longest * array[0].nbytes for array in part.arrays]
-                self._slots[slot] = [pipeline.slots(self.device, size, 1)[0] for size in sizes]
-            part.slots = self._slots[slot]
-            loads = () if self._held.get(slot) == number else map(Load, part.arrays, part.slots)
-            self._held[slot] = number
+        for number, part in list(enumerate(self._ranges))[:: self._order]:
+            slot = number % len(self._held)
+            before, self._held[slot] = self._held[slot], part
+            loads = () if before is part else map(Load, part.arrays, part.slots)
 
-            def compute(number: int = number, part: Range = part) -> None:
-                found[number] = step(part)
-                if number in leaving:
-                    part.rows = None
+            def compute(part: Range = part, before: Range | None = before) -> None:
+                if before is not None and before is not part:
+                    before.rows = None
+                found[part.begin] = step(part)
 
             yield Step(compute, tuple(loads), (), tuple(part.slots))
 
@@ -132,23 +132,18 @@ class RangeRows(Rows):
         counted: bool = False,
         portion: float = SHARE,
     ) -> None:
-        self.n, self._X, self._weights, self._problem = len(X), X, weights, problem
-        self._labels: np.ndarray | None = np.empty(0, np.int32)
-        arrays, cuts = (X,) if weights is None else (X, weights), split(self.n, len(devices))
-        shares = zip(devices, cuts, strict=False)
+        super().__init__(X, weights)
+        self._problem, arrays = problem, (X,) if weights is None else (X, weights)
+        shares = zip(devices, split(self.n, len(devices)), strict=False)
         self._shares = [Share(device, arrays, *cut, portion) for device, cut in shares]
         stay = all(share.stays for share in self._shares)
-        self._staying = [share.ranges[0] for share in self._shares] if stay else []
         self._counted = counted and stay  # else the host has the labels
-        if given is None:
-            found = self._combined(self._visit(Range.moments))
-        else:
-            found = moments_of(given)
+        found = self._combined() if given is None else moments_of(given)
         self.mean, self._variance = subtracted(*found, X.dtype), found[1]
         if given is not None or not np.isfinite(self._variance):
             check_finite(X)
-        if stay:
-            self._visit(self._laid_out)
+        self._labels: np.ndarray | None = None
+        self._staying = self._visit(self._laid_out) if stay else []
 
     def _laid_out(self, part: Range) -> DeviceRows:
         """A range, which lies on its device, ready for iterations on its rows less the mean."""
@@ -170,9 +165,9 @@ class RangeRows(Rows):
         at_once.run(used, [partial(visit, n) for n in tasks], self._X.nbytes // len(used))
         return [one for number in tasks for one in found[number]]
 
-    @staticmethod
-    def _combined(parts: list[tuple[int, np.ndarray, float]]) -> tuple[np.ndarray, float]:
-        """The columns' means, and the mean of their variances, of all rows from those of parts."""
+    def _combined(self) -> tuple[np.ndarray, float]:
+        """The columns' means, and the mean of their variances, of all rows from those of ranges."""
+        parts = self._visit(Range.moments)
         if len(parts) == 1:
             return parts[0][1:]
         numbers, means, variances = zip(*parts, strict=True)
@@ -184,19 +179,10 @@ class RangeRows(Rows):
     def mean_variance(self) -> float:
         return self._variance
 
-    def on_host(self) -> np.ndarray:
-        return self._X
-
-    def host_weights(self) -> np.ndarray | None:
-        return self._weights
-
     def seeding(self) -> Any:
-        if len(self._staying) > 1:
-            return DeviceSeeding([part.rows for part in self._staying], self._X, self.mean)
-        return NumpyRows(self._X, self._weights).seeding()
-
-    def rows(self, indices: np.ndarray) -> np.ndarray:
-        return self._X[indices] - self.mean
+        if self._staying:
+            return DeviceSeeding(self._staying, self._X, self.mean)
+        return NumpyRows(self._X, self._weights)
 
     @property
     def labels(self) -> np.ndarray:  # type: ignore[override]
@@ -210,10 +196,9 @@ class RangeRows(Rows):
 
     def assign(self, centroids: np.ndarray) -> int:
         if self._staying:  # all of them at once, by this thread
-            parts = [part.rows for part in self._staying]
-            each(parts, lambda rows: rows.begin(centroids))
-            self._found = each(parts, DeviceRows.sums)
-            changed = sum(each(parts, DeviceRows.changed))
+            each(self._staying, lambda rows: rows.begin(centroids))
+            self._found = each(self._staying, DeviceRows.sums)
+            changed = sum(each(self._staying, DeviceRows.changed))
             changed = self.n if self._is_first else changed
             self._labels, self._is_first = None, False
             return changed

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import processes
 import pytest
 from gpu_libraries import DEVICE, LIBRARIES
 from layouts import LAYOUTS
+from scipy import signal
 
 import hetero
 from hetero import devices
 from hetero.arrays import describe
 from hetero.devices import cuda
-from hetero.moving import transfer
 
 pytestmark = pytest.mark.gpu
 
@@ -80,11 +80,6 @@ def view(array, index):
         return index(array) if callable(index) else array[index]
 
 
-def read(array):
-    """The values of an array of any library and layout."""
-    return transfer.to_host(array, describe(array))
-
-
 VIEWS = [name for name in LAYOUTS if name != "repeated"]
 
 
@@ -127,7 +122,7 @@ def test_out(library, layout, place):
     a, b = rng.random((21, 30), np.float32), rng.random((30, 17), np.float32)
     out = lay(library, np.zeros((21, 17), np.float32), layout)
     assert hetero.matmul(library.put(a), library.put(b), out=out, device=place) is out
-    close(read(out), a, b)
+    close(hetero.to_host(out), a, b)
 
 
 @pytest.mark.parametrize("layout", VIEWS)
@@ -135,10 +130,10 @@ def test_out_that_is_an_operand(library, layout):
     a, b = rng.random((30, 30), np.float32), rng.random((30, 30), np.float32)
     A = lay(library, a, layout)
     assert hetero.matmul(A, library.put(b), out=A, device="cuda") is A
-    close(read(A), a, b)
+    close(hetero.to_host(A), a, b)
     x = library.put(a[0])
     hetero.matvec(library.put(b), x, out=x, device="cuda")
-    close(read(x), b, a[0])
+    close(hetero.to_host(x), b, a[0])
 
 
 # -- Methods -------------------------------------------------------------------------------------
@@ -186,10 +181,10 @@ def test_remembered_calls_take_the_short_way(library, general, shape, dtype, met
             general.clear()
             C = hetero.matmul(A, B, device="cuda", method=method)
             assert type(C) is library.type
-            close(read(C), a, b)
-            close(read(hetero.matmul(A, B, out=C, device="cuda", method=method)), a, b)
+            close(hetero.to_host(C), a, b)
+            close(hetero.to_host(hetero.matmul(A, B, out=C, device="cuda", method=method)), a, b)
             y = hetero.matvec(A, x, device="cuda", method="tiled")
-            close(read(y), a, b[:, 0], function=np.matvec)
+            close(hetero.to_host(y), a, b[:, 0], function=np.matvec)
     assert not general
 
 
@@ -197,8 +192,6 @@ def test_remembered_calls_take_the_short_way(library, general, shape, dtype, met
 def test_remembered_convolutions(library, general, method):
     """Likewise, with a small filter on the host, whose copy on the device is kept as long."""
     tells_its_device(library)
-    from scipy import signal
-
     options = {"device": "cuda", "method": method}
     filters = [rng.random((3, 5 + i % 4)).astype("float32") for i in range(12)]
     if method == "separable":
@@ -213,15 +206,14 @@ def test_remembered_convolutions(library, general, method):
                     found = hetero.convolve2d(there, filter, mode, **options)
                     assert type(found) is library.type
                     expected = signal.convolve2d(image, filter, mode)
-                    np.testing.assert_allclose(read(found), expected, rtol=1e-4, atol=1e-4)
+                    found = hetero.to_host(found)
+                    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
     assert not general
 
 
 @pytest.mark.parametrize("method", ["direct", "fft"])
 def test_a_filter_on_the_device_is_read_there_by_a_launch(library, general, method):
     tells_its_device(library)
-    from scipy import signal
-
     with devices.get(DEVICE).active():
         for turn in range(4):
             image = rng.random((300, 200)).astype("float32")
@@ -230,7 +222,7 @@ def test_a_filter_on_the_device_is_read_there_by_a_launch(library, general, meth
                 library.put(image), library.put(filter), "same", device="cuda", method=method
             )
             expected = signal.convolve2d(image, filter, "same")
-            np.testing.assert_allclose(read(found), expected, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(hetero.to_host(found), expected, rtol=1e-4, atol=1e-4)
             assert len(general) <= 1, turn
 
 
@@ -264,22 +256,6 @@ def test_more_elements_than_32_bits_count(cupy, order):
             close(cupy.asnumpy(C[part]), tall[part], wide)
 
 
-def test_remembered_calls_heed_streams(cupy):
-    """A short call on another stream than the default one would not be ordered with it."""
-    a, b = rng.random((512, 512)), rng.random((512, 512))
-    A, B = cupy.asarray(a), cupy.asarray(b)
-    for _ in range(2):
-        hetero.matmul(A, B, device="cuda")
-    stream = cupy.cuda.Stream(non_blocking=True)
-    with stream:
-        for _ in range(20):
-            C = cupy.zeros((512, 512))
-            for _ in range(50):
-                C += A
-            D = hetero.matmul(C, B, device="cuda")
-            close(cupy.asnumpy(D), cupy.asnumpy(C), b)
-
-
 # -- Several devices -----------------------------------------------------------------------------
 
 
@@ -307,24 +283,16 @@ def test_threads(library):
         (rng.random((n, n + 3), np.float32), rng.random((n + 3, 20), np.float32))
         for n in range(30, 60, 5)
     ]
-    wrong = []
 
     def work(number):
-        try:
-            for turn in range(20):
-                a, b = pairs[(number + turn) % len(pairs)]
-                close(hetero.matmul(a, b, device="cuda"), a, b)
-                C = hetero.matmul(library.put(a), library.put(b), device="cuda")
-                close(library.get(C), a, b)
-        except BaseException as error:
-            wrong.append(error)
+        for turn in range(20):
+            a, b = pairs[(number + turn) % len(pairs)]
+            close(hetero.matmul(a, b, device="cuda"), a, b)
+            C = hetero.matmul(library.put(a), library.put(b), device="cuda")
+            close(library.get(C), a, b)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong, wrong[0]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))  # the first exception is raised here
 
 
 def run(script):
@@ -410,14 +378,8 @@ assert np.allclose(hetero.matmul(a, a, device="cuda"), a @ a, rtol=1e-4)
 # -- Commands ------------------------------------------------------------------------------------
 
 
-def test_verify_with_operands_on_the_gpu(capsys):
-    import json
-
-    from hetero import cli
-
-    arguments = ["--on", DEVICE, "--count", "3", "--largest", "256", "--seconds", "20", "--json"]
-    assert cli.main(["verify", *arguments]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_verify_with_operands_on_the_gpu(data):
+    found = data("verify", "--on", DEVICE, "--count", 3, "--largest", 256, "--seconds", 20)
     assert found["problems"] > 0
     assert any("tiled on cuda:0" in name for name in found["prediction_error"])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -73,7 +73,6 @@ def test_calls_leave_the_contexts_as_they_were(kind):
     """None stays none; that of CuPy, torch or PyCUDA's user stays current, and alone."""
     if kind in ("cupy", "torch"):
         pytest.importorskip(kind)
-    wrong = []
 
     def work():
         try:
@@ -83,15 +82,10 @@ def test_calls_leave_the_contexts_as_they_were(kind):
                 for name, call in CALLS.items():
                     call(put)
                     assert stack() == before, name
-        except BaseException as error:
-            wrong.append(error)
         finally:
             if kind == "primary":
                 devices.get(DEVICE).driver.Context.pop()
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    if wrong:
-        raise wrong[0]
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result()
     assert not devices.troubles()

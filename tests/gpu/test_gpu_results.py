@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from fakes import noting
 from gpu_libraries import SPIN, cycles_of
 from scipy import signal
 
@@ -31,22 +32,13 @@ def cupy():
 def moved(monkeypatch):
     """(direction, bytes) of what goes to the device and back, but for small filters."""
     kind, found = type(devices.get("cuda:0")), []
+    for name in ("upload", "begin_upload", "download", "begin_download"):
 
-    def note(name, position, direction):
-        call = getattr(kind, name)
+        def note(*arguments, name=name):
+            if (nbytes := arguments["down" in name].nbytes) >= X.nbytes:
+                found.append((name.removeprefix("begin_"), nbytes))
 
-        def noted(self, *arguments, **named):
-            done = call(self, *arguments, **named)
-            if arguments[position].nbytes >= X.nbytes:
-                found.append((direction, arguments[position].nbytes))
-            return done
-
-        monkeypatch.setattr(kind, name, noted)
-
-    note("upload", 0, "upload")
-    note("begin_upload", 0, "upload")
-    note("download", 1, "download")
-    note("begin_download", 1, "download")
+        noting(monkeypatch, kind, name, note)
     return found
 
 

@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from fakes import noting
 from gpu_libraries import SPIN, cycles_of
 from scipy import signal
 
@@ -96,18 +97,8 @@ def library(request):
 def waits(monkeypatch):
     """Names of the device's functions that hold up the host, as they are called."""
     kind, found = type(devices.get("cuda:0")), []
-
-    def note(name):
-        call = getattr(kind, name)
-
-        def noted(*arguments, **named):
-            found.append(name)
-            return call(*arguments, **named)
-
-        monkeypatch.setattr(kind, name, noted)
-
     for name in HOST_WAITS:
-        note(name)
+        noting(monkeypatch, kind, name, lambda *_, name=name: found.append(name))
     return found
 
 

@@ -95,15 +95,13 @@ def pytest_collection_modifyitems(items):
 
 def reset():
     """Forget plans, failures of devices and the profile; take the conservative constants."""
+    import watches
+
     import hetero.ops  # noqa: F401  registers every operation
     from hetero import devices, profile
-    from hetero.arrays import kept
     from hetero.profile import inventory
 
-    with kept.lock:
-        for known in list(kept.remembered.values()):
-            known.release()
-        kept.remembered.clear()
+    watches.forget()
     for known in devices.health.values():
         known.failure = known.set_aside = None
         known.was_short = False
@@ -233,36 +231,35 @@ def warnings_of(caplog):
 @pytest.fixture
 def cuda(monkeypatch):
     """One fake device "cuda:0"; its memory must be whole in the end."""
-    import fakes
-
-    (device,) = fakes.install(monkeypatch)
-    yield device
-    assert not any(memory.damaged() for memory in device.memory), "wrote outside its memory"
+    for found in installed(monkeypatch, 1):
+        yield found[0]
 
 
 @pytest.fixture
 def two(monkeypatch):
     """Fake devices "cuda:0" and "cuda:1"."""
+    yield from installed(monkeypatch, 2)
+
+
+def installed(patch, count):
+    """Fake devices, a while."""
     import fakes
 
-    both = fakes.install(monkeypatch, 2)
-    yield both
-    for device in both:
+    found = fakes.install(patch, count)
+    yield found
+    for device in found:
         assert not any(memory.damaged() for memory in device.memory), "wrote outside its memory"
 
 
 @pytest.fixture
 def general(monkeypatch):
     """One for each call that was not remembered."""
+    import fakes
+
     from hetero.calling import execution
 
-    execute, found = execution.execute, []
-
-    def counted(*arguments):
-        found.append(1)
-        return execute(*arguments)
-
-    monkeypatch.setattr(execution, "execute", counted)
+    found = []
+    fakes.noting(monkeypatch, execution, "execute", lambda *_: found.append(1))
     return found
 
 

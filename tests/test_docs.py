@@ -7,11 +7,11 @@ import doctest
 import importlib
 import importlib.util
 import inspect
-import pkgutil
 import re
 from pathlib import Path
 
 import pytest
+from test_imports import MODULES
 
 import hetero.ops
 from hetero import cli, registry
@@ -35,21 +35,11 @@ def examples():
         wrapped = getattr(getattr(hetero, name), "__wrapped__", None)
         if wrapped is not None and wrapped.__globals__["__name__"] == wrapped.__module__:
             found += finder.find(wrapped, f"{wrapped.__module__}.{wrapped.__name__}")
-    for info in pkgutil.walk_packages(hetero.__path__, "hetero."):
-        optional = info.name.split(".")[1]
-        if info.name.endswith("__main__") or (
-            optional == "dask" and importlib.util.find_spec(optional) is None
-        ):
-            continue
-        module = importlib.import_module(info.name)
-        found += [t for t in finder.find(module, info.name, module=module) if t.examples]
-    names = [t.name for t in found]
-    for name in ("calibration", "kernels"):  # elsewhere on disk, so perhaps not walked
-        if not any(n.startswith(f"hetero.{name}") for n in names):
-            module = importlib.import_module(f"hetero.{name}")
-            for info in [None, *pkgutil.iter_modules(module.__path__, f"hetero.{name}.")]:
-                part = module if info is None else importlib.import_module(info.name)
-                found += [t for t in finder.find(part, part.__name__, module=part) if t.examples]
+    without_dask = importlib.util.find_spec("dask") is None
+    for name in MODULES:
+        if not name.endswith("__main__") and not (name == "hetero.dask" and without_dask):
+            module = importlib.import_module(name)
+            found += [t for t in finder.find(module, name, module=module) if t.examples]
     return found
 
 

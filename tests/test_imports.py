@@ -41,7 +41,7 @@ COMMANDS = ("cli", "evaluation", "ladder")
 # The package itself and its entry point hand out what others define.
 FREE = {"hetero", "__main__"}
 HEAVY = {"pycuda", "pyopencl", "numba", "scipy", "sklearn", "threadpoolctl"}
-HEAVY |= {"cupy", "torch", "cuda", "dask", "distributed", "mpi4py"}
+HEAVY |= {"cupy", "torch", "cuda", "nvmath", "dask", "distributed", "mpi4py"}
 
 
 def modules():

@@ -84,37 +84,32 @@ def test_a_changed_file_is_not_believed(home):
     assert paths.cached("cubin", "b") is None, "in another's place"
 
 
-def spoil(file, how):
-    """Make a file one that others may have put there while they could write to the folder."""
-    if how == "writable by others":
-        file.chmod(0o602)
-    elif how == "writable by the group":
-        file.chmod(0o620)
-    elif how == "a link":
-        file.rename(file.with_name("elsewhere"))
-        file.symlink_to("elsewhere")
-    elif how == "a pipe":
-        file.unlink()
-        os.mkfifo(file)
-    elif os.geteuid() == 0:
-        os.chown(file, 12345, -1)
-    else:
+def give_away(path):
+    if os.geteuid() != 0:
         pytest.skip("only root can give a file away")
+    os.chown(path, 12345, -1, follow_symlinks=False)
 
 
-@pytest.mark.parametrize(
-    "how", ["another user's", "writable by others", "writable by the group", "a link", "a pipe"]
-)
+# What makes a file one that others may have put there while they could write to the folder.
+SPOILED = {
+    "another user's": give_away,
+    "writable by others": lambda file: file.chmod(0o602),
+    "writable by the group": lambda file: file.chmod(0o620),
+    "a link": lambda file: file.symlink_to(file.rename(file.with_name("elsewhere"))),
+    "a pipe": lambda file: (file.unlink(), os.mkfifo(file)),
+}
+
+
+@pytest.mark.parametrize("how", SPOILED)
 def test_a_file_that_others_may_have_written_is_not_believed(how, home):
     """Though the folder is this user's alone by now, and the digest is right."""
     paths.cache("cubin", "a", b"1")
-    spoil(home / "cubin" / "a", how)
+    SPOILED[how](home / "cubin" / "a")
     assert paths.cached("cubin", "a") is None
     paths.cache("cubin", "a", b"2")
     assert paths.cached("cubin", "a") == b"2", "it is replaced"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 @pytest.mark.parametrize("which", ["folder", "link", "leads to"])
 def test_a_folder_of_somebody_else_is_refused(which, home):
     other = home.parent / "elsewhere"
@@ -122,8 +117,7 @@ def test_a_folder_of_somebody_else_is_refused(which, home):
     other.mkdir()
     (home / "cubin").symlink_to(other)
     assert paths.private_folder("cubin") == home / "cubin", "one's own link is followed"
-    victim = {"folder": home, "link": home / "cubin", "leads to": other}[which]
-    os.chown(victim, 12345, -1, follow_symlinks=False)
+    give_away({"folder": home, "link": home / "cubin", "leads to": other}[which])
     assert paths.private_folder("cubin") is None
 
 

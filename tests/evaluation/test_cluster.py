@@ -47,29 +47,7 @@ def linear(tmp_path):
     return profile.Profile(data).save(tmp_path / "linear.json")
 
 
-# -- The arithmetic --------------------------------------------------------------------------------
-
-
-def test_by_hand(linear):
-    """1000 x 1000 points in float64 on 8 GPUs, 2 nodes of 4.
-
-    Compute: 125 rows of 1000 points at 0.1 us: 12.5 ms, of which 10 us are launching. Launch: 10 us
-    and 5 us of the host. Halo: 4 rows of 8000 bytes from each neighbour; 32 000 / 10e9 + 20 us =
-    23.2 us on the link of the nodes, 32 000 / 100e9 + 10 us = 10.32 us within: 2 x 23.2 us. Sums:
-    32 bytes, to 4 within a node in 2 messages of 10 us + 0.32 ns, to 2 nodes in one of 20 us +
-    3.2 ns. One GPU: 10^6 points at 0.1 us.
-    """
-    links = Link(100e9, 10e-6), Link(10e9, 20e-6)
-    machine = Cluster(2, 4, str(linear), *links, host_seconds=5e-6)
-    eight = forecast(solve((1000, 1000), machine), machine, 8)
-    assert (eight.parts, eight.rows) == (8, 125)
-    assert eight.compute == pytest.approx(12490 * US)
-    assert eight.launch == pytest.approx(15 * US)
-    assert eight.halo == pytest.approx(46.4 * US)
-    assert eight.sums == pytest.approx(40.00384 * US)
-    assert eight.seconds == pytest.approx(12591.40384 * US)
-    assert eight.efficiency == pytest.approx(100e-3 / (8 * 12591.40384 * US))
-    assert eight.binds == "compute"
+# -- The arithmetic that docs/clusters.md does not show -------------------------------------------
 
 
 def test_memory_by_hand(linear):
@@ -80,18 +58,6 @@ def test_memory_by_hand(linear):
     assert solve((322, 1000), machine).fits_from() == 2
     assert solve((1000, 1000), machine).fits_from() == 4  # 317 x 3 < 1000
     assert solve((8, 10**6), machine).fits_from() is None
-
-
-def test_neighbours_and_all_reduces_count():
-    """Within a node of 4: one neighbour for 2, two for 3; a message for each doubling."""
-    grid = solve((4096, 4096))
-    on = {n: forecast(grid, H200S, n) for n in (2, 3, 4, 5, 8, 9, 1000)}
-    message = 4 * 4096 * 8 / 370e9 + 10e-6
-    assert on[2].halo == pytest.approx(message)
-    assert on[3].halo == on[4].halo == pytest.approx(2 * message)
-    assert on[5].halo == on[1000].halo == pytest.approx(2 * max(message, 131072 / 50e9 + 5e-6))
-    sums = {n: round(one.sums / US) for n, one in on.items()}
-    assert sums == {2: 10, 3: 20, 4: 20, 5: 25, 8: 25, 9: 30, 1000: 60}  # 250 nodes: 8 doublings
 
 
 def test_several_sweeps_in_a_pass_exchange_once():

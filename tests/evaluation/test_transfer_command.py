@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 
 import pytest
+from command_line import OK, refused
 
 from hetero import devices, registry
 from hetero.evaluation import calls, transfer
 from hetero.evaluation.calls import BreakEven, Call, break_even
 from hetero.profile import inventory
 
-OK, USAGE = 0, 2
 MB = 1 << 20
 
 
@@ -119,10 +119,7 @@ def test_without_a_gpu(run, data, monkeypatch):
     alone = {"cpu": inventory.devices()["cpu"]}
     monkeypatch.setitem(devices.descriptions, "here", alone)
     monkeypatch.setattr(calls.backends, "proven", dict)
-    code, out, err = run(MB, MB)
-    assert (code, out) == (USAGE, "")
-    for name in ("no GPU", "--profile", "h100", "tesla-t10"):
-        assert name in err
+    refused(run, MB, MB, naming=("no GPU", "--profile", "h100", "tesla-t10"))
     assert data(MB, MB, "--profile", "tesla-t10")["device"] == "cuda:0"
 
 
@@ -141,11 +138,7 @@ def test_without_a_gpu(run, data, monkeypatch):
     ],
 )
 def test_refused(run, arguments, naming):
-    code, out, err = run(*arguments)
-    assert (code, out) == (USAGE, "")
-    for name in naming:
-        assert name in err
-    assert "Traceback" not in err
+    refused(run, *arguments, naming=naming)
 
 
 # -- the picture ---------------------------------------------------------------------------------

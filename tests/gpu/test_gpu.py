@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import processes
 import pytest
-from gpu_libraries import DEVICE, LIBRARIES
+from gpu_libraries import DEVICE, LIBRARIES, lay, view
 from layouts import LAYOUTS
 from scipy import signal
 
@@ -54,30 +54,6 @@ def library(request, gpu):
 @pytest.fixture
 def cupy(gpu):
     return pytest.importorskip("cupy")
-
-
-def lay(library, host, layout):
-    """The matrix ``host`` on the device in a given layout, by the library's own views."""
-    m, n = host.shape
-    if layout == "C":
-        return library.put(host)
-    if layout == "F":
-        return view(library.put(np.ascontiguousarray(host.T)), lambda x: x.T)
-    if layout == "padded":
-        return view(library.put(np.ascontiguousarray(np.hstack([host, host]))), np.s_[:, :n])
-    if layout == "strided":
-        wide = np.zeros((3 * m, 2 * n), host.dtype)
-        wide[::3, ::2] = host
-        return view(library.put(wide), np.s_[::3, ::2])
-    if not library.negative:
-        pytest.skip(f"{library.name} has no negative strides")
-    return view(library.put(np.ascontiguousarray(host[::-1, ::-1])), np.s_[::-1, ::-1])
-
-
-def view(array, index):
-    """``array[index]``, or ``index(array)``: PyCUDA makes views only where a context is current."""
-    with devices.get(DEVICE).active():
-        return index(array) if callable(index) else array[index]
 
 
 VIEWS = [name for name in LAYOUTS if name != "repeated"]

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from cg_systems import poisson, recurrence
+from cg_systems import recurrence
 from devices_on_cpu import Failure, bound, run
 from fakes import Memory, view
 
@@ -19,6 +19,7 @@ from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg.plan import GridShare
 from hetero.kernels.common.exchange import WORDS, exchange
 from hetero.kernels.common.launch import Target
+from hetero.ops.solvers.operators import Poisson
 
 PATIENCE = 4000  # turns that a device waits for another one: no device stops for so long
 LOST = 0  # place of a word: kernels/common/peer_flags.cu
@@ -63,7 +64,7 @@ class Solve:
         several = len(self.devices) > 1
         rng = np.random.default_rng(3)
         self.b, self.x0 = rng.standard_normal((2, rows, columns)).astype(dtype)
-        self.A = poisson(self.b.shape, SPACING, dtype)
+        self.A = Poisson(self.b.shape, SPACING, dtype).tocsr()
         r = self.b - (self.A @ self.x0.ravel()).reshape(self.b.shape)
         self.plans = []
         for begin, end in itertools.pairwise(cuts):

@@ -8,24 +8,10 @@ import scipy.sparse as sp
 from hetero import devices
 from hetero.ops.solvers import cg_device
 from hetero.ops.solvers import systems as types
+from hetero.ops.solvers.operators import Poisson
 from hetero.ops.solvers.systems import Solve
 
 GRIDS = {"stencil2": (33, 40), "odd2": (18, 37), "stencil3": (7, 20, 16), "odd3": (9, 3, 11)}
-
-
-def poisson(shape, spacing, dtype):
-    """The stencil's matrix, by Kronecker products."""
-    matrix = 0
-    for axis, n in enumerate(shape):
-        ones = np.ones(n)
-        along = sp.diags_array([2 * ones, -ones[1:], -ones[1:]], offsets=[0, 1, -1])
-        factors = [sp.eye_array(m) for m in shape]
-        factors[axis] = along / spacing[axis] ** 2
-        whole = factors[0]
-        for factor in factors[1:]:
-            whole = sp.kron(whole, factor)
-        matrix = matrix + whole
-    return matrix.tocsr().astype(dtype)
 
 
 def long_rows(n, dtype, seed=0):
@@ -43,15 +29,15 @@ def system_of(kind, dtype):
     """(system as solvers take it, matrix of SciPy or NumPy) of a named kind."""
     if kind in GRIDS:
         spacing = (0.8, 1.1, 1.3)[: len(GRIDS[kind])]
-        return types.Stencil(GRIDS[kind], spacing), poisson(GRIDS[kind], spacing, dtype)
+        return types.Stencil(GRIDS[kind], spacing), Poisson(GRIDS[kind], spacing, dtype).tocsr()
     if kind == "csr":
-        matrix = poisson((30, 31), (1.0, 1.0), dtype)
+        matrix = Poisson((30, 31), dtype=dtype).tocsr()
         return types.Csr(matrix.indptr, matrix.indices, matrix.data), matrix
     if kind == "csr64":
         matrix = long_rows(300, dtype)
         pointers, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64)
         return types.Csr(pointers, indices, matrix.data), matrix
-    matrix = poisson((11, 12), (1.0, 1.2), dtype).toarray()
+    matrix = Poisson((11, 12), (1.0, 1.2), dtype).tocsr().toarray()
     if kind == "dense, columns":
         matrix = np.asfortranarray(matrix)
     strides = tuple(s // matrix.itemsize for s in matrix.strides)
@@ -73,6 +59,21 @@ def solve(used, system, b, x0, **options):
     M = options.pop("preconditioner", None)
     asked = Solve(system, **{"rtol": 0.0, "atol": 0.0, "maxiter": 2000} | options)
     return cg_device.solve(used, system, b, x, asked, M), x
+
+
+def on_device(device, call, *arrays, offset=0):
+    """What ``call(*buffers)`` gives on copies of arrays, and what the buffers hold afterwards."""
+    found = [np.empty_like(array) for array in arrays]
+    with device.active():
+        buffers, _owners = zip(*(device.allocate(x.nbytes + offset) for x in arrays), strict=True)
+        if offset:
+            buffers = [buffer + offset for buffer in buffers]
+        for array, buffer in zip(arrays, buffers, strict=True):
+            device.upload(array, buffer)
+        result = call(*buffers)
+        for array, buffer in zip(found, buffers, strict=True):
+            device.download(buffer, array)
+    return result, found
 
 
 def recurrence(A, b, x, tolerance, maxiter, M=None):

@@ -23,7 +23,7 @@ driver = fake_cuda.Driver()
 
 import fakes  # noqa: E402  PyCUDA must find the fake driver loaded
 import numpy as np  # noqa: E402
-from scipy import signal, sparse  # noqa: E402
+from scipy import sparse  # noqa: E402
 
 import hetero  # noqa: E402
 import hetero.ops.functions  # noqa: E402
@@ -57,23 +57,6 @@ logging.getLogger("hetero").addHandler(messages)
 logging.getLogger("hetero").propagate = False
 
 
-def product(problem, arguments) -> None:
-    fakes.compute([types.SimpleNamespace(log=[])], problem, arguments)
-
-
-def convolution(problem, arguments) -> None:
-    ((address,), output, request), found = arguments, problem.options
-    assert found.boundary == "fill"
-    size = np.dtype(problem.dtype).itemsize
-    steps = tuple(size * s for s in problem.strides[0][1:])
-    image = fakes.view(address, (found.height, found.width), problem.dtype, steps)
-    whole = signal.convolve2d(image, request.filter.array)
-    top, left = (n - 1 - m for n, m in zip(request.filter.array.shape, found[6:8], strict=True))
-    shape = found.out_height, found.out_width
-    into = fakes.view(output, shape, problem.dtype, (shape[1] * size, size))
-    into[...] = whole[top : top + shape[0], left : left + shape[1]]
-
-
 def really(implementation):
     """An implementation that goes all the way of its launches, then has the right result."""
     run = implementation.run
@@ -82,21 +65,19 @@ def really(implementation):
 
     def call(used, problem, arguments) -> None:
         run(used, problem, arguments)
-        compute = convolution if problem.operation == "convolve2d" else product
-        compute(problem, arguments)
+        compute = fakes.convolve if problem.operation == "convolve2d" else fakes.compute
+        compute([types.SimpleNamespace(log=[])], problem, arguments)
 
     def solve(used, problem, arguments):
         limited = arguments.options._replace(maxiter=min(arguments.options.maxiter, 3))
         run(used, problem, arguments._replace(options=limited))
         x = arguments.output
         if not isinstance(x, np.ndarray):
-            strides = answer.strides
-            x = fakes.view(x, answer.shape, answer.dtype, strides)
+            x = fakes.view(x, answer.shape, answer.dtype, answer.strides)
         x[...] = answer.reshape(x.shape)
         return Outcome(CONVERGED, 3, 0.0)
 
-    solves = implementation.operation in ("cg", "poisson")
-    given = solve if solves else call
+    given = solve if implementation.operation in ("cg", "poisson") else call
     return dataclasses.replace(implementation, run=given, prepare=None)
 
 

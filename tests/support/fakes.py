@@ -43,11 +43,15 @@ class Memory:
 
 def view(address: int, shape, dtype, strides) -> np.ndarray:
     """NumPy's view of memory at an address; strides in bytes."""
-    dtype = np.dtype(dtype)
-    low = sum(s * (n - 1) for s, n in zip(strides, shape, strict=True) if s < 0)
-    high = sum(s * (n - 1) for s, n in zip(strides, shape, strict=True) if s > 0)
+    dtype, (low, high) = np.dtype(dtype), ends(shape, strides)
     raw = (ctypes.c_char * (high - low + dtype.itemsize)).from_address(address + low)
     return np.ndarray(shape, dtype, raw, -low, strides)
+
+
+def ends(shape, strides) -> tuple[int, int]:
+    """Where an array's elements begin that lie first and last, in bytes from its address."""
+    steps = [s * (n - 1) for s, n in zip(strides, shape, strict=True)]
+    return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0)
 
 
 def raising(error):
@@ -332,8 +336,7 @@ class Array:
     def of(cls, host, device, stream=None, readonly=False):
         """A copy with the same strides, however odd they are."""
         strides, shape = host.strides, host.shape
-        low = sum(s * (n - 1) for s, n in zip(strides, shape, strict=True) if s < 0)
-        high = sum(s * (n - 1) for s, n in zip(strides, shape, strict=True) if s > 0)
+        low, high = ends(shape, strides)
         address, memory = device.allocate(max(high - low, 0) + host.itemsize)
         made = cls(memory, address - low, shape, host.dtype, strides, device, stream, readonly)
         if host.size:

@@ -211,41 +211,34 @@ def placed(space: Space, point: Point, outcome: Outcome) -> None:
 
 def same(found: Any, expected: Any, where: Any, rounding: float = 1e3) -> None:
     """Equal in type, dtype, shape and order; values to ``rounding`` eps of the largest."""
+    assert type(found) is type(expected), (where, found, expected)
     if isinstance(expected, BaseException):
-        assert type(found) is type(expected), (where, found, expected)
         return
-    assert not isinstance(found, BaseException), (where, found)
-    assert type(found) is type(expected), (where, type(found), type(expected))
-    if isinstance(expected, (tuple, list)):
+    if isinstance(expected, (tuple, list, dict)):
         assert len(found) == len(expected), where
-        for one, other in zip(found, expected, strict=True):
-            same(one, other, where, rounding)
-        return
-    if isinstance(expected, dict):
-        assert set(found) == set(expected), where
-        for key in expected:
+        for key in expected if isinstance(expected, dict) else range(len(expected)):
             same(found[key], expected[key], (where, key), rounding)
         return
     if isinstance(expected, fakes.Array):
-        assert (found.shape, found.dtype, found.strides) == (
-            *(expected.shape, expected.dtype, expected.strides),
-        ), where
+        alike(found, expected, where, "shape", "dtype", "strides")
         found, expected = found.get(), expected.get()
     if isinstance(expected, (np.ndarray, np.generic)):
-        assert found.dtype == expected.dtype, where
-        assert found.shape == expected.shape, where
+        alike(found, expected, where, "dtype", "shape")
         if isinstance(expected, np.ndarray) and expected.size:
-            assert found.flags.c_contiguous == expected.flags.c_contiguous, where
-            assert found.flags.f_contiguous == expected.flags.f_contiguous, where
+            alike(found.flags, expected.flags, where, "c_contiguous", "f_contiguous")
         close(found, expected, where, rounding)
     elif isinstance(expected, float):
         close(found, expected, where, rounding)
     elif isinstance(expected, Plan):
-        assert (found.chosen.device, found.chosen.method) == (
-            *(expected.chosen.device, expected.chosen.method),
-        ), where
+        alike(found.chosen, expected.chosen, where, "device", "method")
     else:
         assert found == expected, where
+
+
+def alike(found: Any, expected: Any, where: Any, *names: str) -> None:
+    """Equal in attributes."""
+    for name in names:
+        assert getattr(found, name) == getattr(expected, name), (where, name)
 
 
 def close(found: Any, expected: Any, where: Any, rounding: float) -> None:

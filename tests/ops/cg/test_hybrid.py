@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from fakes import failing, noting
 
 import hetero
 from hetero import devices, profile
@@ -65,13 +66,11 @@ def test_each_iteration_moves_p_there_and_a_p_back(opencl, monkeypatch):
     with hetero.use(device=opencl, results="device"):
         there, b = hetero.matmul(A, np.eye(N)), hetero.matvec(A, A[0])
     for way, sizes in moved.items():
-        move = getattr(kind, way)
 
-        def counted(self, *arguments, move=move, sizes=sizes, **options):
+        def note(*arguments, sizes=sizes):
             sizes.append(next(a for a in arguments if isinstance(a, np.ndarray)).nbytes)
-            return move(self, *arguments, **options)
 
-        monkeypatch.setattr(kind, way, counted)
+        noting(monkeypatch, kind, way, note)
     seen, placed = [], {"device": opencl, "method": "hybrid"}
     hetero.solve_cg(A, A[0], callback=seen.append, **placed)
     assert len(seen) > 3
@@ -88,19 +87,12 @@ def test_each_iteration_moves_p_there_and_a_p_back(opencl, monkeypatch):
     np.testing.assert_allclose(hetero.to_host(x), A[0], rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("failing_at", [0, 12])
+@pytest.mark.parametrize("failing_at", [1, 13])
 def test_the_cpu_computes_it_where_the_device_fails(opencl, failing_at, monkeypatch, warnings_of):
     A, _ = systems("float64")["csr"]
     b = np.random.default_rng(3).random(N)
-    download, count = type(devices.get(opencl)).download, []
-
-    def failing(self, *arguments, **options):
-        count.append(1)
-        if len(count) > failing_at:
-            raise DeviceError("it fell over")
-        return download(self, *arguments, **options)
-
-    monkeypatch.setattr(type(devices.get(opencl)), "download", failing)
+    kind = type(devices.get(opencl))
+    failing(monkeypatch, kind, "download", failing_at, DeviceError("it fell over"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         x, info = hetero.solve_cg(A, b, rtol=1e-9, device=opencl, method="hybrid")

@@ -8,25 +8,35 @@ import pytest
 from cg_systems import gpus
 from fakes import FakeCuda
 
-from hetero import devices
 from hetero.devices import peers
 from hetero.devices.base import Device
-from hetero.devices.opencl import OpenCLDevice
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.ops.solvers.exchange import BufferCopies, Exchange, Part, halo_copies, slabs
 
 # -- Exchanging ----------------------------------------------------------------------------------
 
 
-def check_halo(device_list, rows, depth, rounds, columns=5):
-    """Fill own rows with their numbers, exchange, and look at what every part then holds."""
-    cuts = slabs(rows, len(device_list), depth)
-    parts = [Part(device, alone=False) for device in device_list[: len(cuts)]]
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns"), [(11, 1, 70_001), (24, 6, 70_002), (24, 6, 1)]
+)
+@pytest.mark.parametrize("meet", [True, False])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_halo_on_gpus(monkeypatch, count, meet, rows, depth, columns):
+    """Own rows hold their numbers; after three exchanges every part has its neighbours', too.
+
+    Columns of one, two and four elements in 16 bytes' steps; more rows than blocks copy.
+    """
+    monkeypatch.setattr(peers, "_trusted", {})
+    if not meet:
+        monkeypatch.setattr(peers, "meet", lambda devices: False)
+    cuts = slabs(rows, count, depth)
+    parts = [Part(device, alone=False) for device in gpus(count)[: len(cuts)]]
     for part, cut in zip(parts, cuts, strict=True):
         part.upload(np.zeros((cut.held, columns)), "u")
     exchange, across = Exchange(parts), np.arange(columns) / columns
     halos = exchange.bind(BufferCopies(halo_copies(cuts, 8 * columns), "u", "u"))
-    for turn in range(rounds):
+    for turn in range(3):
         exchange.synchronize()
         for part, cut in zip(parts, cuts, strict=True):
             own = np.arange(cut.begin, cut.end)[:, None] + across + turn * rows
@@ -36,31 +46,8 @@ def check_halo(device_list, rows, depth, rounds, columns=5):
     for part, cut in zip(parts, cuts, strict=True):
         held = part.download("u", np.empty((cut.held, columns)))
         expected = np.arange(cut.first, cut.end + cut.below)[:, None] + across
-        np.testing.assert_array_equal(held, expected + (rounds - 1) * rows)
-    return exchange
-
-
-@pytest.mark.parametrize(("rows", "depth"), [(4, 1), (11, 1), (23, 2), (24, 6)])
-@pytest.mark.parametrize("parts", [1, 2, 4])
-def test_halo(opencl, parts, rows, depth):
-    for rounds in (1, 3):
-        check_halo([devices.get(opencl)] * parts, rows, depth, rounds)
-    # Two OpenCL devices cannot see each other's memory or events.
-    one = devices.get(opencl)
-    check_halo([one, OpenCLDevice(99, one._device), one], rows, depth, 3)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("meet", [True, False])
-@pytest.mark.parametrize("parts", [1, 2, 4])
-def test_halo_on_gpus(monkeypatch, parts, meet):
-    """Columns of one, two and four elements in 16 bytes' steps; more rows than blocks copy."""
-    monkeypatch.setattr(peers, "_trusted", {})
-    if not meet:
-        monkeypatch.setattr(peers, "meet", lambda devices: False)
-    for rows, depth, columns in ((11, 1, 70_001), (24, 6, 70_002), (24, 6, 1)):
-        exchange = check_halo(gpus(parts), rows, depth, 3, columns)
-        assert (exchange.meeting is not None) == (meet and parts > 1)
+        np.testing.assert_array_equal(held, expected + 2 * rows)
+    assert (exchange.meeting is not None) == (meet and count > 1)
 
 
 @pytest.mark.gpu

@@ -27,30 +27,20 @@ SIZES = {
 }
 
 
-def operands(size, dtype="float64"):
+def operands(size):
     shape, taps, low = SIZES[size]
-    values = [rng.random(n) - 0.5 for n in (shape, taps)]
-    if low:
-        values[1] = np.outer(values[1][:, 0], values[1][0])
-    if np.dtype(dtype).kind == "c":
-        values = [v + 1j * (rng.random(v.shape) - 0.5) for v in values]
-    return [(9 * v).astype(dtype) for v in values]
+    image, filter = (9 * rng.random(n) - 4.5 for n in (shape, taps))
+    return image, np.outer(filter[:, 0], filter[0]) if low else filter
 
 
-def right(found, a, b, *options):
+def right(found, a, b):
     """As SciPy's; NaN and infinity where it has them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        expected = convolve2d(a, b, *options)
+    expected = convolve2d(a, b, "same")
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     usual = np.isfinite(expected)
     np.testing.assert_array_equal(np.isfinite(found), usual)
-    if expected.dtype.kind in "iu":
-        np.testing.assert_array_equal(found, expected)
-        return
-    eps = np.finfo(expected.dtype).eps
-    largest = abs(a[np.isfinite(a)]).max() + max([4.0, *map(abs, options[2:])])
-    bound = 100 * eps * largest * abs(b[np.isfinite(b)]).sum()
+    largest = abs(a[np.isfinite(a)]).max() + 4.0
+    bound = 100 * np.finfo(float).eps * largest * abs(b[np.isfinite(b)]).sum()
     assert (abs(found[usual] - expected[usual]) <= bound).all()
 
 
@@ -60,21 +50,13 @@ def with_nan(a):
     return a
 
 
+# What differs in kind, dtype or layout alone is in `tests/calling/test_warm_calls.py`.
 OPERANDS = {
     "other values": lambda a, b: (2 * a, b + 1),
     "full rank": lambda a, b: (a, rng.random(b.shape)),
     "NaN in the image": lambda a, b: (with_nan(a), b),
     "infinity in the filter": lambda a, b: (a, np.where(b == b[1, 1], np.inf, b)),
-    "float32": lambda a, b: (a.astype("f4"), b.astype("f4")),
-    "mixed": lambda a, b: (a.astype("f4"), b),
-    "complex": lambda a, b: (a + 2j * a[::-1], b - 1j * b[:, ::-1]),
-    "whole numbers": lambda a, b: (a.astype(int), b.astype(int)),
     "byte order": lambda a, b: (a.astype(">f8"), b),
-    "strides": lambda a, b: (np.asfortranarray(a), b),
-    "reversed": lambda a, b: (a[::-1, ::-1], b[::-1]),
-    "subclass": lambda a, b: (a.view(np.matrix), b),
-    "exchanged": lambda a, b: (b, a),
-    "other filter": lambda a, b: (a, np.ascontiguousarray(b[1:])),
     "filter of that many taps": lambda a, b: (a, np.ascontiguousarray(b.T)),
 }
 
@@ -83,14 +65,12 @@ OPERANDS = {
 @pytest.mark.parametrize("size", SIZES)
 def test_other_operands_after_a_remembered_call(size):
     a, b = operands(size)
-    for name, change in OPERANDS.items():
-        if name == "whole numbers" and size == "transform":
-            continue  # SciPy's alone, and slow
-        right(hetero.convolve2d(a, b, "same"), a, b, "same")
+    for change in OPERANDS.values():
+        right(hetero.convolve2d(a, b, "same"), a, b)
         x, y = change(a, b)
         for _ in range(2):
-            right(hetero.convolve2d(x, y, "same"), np.asarray(x), np.asarray(y), "same")
-    right(hetero.convolve2d(a, b, "same"), a, b, "same")
+            right(hetero.convolve2d(x, y, "same"), x, y)
+    right(hetero.convolve2d(a, b, "same"), a, b)
 
 
 @pytest.mark.parametrize("size", [(6, 7), (130, 140)])

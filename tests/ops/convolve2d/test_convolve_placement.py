@@ -19,7 +19,7 @@ from convolutions import (
     scipys,
     spreads,
 )
-from gpu_libraries import LIBRARIES
+from gpu_libraries import LIBRARIES, lay
 
 import hetero.ops
 from hetero import tables
@@ -101,19 +101,13 @@ def test_gpu_arrays(library, method, dtype):
 @pytest.mark.gpu
 def test_gpu_arrays_of_every_layout(library):
     a, b = images((40, 50), "float32"), images((6, 4), "float32")
-    laid = {
-        "F": lambda x: library.put(np.ascontiguousarray(x.T)).T,
-        "strided": lambda x: library.put(np.repeat(np.repeat(x, 2, -1), 3, -2))[::3, ::2],
-        "reversed": lambda x: library.put(np.ascontiguousarray(x[::-1, ::-1]))[::-1, ::-1],
-    }
-    for view in library.views:
+    for layout in library.views:
+        A, B = (lay(library, x, layout) for x in (a, b))
         for method in ("direct", "fft"):
-            if obstacle(laid[view](a), laid[view](b), "cuda:0", method):
+            if obstacle(A, B, "cuda:0", method):
                 assert method != "direct"
                 continue
-            result = hetero.convolve2d(
-                laid[view](a), laid[view](b), "same", "symm", device="cuda:0", method=method
-            )
+            result = hetero.convolve2d(A, B, "same", "symm", device="cuda:0", method=method)
             close(on_gpu(result, library), a, b, method, mode="same", boundary="symm")
 
 

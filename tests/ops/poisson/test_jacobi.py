@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import runtimes
+from cg_systems import on_device
 
 import hetero
 from hetero import devices
@@ -86,28 +87,17 @@ def test_two_contexts(opencl, monkeypatch):
     check_devices(monkeypatch, found, (26, 67), "float32", (2, 4))
 
 
-def check_buffers(device, shape, dtype, offset=0):
-    """f and u that lie on the device: f is not changed, u gets the result, of any row length."""
-    stencil, f, start = problem(shape, dtype)
-    expected, asked = start.copy(), exactly(stencil, 9)
-    outcome = jacobi.solve([device], asked, f, expected)
-    with device.active():
-        (there, _a), (here, _b) = (device.allocate(f.nbytes + 16) for _ in range(2))
-        if offset:
-            there, here = there + offset, here + offset
-        device.upload(f, there)
-        device.upload(start, here)
-        assert outcome == jacobi.solve([device], asked, there, here, dtype)
-        u, kept = np.empty_like(f), np.empty_like(f)
-        device.download(here, u)
-        device.download(there, kept)
-    np.testing.assert_array_equal(u, expected)
-    np.testing.assert_array_equal(kept, f)
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(26, 64), (26, 67)], ids=str)
 @pytest.mark.parametrize("kind", runtimes.EACH_KIND)
 def test_buffers(kind, shape, dtype):
+    """f and u that lie on the device: f is not changed, u gets the result, of any row length."""
+    device, (stencil, f, start) = runtimes.of_kind(kind)[0], problem(shape, dtype)
+    expected, asked = start.copy(), exactly(stencil, 9)
+    outcome = jacobi.solve([device], asked, f, expected)
+    call = lambda *buffers: jacobi.solve([device], asked, *buffers, dtype)  # noqa: E731
     for offset in (0, 8) if kind == "cuda" else (0,):
-        check_buffers(runtimes.of_kind(kind)[0], shape, dtype, offset)
+        found, (kept, u) = on_device(device, call, f, start, offset=offset)
+        assert found == outcome
+        np.testing.assert_array_equal(u, expected)
+        np.testing.assert_array_equal(kept, f)

@@ -27,7 +27,9 @@ from hetero.accel.session import Attempt, Session
 from hetero.pricing.plan import Candidate
 from hetero.profile import inventory
 
-IMAGE, KERNEL = (np.random.default_rng(1).random(shape) for shape in ((40, 50), (5, 7)))
+IMAGE, KERNEL, LARGE, X = (
+    np.random.default_rng(1).random(n) for n in ((40, 50), (5, 7), (300, 310), (400, 3))
+)
 
 
 @pytest.fixture
@@ -55,9 +57,8 @@ SIGNAL = ("convolve2d", "correlate2d", "fftconvolve", "oaconvolve", "convolve")
 
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
 def test_convolutions(all_calls, mode):
-    image = np.random.default_rng(2).random((300, 310))
     for name, kernel in itertools.product(SIGNAL, (KERNEL, KERNEL[:4, :6])):
-        call = functools.partial(getattr(scipy.signal, name), image, kernel, mode=mode)
+        call = functools.partial(getattr(scipy.signal, name), LARGE, kernel, mode=mode)
         code = taken_or_plain(call)
         other_centre = name == "correlate2d" and mode == "same" and kernel is not KERNEL
         assert code == ("option" if other_centre else "taken")
@@ -65,46 +66,43 @@ def test_convolutions(all_calls, mode):
 
 @pytest.mark.parametrize("mode", ["reflect", "constant", "wrap", "nearest", "mirror"])
 def test_filters_of_ndimage(all_calls, mode):
-    image = np.random.default_rng(2).random((300, 310))
     for function in (scipy.ndimage.convolve, scipy.ndimage.correlate):
-        call = functools.partial(function, image, KERNEL, mode=mode, cval=2.0)
+        call = functools.partial(function, LARGE, KERNEL, mode=mode, cval=2.0)
         assert taken_or_plain(call) == ("option" if mode in ("nearest", "mirror") else "taken")
 
 
 def test_what_has_another_meaning_is_scipys_and_names_do_not_matter(all_calls):
     signal, ndimage = scipy.signal, scipy.ndimage
-    image = np.random.default_rng(2).random((300, 310))
     for call, code in (
-        (lambda: signal.fftconvolve(KERNEL, image, mode="same"), "option"),
-        (lambda: signal.fftconvolve(image, KERNEL, axes=1 * (0, 1)), "option"),
-        (lambda: signal.fftconvolve(image, KERNEL.astype("f4")), "dtype"),
-        (lambda: signal.oaconvolve(image.astype("f4"), KERNEL), "dtype"),
-        (lambda: signal.convolve(image.astype("f4"), KERNEL), "dtype"),
-        (lambda: ndimage.convolve(image, KERNEL, origin=1), "option"),
-        (lambda: ndimage.convolve(image, KERNEL[:4]), "option"),
-        (lambda: ndimage.convolve(image.astype("f4"), KERNEL.astype("f4")), "dtype"),
-        (lambda: ndimage.convolve(image, weights=KERNEL), "taken"),
-        (lambda: ndimage.correlate(input=image, weights=KERNEL), "taken"),
-        (lambda: signal.fftconvolve(in1=image, in2=KERNEL), "taken"),
+        (lambda: signal.fftconvolve(KERNEL, LARGE, mode="same"), "option"),
+        (lambda: signal.fftconvolve(LARGE, KERNEL, axes=1 * (0, 1)), "option"),
+        (lambda: signal.fftconvolve(LARGE, KERNEL.astype("f4")), "dtype"),
+        (lambda: signal.oaconvolve(LARGE.astype("f4"), KERNEL), "dtype"),
+        (lambda: signal.convolve(LARGE.astype("f4"), KERNEL), "dtype"),
+        (lambda: ndimage.convolve(LARGE, KERNEL, origin=1), "option"),
+        (lambda: ndimage.convolve(LARGE, KERNEL[:4]), "option"),
+        (lambda: ndimage.convolve(LARGE.astype("f4"), KERNEL.astype("f4")), "dtype"),
+        (lambda: ndimage.convolve(LARGE, weights=KERNEL), "taken"),
+        (lambda: ndimage.correlate(input=LARGE, weights=KERNEL), "taken"),
+        (lambda: signal.fftconvolve(in1=LARGE, in2=KERNEL), "taken"),
     ):
         assert taken_or_plain(call) == code
 
 
 def test_a_wrong_call_says_nothing_about_others(all_calls):
-    image = np.random.default_rng(2).random((300, 310))
     for _ in range(4):
         with pytest.raises(ValueError, match="one element"):
-            scipy.signal.convolve2d(image, KERNEL, fillvalue=[1, 2])
+            scipy.signal.convolve2d(LARGE, KERNEL, fillvalue=[1, 2])
         with pytest.raises(ValueError, match="boundary"):
-            scipy.signal.convolve2d(image, KERNEL, boundary="some")
+            scipy.signal.convolve2d(LARGE, KERNEL, boundary="some")
         with pytest.raises(TypeError, match="must be real number, not str"):
-            scipy.ndimage.convolve(image, KERNEL, cval="a")
-    assert taken_or_plain(lambda: scipy.signal.convolve2d(image, KERNEL)) == "taken"
-    bad = image.copy()
+            scipy.ndimage.convolve(LARGE, KERNEL, cval="a")
+    assert taken_or_plain(lambda: scipy.signal.convolve2d(LARGE, KERNEL)) == "taken"
+    bad = LARGE.copy()
     bad[0, 0] = np.nan
     scipy.signal.fftconvolve(bad, KERNEL)
     assert accel.last().code == "not-finite"
-    assert taken_or_plain(lambda: scipy.signal.fftconvolve(image, KERNEL)) == "taken"
+    assert taken_or_plain(lambda: scipy.signal.fftconvolve(LARGE, KERNEL)) == "taken"
 
 
 def laplacian(n):
@@ -135,7 +133,6 @@ def test_a_solve_that_fails_warns_as_scipys(all_calls):
 @pytest.mark.parametrize("as_given", [np.asarray, np.ndarray.tolist])
 def test_kmeans_of_a_table_and_then_of_an_array(all_calls, as_given):
     cluster = pytest.importorskip("sklearn.cluster")
-    X = np.random.default_rng(3).random((400, 3))
     estimator = cluster.KMeans(5, init=as_given(X[:5]), n_init=3)
     estimator.feature_names_in_ = np.array(["a", "b", "c"], object)
     with pytest.warns(RuntimeWarning, match="only one init") as given:
@@ -150,7 +147,6 @@ def test_kmeans_of_a_table_and_then_of_an_array(all_calls, as_given):
 
 def test_kmeans_of_what_is_no_array_is_noted(all_calls):
     cluster = pytest.importorskip("sklearn.cluster")
-    X = np.random.default_rng(3).random((400, 3))
     fitted = cluster.KMeans(5, init=X[:5], n_init=1).fit(sp.csr_array(X))
     assert (accel.last().code, accel.last().text) == ("type", "X is of class csr_array")
     assert fitted.n_features_in_ == 3
@@ -160,7 +156,6 @@ def test_kmeans_of_what_is_no_array_is_noted(all_calls):
 
 def test_kmeans(all_calls):
     cluster = pytest.importorskip("sklearn.cluster")
-    X = np.random.default_rng(3).random((400, 3))
 
     class Own(cluster.KMeans):
         pass
@@ -212,7 +207,7 @@ def test_what_a_signal_handler_raises_reaches_the_script_once(all_calls):
 
 def test_what_was_pickled_loads_without_hetero(all_calls):
     cluster = pytest.importorskip("sklearn.cluster")
-    fitted = cluster.KMeans(2, n_init=1).fit(np.random.default_rng(3).random((400, 3)))
+    fitted = cluster.KMeans(2, n_init=1).fit(X)
     made = pickle.dumps((fitted, scipy.signal.fftconvolve, scipy.sparse.linalg.cg, np.dot))
     code = (
         "import pickle, sys; made = pickle.loads(sys.stdin.buffer.read()); "

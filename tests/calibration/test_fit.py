@@ -98,6 +98,8 @@ def test_waves_follow_steps_that_no_knot_shows():
     held_out = {dims: measured(dims) for dims in [(100, 900), (230, 180), (3000, 17), (999, 1001)]}
     model = fit.by_estimate(axes, seconds, held_out, 5e-6, estimate)
     assert model["residuals"]["worst"] < 0.01
+    with pytest.raises(KeyError, match="nothing is estimated"):
+        total(model, 64, 64)
     assert fit.table(axes, seconds, held_out)["residuals"]["worst"] > 0.1
     del seconds[4096, 4096]  # too slow to measure
     model = fit.by_estimate(axes, seconds, {(4096, 4096): measured((4096, 4096))}, 5e-6, estimate)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 
-import numpy as np
 import pytest
 from fakes import FakeCuda
 
@@ -23,49 +21,26 @@ SIZES = transfers._SIZES
 WAYS = Copies.WAYS
 
 
-class Slowly:
+class Slowly(FakeCuda):
     """Copies at one rate; through a ring half as fast below 8 MB, and three times as fast above."""
 
     def __init__(self, slow, stages):
-        self.now, self.slow, self.is_active = 0.0, slow, 0
-        self.stages, self.rested, self.hasty = stages, False, []
-        self.asked, self.places = [], {}
-
-    def describe(self):
-        return {"memory_bytes": 1 << 40}
-
-    @contextlib.contextmanager
-    def active(self):
-        self.is_active += 1
-        yield
-        self.is_active -= 1
-
-    def _copy(self, direction, nbytes):
-        self.asked.append((direction, nbytes))
-        number = self.asked.count((direction, nbytes))
-        self.now += nbytes / _RATE * self.slow.get((direction, nbytes, number), 1.0)
-
-    def enqueue(self, direction, array, buffer):
-        self._copy(direction, array.nbytes)
+        super().__init__()
+        self.now, self.slow, self.stages = 0.0, slow, stages
+        self.rested, self.hasty, self.asked, self.places = False, [], [], {}
+        self.record = lambda: None
 
     def allocate(self, nbytes):
         return 0, None
 
-    def pinned(self, nbytes):
-        return np.empty(nbytes, np.uint8)
-
-    def upload(self, source, target):
-        self._copy("upload", source.nbytes)
-
-    def download(self, source, target):
-        self._copy("download", target.nbytes)
+    def enqueue(self, direction, array, buffer, *where):
+        self.asked.append((direction, array.nbytes))
+        number = self.asked.count(self.asked[-1])
+        self.now += array.nbytes / _RATE * self.slow.get((*self.asked[-1], number), 1.0)
 
     def ring(self):
-        assert self.is_active, "a device has its ring where it is active"
+        assert self.entered, "a device has its ring where it is active"
         return self
-
-    def record(self):
-        return None
 
     def start(self, direction, array, buffer, offset, after):
         assert (buffer, offset, after) == (0, 0, None)
@@ -77,7 +52,7 @@ class Slowly:
         self.now += array.nbytes / _RATE * (2.0 if array.nbytes < 1 << 23 else 1 / 3)
         return self
 
-    def wait(self):
+    def wait(self, *events):
         """Complete at once."""
 
 

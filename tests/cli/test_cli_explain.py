@@ -21,30 +21,25 @@ def test_explain_options(data, opencl):
     assert [row["method"] for row in by_method["candidates"]] == ["blas"]
 
 
-SHAPES = {
-    "matvec": ((40, 30), (30,)),
-    "matmul": ((40, 50), (50, 30)),
-    "convolve2d": ((64, 48), (3, 5)),
-    "poisson": ((30, 40),),
-}
-DIMS = {
-    "matvec": (40, 30),
-    "matmul": (40, 30, 50),
-    "convolve2d": (64, 48, 3, 5),
-    "poisson": (30, 40),
+# Operation -> shapes of its operands, and what the command takes.
+SIZES = {
+    "matvec": ([(40, 30), (30,)], (40, 30)),
+    "matmul": ([(40, 50), (50, 30)], (40, 30, 50)),
+    "convolve2d": ([(64, 48), (3, 5)], (64, 48, 3, 5)),
+    "poisson": ([(30, 40)], (30, 40)),
 }
 
 
-@pytest.mark.parametrize("operation", SHAPES)
+@pytest.mark.parametrize("operation", SIZES)
 def test_explain_answers_as_plan_does(data, operation):
     """The same defaults: dtype, mode, tolerance."""
-    specs = [hetero.spec(shape) for shape in SHAPES[operation]]
-    found = hetero.plan(operation, *specs).to_dict()
-    assert data("explain", operation, *DIMS[operation]) == found
+    shapes, dims = SIZES[operation]
+    found = hetero.plan(operation, *map(hetero.spec, shapes)).to_dict()
+    assert data("explain", operation, *dims) == found
     if operation == "poisson":  # by its function's name, too
-        assert data("explain", "solve_poisson", *DIMS[operation]) == found
-        found = hetero.plan("cg", hetero.Poisson((30, 40)), hetero.spec(1200)).to_dict()
-        assert data("explain", "cg", 30, 40) == found
+        assert data("explain", "solve_poisson", *dims) == found
+        found = hetero.plan("cg", hetero.Poisson(dims), hetero.spec(1200)).to_dict()
+        assert data("explain", "cg", *dims) == found
 
 
 def lacking(monkeypatch):

@@ -12,6 +12,7 @@ import kernel_runs
 import numpy as np
 import pytest
 import runtimes
+from convolutions import PAD
 from kernel_runs import LAYOUTS, WRITABLE, elements, operand
 
 from hetero.kernels.common.boundaries import BOUNDARIES
@@ -54,25 +55,12 @@ def extents(mode, n, taps):
     return (n, taps // 2) if mode == "same" else (n - taps + 1, 0)
 
 
-def extended(image, axis, before, count, boundary, fillvalue):
-    """``count`` elements of an axis of the extended image."""
-    n = image.shape[axis]
-    at = np.arange(count) - before
-    inside = (at >= 0) & (at < n)
-    if boundary == "symm":
-        at %= 2 * n
-        at = np.minimum(at, 2 * n - 1 - at)
-    image = np.take(image, at % n, axis)
-    if boundary == "fill":
-        image[(slice(None),) * axis + (~inside,)] = fillvalue
-    return image
-
-
 def correlated(image, taps, outs, before, boundary, fillvalue=FILL):
     """The correlation, in float64."""
-    for axis in (0, 1):
-        count = outs[axis] + taps.shape[axis] - 1
-        image = extended(image, axis, before[axis], count, boundary, fillvalue)
+    read = [n + m - 1 for n, m in zip(outs, taps.shape, strict=True)]
+    widths = [(b, max(r - b - n, 0)) for r, b, n in zip(read, before, image.shape, strict=True)]
+    more = {"constant_values": fillvalue} if boundary == "fill" else {}
+    image = np.pad(image, widths, PAD[boundary], **more)[: read[0], : read[1]]
     windows = np.lib.stride_tricks.sliding_window_view(image, taps.shape)
     return np.einsum("ijuv,uv->ij", windows, taps)
 

@@ -32,11 +32,6 @@ from kernel_runs import (
 from hetero import kernels
 from hetero.kernels.matmul import plan as matmul_tiles
 
-try:
-    import pyopencl as cl
-except ImportError:  # what needs it is skipped
-    cl = None
-
 
 @pytest.fixture(scope="module")
 def portable():
@@ -90,19 +85,14 @@ def test_matvec_short_rows(portable, dtype):
         assert rows_of(launch_plan) == 1
 
 
-def single_tile(monkeypatch, dtype, index):
-    tile = matmul_tiles.tiles(dtype, None)[index]
-    monkeypatch.setattr(matmul_tiles, "tiles", lambda *which: (tile,))
-    return tile
-
-
 @pytest.mark.parametrize(
     ("dtype", "index"),
     [(dtype, i) for dtype in DTYPES for i in range(len(matmul_tiles.tiles(dtype, None)))],
 )
 def test_matmul_tiles(portable, monkeypatch, index, dtype):
     """Every tile and transpose, at sizes below, at and above the tile's."""
-    tile = single_tile(monkeypatch, dtype, index)
+    tile = matmul_tiles.tiles(dtype, None)[index]
+    monkeypatch.setattr(matmul_tiles, "tiles", lambda *which: (tile,))
     for la, lb in itertools.product(("row", "column"), repeat=2):
         launch_plan = run_matmul(portable, tile.m + 4, tile.n + 8, 36, 1, dtype, (la, lb, "row"))
         assert launch_plan.variant == f"tile{tile.m}x{tile.n}"

@@ -8,43 +8,27 @@ import cuda_on_cpu
 import numpy as np
 import pytest
 
-FLOAT32, FLOAT64 = "matmul_pipelined.cu", "matmul_tensor.cu"
-TILES = {
-    FLOAT32: (
-        {"THREAD_M": 8, "THREAD_N": 16, "WARPS_M": 2, "WARPS_N": 2, "TILE_K": 8, "STAGES": 4},
-        {"THREAD_M": 8, "THREAD_N": 8, "WARPS_M": 1, "WARPS_N": 4, "TILE_K": 16, "STAGES": 3},
-        {"THREAD_M": 4, "THREAD_N": 8, "WARPS_M": 2, "WARPS_N": 2, "TILE_K": 16, "STAGES": 4},
-        {"THREAD_M": 4, "THREAD_N": 4, "WARPS_M": 1, "WARPS_N": 2, "TILE_K": 32, "STAGES": 3},
-    ),
-    FLOAT64: (
-        {"WARP_M": 64, "WARP_N": 32, "WARPS_M": 2, "WARPS_N": 4, "STAGES": 4},
-        {"WARP_M": 32, "WARP_N": 32, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 3},
-        {"WARP_M": 16, "WARP_N": 32, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 2},
-        {"WARP_M": 16, "WARP_N": 16, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 5, "SLICES": 2},
-        {"WARP_M": 16, "WARP_N": 16, "WARPS_M": 1, "WARPS_N": 2, "STAGES": 4, "SLICES": 4},
-        {"WARP_M": 32, "WARP_N": 16, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 3, "SLICES": 2},
-    ),
-}
+from hetero.kernels.matmul.plan import tiles
+
+TILES = tiles("float32", (9, 0))[1:] + tiles("float64", (9, 0))
 LAYOUTS = [{"A_K": a, "B_K": b, "ALIGNED": v} for a in (0, 1) for b in (0, 1) for v in (0, 1)]
-CASES = [(source, tile) for source, tiles in TILES.items() for tile in tiles]
 # Every tile with each pair of what makes a layout, and every second tile with all three alike.
 LAID = [
-    (*case, layout)
-    for turn, case in enumerate(CASES)
+    (tile, layout)
+    for turn, tile in enumerate(TILES)
     for layout in LAYOUTS
     if sum(layout.values()) % 2 == turn % 2
 ]
 
 
-def built(source, tile, layout, *edit):
-    more = {"REAL": "float", "WIDTH": 4} if source == FLOAT32 else {"SLICES": 1}
-    return cuda_on_cpu.kernel(source, "matmul", {"RESIDENT": 1, **more, **tile, **layout}, *edit)
+def is_double(tile):
+    return tile.source == "matmul_tensor.cu"
 
 
-def tile_of(source, tile):
-    across = (8 * tile["THREAD_M"], 4 * tile["THREAD_N"]) if source == FLOAT32 else None
-    m, n = across or (tile["WARP_M"], tile["WARP_N"])
-    return m * tile["WARPS_M"], n * tile["WARPS_N"]
+def built(tile, layout, *edit):
+    more = {} if is_double(tile) else {"REAL": "float", "WIDTH": 4}
+    defines = {"RESIDENT": 1, **more, **dict(tile.defines), **layout}
+    return cuda_on_cpu.kernel(tile.source, "matmul", defines, *edit)
 
 
 def operand(rng, batch, rows, columns, by_rows, aligned, dtype):
@@ -64,12 +48,12 @@ def steps(array):
     return [stride // array.itemsize for stride in array.strides]
 
 
-def errors(launch, source, tile, layout):
+def errors(launch, tile, layout):
     """Of products of several shapes, in roundings of k products; NaN is infinitely wrong."""
-    dtype = np.float32 if source == FLOAT32 else np.float64
+    dtype = np.float64 if is_double(tile) else np.float32
     aligned = layout["ALIGNED"]
     width = 16 // np.dtype(dtype).itemsize
-    tile_m, tile_n = tile_of(source, tile)
+    tile_m, tile_n = tile.m, tile.n
     rng = np.random.default_rng(0)
     found = []
     for m, n, k, parts, batch in (
@@ -94,17 +78,15 @@ def errors(launch, source, tile, layout):
     return np.nan_to_num(found, nan=np.inf)
 
 
-@pytest.mark.parametrize(("source", "tile", "layout"), LAID, ids=str)
-def test_products(source, tile, layout):
-    launch = built(source, tile, layout)
-    assert max(errors(launch, source, tile, layout)) < 1.0
+@pytest.mark.parametrize(("tile", "layout"), LAID)
+def test_products(tile, layout):
+    assert max(errors(built(tile, layout), tile, layout)) < 1.0
 
 
-@pytest.mark.parametrize(("source", "tile"), CASES[::5], ids=str)
-def test_a_kernel_that_waits_for_no_copy_shows(source, tile):
+@pytest.mark.parametrize("tile", TILES[::5])
+def test_a_kernel_that_waits_for_no_copy_shows(tile):
     def edit(text):
         return re.sub(r"^ +wait_for_copies\(\);\n", "", text, flags=re.MULTILINE)
 
     layout = LAYOUTS[1]
-    launch = built(source, tile, layout, edit)
-    assert max(errors(launch, source, tile, layout)) > 1.0
+    assert max(errors(built(tile, layout, edit), tile, layout)) > 1.0

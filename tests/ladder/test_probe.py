@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import runtimes
+from kernel_runs import BufferRunner
 
 from hetero import cli
 from hetero.kernels.common import probes
@@ -23,28 +25,14 @@ def short():
         yield
 
 
-def launched(own, launch, data, size):
-    """What a launch leaves in its buffer of results."""
-    result = np.zeros(size, np.float32)
-    with own.active():
-        buffers = {}
-        buffers["out"], _owner = own.allocate(result.nbytes)
-        if data is not None:
-            buffers["data"], _data = own.allocate(data.nbytes)
-            own.upload(data, buffers["data"])
-        kernel = own.build(launch.source, launch.kernel, launch.defines)
-        given = [buffers[a] if type(a) is str else a for a in launch.arguments]
-        own.launch(kernel, launch.grid, launch.block, given)
-        own.download(buffers["out"], result)
-    return result
-
-
 @pytest.mark.parametrize(("piece", "stride"), [(1, 1), (1, 4), (1, 1024), (64, 1), (64, 32)])
 def test_each_element_is_read_once_by_neighbours_a_stride_apart(piece, stride):
     own, elements = runtimes.opencl_device(), 1 << 16
     launch = probes.strided(piece, stride, elements, own.block_limit)
     data = np.random.default_rng(0).integers(0, 100, elements).astype(np.float32)
-    sums = launched(own, launch, data, elements // 16)
+    sums = np.zeros(elements // 16, np.float32)
+    plan = SimpleNamespace(launches=[launch], workspace=0)
+    BufferRunner(own._device).run(plan, data=data, out=sums)
     by_columns = data.reshape(-1, stride, piece).swapaxes(0, 1).reshape(-1)
     steps = by_columns.reshape(launch.grid, 16, launch.block)
     np.testing.assert_array_equal(sums, steps.sum(axis=1).reshape(-1))

@@ -141,7 +141,8 @@ class Rows(fit.Rows):
         backend = NumpyRows(sample, np.maximum(weights, least, dtype=weights.dtype))
         return backend.seeds(how, k, random) + backend.mean
 
-    def mean_variance(self) -> float:
+    @property
+    def variance(self) -> float:
         return float(self._X.var(axis=0, dtype=np.float64).mean().compute())
 
     def restart(self, centroids: np.ndarray) -> None:

@@ -26,7 +26,7 @@ __all__ = ["OPERATION", "cluster", "from_dims", "kmeans", "problem"]
 
 # NumPy has labelled rows of so many numbers, by so many distances, before a plan is made.
 _NUMBERS, _DISTANCES = 1 << 16, 1 << 14
-_AT_A_TIME = 1 << 16  # labels looked at: the first of them mostly name every cluster
+_FIRST = 1 << 16  # labels, that are looked at alone
 _ONE_START = (
     "Explicit initial center position passed: performing only one init in KMeans instead of "
     "n_init={}."
@@ -140,28 +140,23 @@ def kmeans(
            [ 1.,  2.]]), array([1, 1, 1, 0, 0, 0], dtype=int32), 16.0)
     """
     options = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}
-    drawn = {"random_state": random_state, "sample_weight": sample_weight}
+    options |= {"label_tol": label_tol, "random_state": random_state}
     placed = {"device": device, "method": method}
-    return cluster(X, n_clusters, **options, label_tol=label_tol, **drawn, **placed)
+    return cluster(X, n_clusters, **options, sample_weight=sample_weight, **placed)
 
 
 def cluster(
     X: Any,
     n_clusters: int,
     *,
-    init: Any,
-    n_init: Any,
-    max_iter: int,
-    tol: float,
-    label_tol: float = 0.0,
-    random_state: Any = None,
     sample_weight: Any = None,
     device: str | None = None,
     method: str | None = None,
     report: Callable[[str], None] | None = None,
     few: type[Warning] | None = RuntimeWarning,
+    **options: Any,
 ) -> tuple[Any, Any, dict[str, Any]]:
-    """Check the arguments of `kmeans`, plan it and run it.
+    """Check the arguments of `kmeans`, plan it and run it; ``options`` are the others.
 
     With ``max_iter`` 0 rows get labels and nothing else is done. ``report`` gets a line about each
     start; ``few`` is the category of the warning about clusters without rows, None for no warnings
@@ -169,17 +164,13 @@ def cluster(
     """
     device, method = planner.placement(device, method)
     X = operands.checked_shape(X)
+    init, seed = options.pop("init"), options.pop("random_state", None)
 
     def make() -> Plan:
-        options = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}
-        options |= {"label_tol": label_tol, "sample_weight": sample_weight}
-        asked = problem(X, n_clusters, **options)
-        free = device is None and method is None and not operands.is_sparse(X)
-        plan = planner.at_once(asked) if free else None
-        return plan or planner.plan(results.staying(asked, device), device, method)
+        asked = problem(X, n_clusters, init=init, sample_weight=sample_weight, **options)
+        return planner.of_call(asked, device, method)
 
-    given = n_clusters, n_init, max_iter, tol, label_tol, device, method
-    key = operands.key_of(X, init, sample_weight, given)
+    key = operands.key_of(X, init, sample_weight, (n_clusters, *options.values(), device, method))
     # A plan that is made before devices are looked for is not the last one.
     plan = bind(key if inventory.looked() else None, make)
 
@@ -187,8 +178,9 @@ def cluster(
     (n, d, k), dtype, about = plan.problem.dims, np.dtype(plan.problem.dtype), plan.problem.options
     if about.init == operands.GIVEN:
         init = operands.checked_centroids(operands.on_host(init, dtype), (k, d))
-        if n_init not in (1, "auto") and few:
-            warnings.warn(_ONE_START.format(n_init), RuntimeWarning, stacklevel=outside())
+        if options["n_init"] not in (1, "auto") and few:
+            text = _ONE_START.format(options["n_init"])
+            warnings.warn(text, RuntimeWarning, stacklevel=outside())
     weights = operands.checked_weights(sample_weight, n, dtype)
     if operands.is_sparse(X):
         X = X.astype(dtype, copy=False)
@@ -197,12 +189,12 @@ def cluster(
     else:
         X = X if is_device_array(X) else operands.host_values(X)
         arrays, apart = (X,) if weights is None else (X, weights), {}
-    random = operands.checked_random(random_state)
+    random = operands.checked_random(seed)
     drawn = random.get_state() if plan.chosen.device != CPU else None
-    asked = {"label_tol": float(label_tol), "report": report, **apart}
-    fit = Fit(about.maxiter, float(tol), init, about.starts, random, **asked)
+    asked = {"label_tol": float(options.get("label_tol", 0.0)), "report": report, **apart}
+    fit = Fit(about.maxiter, float(options["tol"]), init, about.starts, random, **asked)
 
-    def options(used: tuple[Any, ...]) -> Any:
+    def options_on(used: tuple[Any, ...]) -> Any:
         if drawn is not None:  # where a device failed, the CPU begins anew
             random.set_state(drawn)
         return fit._replace(labels=_device_labels(plan, used, X))
@@ -210,7 +202,7 @@ def cluster(
     on_host, stays = plan.problem.output.location == HOST, plan.problem.next_device is not None
     out = np.empty((k, d), dtype) if on_host and not stays else None
     described = tuple(map(describe, arrays))
-    done = execution.run(plan, execution.Call(arrays, described, out, options=options))
+    done = execution.run(plan, execution.Call(arrays, described, out, options=options_on))
 
     run, labels = done.outcome
     if few and not run.inertia / n <= float(np.finfo(dtype).max):
@@ -241,10 +233,9 @@ def _device_labels(plan: Plan, used: tuple[Any, ...], X: Any) -> tuple[Any, Any]
 def _used(labels: np.ndarray, k: int) -> int:
     """How many of k clusters have rows."""
     used = np.zeros(k, bool)
-    for begin in range(0, len(labels), _AT_A_TIME):
-        used[labels[begin : begin + _AT_A_TIME]] = True
-        if used.all():
-            return k
+    used[labels[:_FIRST]] = True  # which mostly name every cluster
+    if not used.all():
+        used[labels] = True
     return int(np.count_nonzero(used))
 
 

@@ -56,7 +56,8 @@ class CompiledRows(CpuRows):
         self._packed = np.empty((-(-self.n // loops.BLOCK), self._d, loops.BLOCK), X.dtype)
         loops.pack(X.size, self._X, self.mean, self._packed)
 
-    def mean_variance(self) -> float:
+    @property
+    def variance(self) -> float:
         # Zeros that fill the last block change nothing.
         flat = self._packed.reshape(-1)
         return float(load("hetero.kernels.cpu.vectors").dot(flat, flat)) / self._X.size

@@ -50,7 +50,8 @@ class NumpyRows(CpuRows):
             check_finite(X if self._dense else X.data)
         self._moved = X - self.mean if self._dense else X
 
-    def mean_variance(self) -> float:
+    @property
+    def variance(self) -> float:
         squares = _norms(self._moved).sum() / self.n
         if not self._dense:  # else the mean is zero
             means = self._X.T @ np.ones(self.n) / self.n

@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from hetero.arrays import alignment
 from hetero.devices.base import Device
 from hetero.devices.storage import Workspace
 from hetero.kernels.common.launch import Launch
 from hetero.kernels.kmeans import plan as plans
-from hetero.ops.kmeans.fit import Rows, Run, Stopped, ending, means
+from hetero.ops.kmeans.fit import Rows, Stopped, ending, means
 from hetero.ops.kmeans.operands import check_finite, trials
 from hetero.registry.problem import Problem
 
@@ -52,25 +53,23 @@ def moments(device: Device, X: Any, n: int, d: int, dtype: np.dtype) -> tuple[np
         return first + apart, float(np.mean(np.maximum(squares - apart * apart, 0.0)))
 
 
-def subtracted(means: np.ndarray, variance: float, dtype: np.dtype) -> np.ndarray:
-    """What is subtracted of rows on devices: their columns' means, or zeros where these are near
-    enough to zero."""
+def subtracted(
+    means: Any, variance: float, dtype: np.dtype, given: np.ndarray | None
+) -> np.ndarray:
+    """What is subtracted of rows on devices: their columns' means, or those of the centroids for
+    which they only get labels; zeros where these are near enough to zero."""
+    if given is not None:
+        means, variance = (of(axis=0, dtype=np.float64) for of in (given.mean, given.var))
     with np.errstate(over="ignore"):  # infinite is far
-        is_far = np.mean(means * means) > _FAR * variance
+        is_far = np.mean(means * means) > _FAR * np.mean(variance)
     return means.astype(dtype) if is_far else np.zeros(len(means), dtype)
-
-
-def moments_of(given: np.ndarray) -> tuple[np.ndarray, float]:
-    """`moments` of centroids for which rows only get labels."""
-    return given.mean(axis=0, dtype=np.float64), float(given.var(axis=0, dtype=np.float64).mean())
 
 
 class DeviceRows(Rows):
     """The rows of X on one device, which is active here and whenever a method is called.
 
     The device decides when a start ends, and the host looks at it once for several iterations:
-    those beyond the last one do nothing. Centroids are in two sets of buffers in turn; ``swapped``
-    says whether they are in the second one.
+    those beyond the last one do nothing. Centroids are in two sets of buffers in turn.
 
     X and the weights, which may be None, are buffers of the device, (n, d) and (n,) of one dtype,
     contiguous; they are only read.
@@ -90,8 +89,8 @@ class DeviceRows(Rows):
         seeded: bool = False,  # whether `seeding` will be asked for
     ) -> None:
         self.n, self.d, self.k = problem.dims
-        self.dtype, self.device, self.swapped = np.dtype(problem.dtype), device, False
-        self._kept, self._counted = kept, counted
+        self.dtype, self.device = np.dtype(problem.dtype), device
+        self._kept, self._counted, self._done = kept, counted, 0
         self._space = Workspace(device, "kmeans")
         self.buffers = self._space.buffers  # by the names of `plans.LloydPlan`
         self._X = self.buffers["X"] = X
@@ -108,11 +107,10 @@ class DeviceRows(Rows):
         launches += [plan.inertia, *columns, *(self.seeds_plan.launches() if seeded else ())]
         device.compile_ahead((one.source, one.defines) for one in launches)
         if mean is None:
-            found = moments(device, X, self.n, self.d, self.dtype)
-            self._variance = found[1]
-            if not math.isfinite(self._variance):  # or only their squares overflow
+            means, self.variance = moments(device, X, self.n, self.d, self.dtype)
+            if not math.isfinite(self.variance):  # or only their squares overflow
                 check_finite(self.on_host())
-            mean = subtracted(*(found if given is None else moments_of(given)), self.dtype)
+            mean = subtracted(means, self.variance, self.dtype, given)
         self.mean = mean
         if mean.any():  # go on with X less it
             self._space.upload(np.ascontiguousarray(mean), "mean")
@@ -129,7 +127,7 @@ class DeviceRows(Rows):
         """The launches of an iteration on X where it is now."""
         X, sizes = self.buffers["X"], {"n": self.n, "d": self.d, "k": self.k}
         how = {"dtype": self.dtype.name, "weighted": "weights" in self.buffers}
-        how["alignment"] = X & -X & 15 or 16 if type(X) is int else 16
+        how["alignment"] = alignment(X)
         return plans.plan_lloyd(**sizes, **how, target=self.device.target, counted=self._counted)
 
     @property
@@ -137,6 +135,11 @@ class DeviceRows(Rows):
         """The launches of k-means++."""
         weighted, target = "weights" in self.buffers, self.device.target
         return _seeds_plan(self.n, self.d, trials(self.k), self.dtype.name, weighted, target)
+
+    @property
+    def swapped(self) -> bool:
+        """Whether centroids are in the second set of buffers."""
+        return self._done % 2 == 1
 
     # -- Launches and copies ---------------------------------------------------------------------
 
@@ -186,9 +189,6 @@ class DeviceRows(Rows):
         return start
 
     # -- What is asked of rows -------------------------------------------------------------------
-
-    def mean_variance(self) -> float:
-        return self._variance
 
     def host_weights(self) -> np.ndarray | None:
         if "weights" not in self.buffers:
@@ -251,17 +251,11 @@ class DeviceRows(Rows):
         return float(self.download("partial_inertia", (self._plan.inertia.grid,), np.float64).sum())
 
     def restart(self, centroids: np.ndarray) -> None:
-        self.swapped, self._batch, self._done = False, 2, 0
+        self._batch, self._done = 2, 0
         self.put(centroids)
         other = {name: self.buffers[f"{name}_next"] for name in ("packed", "norms")}
         self.device.launch(*self._bound(self._plan.pack, False, **other))  # which fills it up
         self.set_state(Stopped.RUNNING, 0, 1)
-
-    def lloyd(self, centroids: np.ndarray, maxiter: int, tol: float, most: int = 0) -> Run:
-        run = super().lloyd(centroids, maxiter, tol, most)
-        if run.iterations:
-            centroids[...] = self._centroids()
-        return run
 
     def iterate(
         self, centroids: np.ndarray, done: int, maxiter: int, tol: float, most: int
@@ -273,18 +267,18 @@ class DeviceRows(Rows):
         for number in range(done, min(done + self._batch, maxiter)):
             self._starts[number % 2]()
         stopped, self._done, _ = self.state()
-        self.swapped = self._done % 2 == 1
         if stopped == Stopped.EMPTIED:
             old, changed = self._centroids(), self.changed()
             new, moved = means(self, old)
             shift = float(((new.astype(np.float64) - old) ** 2).sum())
             stopped, self._done = ending(changed, moved, shift, tol, most), self._done + 1
-            self.swapped = not self.swapped
             self.put(new)
             self.set_state(stopped, self._done, 0)
         took = time.monotonic() - began
         wanted = math.ceil(_BATCH_SECONDS * (self._done - done) / took)
         self._batch = max(1, min(wanted, 2 * self._batch, _LONGEST_BATCH))
+        if stopped != Stopped.RUNNING or self._done >= maxiter:
+            centroids[...] = self._centroids()
         return stopped, self._done
 
     def label(self, centroids: np.ndarray) -> None:

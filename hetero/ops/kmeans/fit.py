@@ -71,7 +71,6 @@ class Rows:
     those on the host, an array or a CSR matrix of float32 or float64, which is not changed, and
     weights of that dtype or None. A place has
 
-    - ``mean_variance()``: the mean over the columns of their variances
     - ``restart(centroids)``: begins a start from these centroids: no row has a label
     - ``assign(centroids)``: labels each row with its nearest centroid, of equally near ones the
       first; gives how many labels changed
@@ -90,6 +89,7 @@ class Rows:
     """
 
     mean: Any = 0.0
+    variance: float  # the mean over the columns of their variances
     labels: Any
 
     def __init__(self, X: Any, weights: np.ndarray | None) -> None:
@@ -223,7 +223,7 @@ def fit(rows: Rows, asked: Fit, k: int) -> tuple[Outcome, np.ndarray]:
     """The outcome of a fit, and the centroids in the coordinates of X."""
     most, tol = most_changed(asked.label_tol, rows.n), min(asked.tol, 0.0)
     if asked.tol > 0.0 and asked.maxiter > 0:
-        tol = asked.tol * rows.mean_variance()
+        tol = asked.tol * rows.variance
     best: tuple[Outcome, np.ndarray] | None = None
     for start in range(asked.starts):
         given = isinstance(asked.init, np.ndarray)

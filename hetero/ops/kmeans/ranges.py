@@ -23,14 +23,7 @@ from hetero.devices.base import Device
 from hetero.moving import pipeline
 from hetero.moving.pipeline import Load, Slot, Step
 from hetero.ops.kmeans.cpu import NumpyRows
-from hetero.ops.kmeans.device import (
-    DeviceRows,
-    DeviceSeeding,
-    each,
-    moments,
-    moments_of,
-    subtracted,
-)
+from hetero.ops.kmeans.device import DeviceRows, DeviceSeeding, each, moments, subtracted
 from hetero.ops.kmeans.fit import Rows
 from hetero.ops.kmeans.operands import check_finite
 from hetero.ops.solvers.exchange import split
@@ -138,9 +131,9 @@ class RangeRows(Rows):
         self._shares = [Share(device, arrays, *cut, portion) for device, cut in shares]
         stay = all(share.stays for share in self._shares)
         self._counted = counted and stay  # else the host has the labels
-        found = self._combined() if given is None else moments_of(given)
-        self.mean, self._variance = subtracted(*found, X.dtype), found[1]
-        if given is not None or not np.isfinite(self._variance):
+        means, self.variance = self._combined() if given is None else (None, np.inf)
+        self.mean = subtracted(means, self.variance, X.dtype, given)
+        if not np.isfinite(self.variance):
             check_finite(X)
         self._labels: np.ndarray | None = None
         self._staying = self._visit(self._laid_out) if stay else []
@@ -175,9 +168,6 @@ class RangeRows(Rows):
             mean = np.average(means, axis=0, weights=numbers)
             between = np.mean((np.array(means) - mean) ** 2, axis=1)  # of the parts' means
             return mean, float(np.average(variances + between, weights=numbers))
-
-    def mean_variance(self) -> float:
-        return self._variance
 
     def seeding(self) -> Any:
         if self._staying:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 
@@ -115,24 +112,6 @@ def test_empty_clusters_take_the_farthest_rows(method, count):
     found, _, _ = hetero.kmeans(X, count + 1, init=start, max_iter=1, method=method)
     np.testing.assert_array_equal(np.sort(found[1:, 0]), X[-count:, 0])
     np.testing.assert_allclose(found[0], X[:-count].mean(axis=0))
-
-
-def test_fits_of_several_threads_and_of_a_forked_child():
-    X = grid_like(20_000, 4, "float64")
-    expected = hetero.kmeans(X, 8, random_state=0, method="lloyd")[1]
-    with ThreadPoolExecutor(3) as pool:
-        fits = [pool.submit(hetero.kmeans, X, 8, random_state=0, method="lloyd") for _ in range(6)]
-        for fit in fits:
-            np.testing.assert_array_equal(fit.result()[1], expected)
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            labels = hetero.kmeans(X, 8, random_state=0, method="lloyd")[1]
-            status = 0 if (labels == expected).all() else 2
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -17,12 +17,8 @@ KB, MB = 1024.0, 1024.0**2
 
 def upload(nbytes):
     """Section 3.4.1."""
-    if nbytes < 256 * KB:
-        per_gb, constant = 0.525, 0.014e-3
-    elif nbytes < MB:
-        per_gb, constant = 3.2e-3, 0.061e-3
-    else:
-        per_gb, constant = 3.2e-3, 0.19e-3
+    per_gb = 0.525 if nbytes < 256 * KB else 3.2e-3
+    constant = 0.014e-3 if nbytes < 256 * KB else 0.061e-3 if nbytes < MB else 0.19e-3
     return nbytes / GB / 3.5 + nbytes / GB * per_gb + constant
 
 

@@ -7,6 +7,7 @@ import pytest
 import runtimes
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
+from test_cg_contract import as_kind
 
 import hetero
 
@@ -33,14 +34,8 @@ def system(kind, dtype):
     if kind == "poisson":
         grid = hetero.Poisson((6, 7), dtype=dtype)
         return grid, grid.tocsr().toarray().astype(float)
-    n = 42
-    whole = 2.5 * np.eye(n) - np.eye(n, k=1) - np.eye(n, k=-1)
-    A = whole.astype(dtype)
-    if kind == "csr":
-        A = sp.csr_array(A)
-    elif kind == "operator":
-        A = LinearOperator(A.shape, matvec=A.__matmul__, dtype=dtype)
-    return A, whole
+    whole = 2.5 * np.eye(42) - np.eye(42, k=1) - np.eye(42, k=-1)
+    return as_kind(kind, whole.astype(dtype)), whole
 
 
 def ratio(whole, x, b):

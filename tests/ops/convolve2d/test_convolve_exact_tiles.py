@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from convolutions import REAL, as_many_tiles
+from convolutions import as_many_tiles
+from host_transforms import RealTransform
 from test_convolve_exact import every_case
 from test_convolve_shapes import cases, compare
 
@@ -13,26 +14,6 @@ from hetero.devices.cuda import libraries
 from hetero.ops.convolve2d import device, fft
 from hetero.profile import inventory
 from hetero.registry import Implementation
-
-
-class OnHost:
-    """What stands for a real transform on an OpenCL device."""
-
-    def __init__(self, device, lengths, batch, dtype):
-        self.device, self.lengths, self.dtype = device, lengths, np.dtype(dtype)
-        self.values = np.empty((batch, lengths[0], 2 * (lengths[1] // 2 + 1)), dtype)
-        self.spectra = self.values.view(np.result_type(dtype, np.complex64))
-
-    def forward(self, buffer):
-        self.device.download(buffer, self.values)
-        self.spectra[...] = np.fft.rfft2(self.values[..., : self.lengths[1]])
-        self.device.upload(self.values, buffer)
-
-    def inverse(self, buffer):
-        self.device.download(buffer, self.values)
-        found = np.fft.irfft2(self.spectra, self.lengths, norm="forward")
-        self.values[..., : self.lengths[1]] = found
-        self.device.upload(self.values, buffer)
 
 
 @pytest.fixture
@@ -46,7 +27,7 @@ def by_cufft(monkeypatch, opencl):
     ]
     monkeypatch.setitem(registry.problem._implementations, "convolve2d", [*known, *rows])
     monkeypatch.setattr(libraries, "cufft_obstacle", lambda: None)
-    monkeypatch.setattr(device, "_transform", OnHost)
+    monkeypatch.setattr(device, "_transform", RealTransform)
     monkeypatch.setattr(fft, "_POWERS", (64, 128))
     fft.on_device.cache_clear()
     inventory.changed()
@@ -73,11 +54,3 @@ def test_lengths_of_the_transforms(by_cufft, several, monkeypatch):
     if several:
         monkeypatch.setattr(fft, "weight_on_device", as_many_tiles)
     assert all(compare(case, i, by_cufft, "fft") for i, case in enumerate(cases("cuda", 240)))
-
-
-@pytest.mark.parametrize("dtype", REAL)
-def test_several_tiles(dtype, monkeypatch):
-    monkeypatch.setattr(fft, "weight_on_cpu", lambda window, axes, *of: as_many_tiles(axes))
-    fft.on_cpu.cache_clear()
-    every_case("cpu", "fft", dtype)
-    fft.on_cpu.cache_clear()

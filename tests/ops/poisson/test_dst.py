@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import runtimes
 from cg_systems import on_device
+from host_transforms import RealTransform
 
 import hetero
 from hetero.devices.cuda import libraries
@@ -123,26 +124,12 @@ def test_a_remembered_call_looks_at_the_values():
 # -- On devices ----------------------------------------------------------------------------------
 
 
-class NumpyTransform:
-    """What `libraries.RealTransform` does, on the host."""
-
-    def __init__(self, device, lengths, rows, dtype):
-        self.device, (self.length,), self.rows, self.dtype = device, lengths, rows, dtype
-
-    def forward(self, buffer):
-        values = np.empty((self.rows, self.length + 2), self.dtype)
-        self.device.download(buffer, values)
-        found = np.fft.rfft(values[:, : self.length], axis=1)
-        values = np.ascontiguousarray(found.astype("c8" if self.dtype == "float32" else "c16"))
-        self.device.upload(values.view(self.dtype), buffer)
-
-
 @pytest.fixture(params=runtimes.EACH_KIND)
 def place(request):
     """(device, transform)."""
     if request.param == "cuda" and (reason := libraries.cufft_obstacle()):
         pytest.skip(reason)
-    transform = NumpyTransform if request.param == "opencl" else libraries.RealTransform
+    transform = RealTransform if request.param == "opencl" else libraries.RealTransform
     return runtimes.of_kind(request.param)[0], transform
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import gc
 import json
@@ -119,17 +118,11 @@ def clean():
 
 @pytest.fixture(autouse=True, scope="module")
 def optimised(request):
-    """OpenCL programs of files marked ``optimised`` are: every method's, and what is timed."""
+    """OpenCL programs of files marked ``optimised`` are: every method's, and what is timed. Unless
+    the user of the tests said how they are built."""
     if not request.node.get_closest_marker("optimised"):
         yield
         return
-    with optimising():
-        yield
-
-
-@contextlib.contextmanager
-def optimising():
-    """Let OpenCL programs be optimised, unless the user of the tests said how they are built."""
     with pytest.MonkeyPatch.context() as patch:
         if os.environ.get("PYOPENCL_BUILD_OPTIONS") == PLAIN:
             patch.delenv("PYOPENCL_BUILD_OPTIONS")
@@ -265,11 +258,6 @@ def general(monkeypatch):
 
 @pytest.fixture
 def hasty(monkeypatch):
-    """As `hasten`, for one test."""
-    hasten(monkeypatch)
-
-
-def hasten(patch):
     """Calibrating takes a second: what is measured does not matter, only that all is there.
 
     It may take a few on a busy machine, or nothing would be held out to check the fit with.
@@ -286,11 +274,11 @@ def hasten(patch):
     def few(*given):
         return [axis[:2] if given[-1] else axis for axis in axes_of(*given)]
 
-    patch.setattr(sizes, "axes_of", few)
-    patch.setattr(calibrate, "QUICK", sizes.Budget(True, 2e-4, 2**16))
-    patch.setattr(samples, "contradicted", lambda *_: [])
-    patch.setattr(measure, "_STAT", "/dev/null")  # what else runs is no matter
-    patch.setattr(constants, "OFF", math.inf)
+    monkeypatch.setattr(sizes, "axes_of", few)
+    monkeypatch.setattr(calibrate, "QUICK", sizes.Budget(True, 2e-4, 2**16))
+    monkeypatch.setattr(samples, "contradicted", lambda *_: [])
+    monkeypatch.setattr(measure, "_STAT", "/dev/null")  # what else runs is no matter
+    monkeypatch.setattr(constants, "OFF", math.inf)
 
 
 @pytest.fixture

@@ -50,13 +50,13 @@ def there_and_back(used, array, offset=8):
     assert not whole.any()
 
 
-def sizes_and_layouts() -> None:
-    used = ring(6)
+def sizes(used) -> None:
     for middle in (1, CHUNK, SLICE, REGION, REGION + SLICE, 1 << 19):
         for nbytes in (middle - 1, middle, middle + 1):
             there_and_back(used, rng.integers(0, 255, nbytes, np.uint8), 3)
-    used.close()
-    used = ring()
+
+
+def layouts(used) -> None:
     X, wide = rng.random((37, 41, 13)), rng.random((30, 4000))
     views = [X, X.T, X[::2], X[:, ::-3], X[..., 2:7], X[:, :, 0], X[5:6, ::-1], X[::-2, 3:4]]
     views += [np.broadcast_to(X[0], (3, 41, 13)), X.transpose(1, 0, 2)[::-1], wide[:, ::2]]
@@ -69,19 +69,17 @@ def sizes_and_layouts() -> None:
             matrix = np.lib.stride_tricks.as_strided(view, (number, row // 8), (pitch, 8))
             np.testing.assert_array_equal(matrix.ravel(), view.ravel())
         there_and_back(used, view)
-    used.close()
 
 
-def stores_past_the_caches() -> None:
+def stores_past_the_caches(used) -> None:
     """Whole vectors, and what lies before and behind them, from any address."""
-    used, memory = ring(), rng.integers(0, 255, 1 << 16, np.uint8)
+    memory = rng.integers(0, 255, 1 << 16, np.uint8)
     for start in (*range(9), 15, 16, 31, 63, 64, 65):
         for nbytes in (4095, 4096, 4097, 4159, 4160, SLICE, SLICE + 1):
             there_and_back(used, memory[start : start + nbytes], start % 7)
     wide = memory[: 10 * 6000].reshape(10, 6000)
     for row in (4095, 4096, 4097, 4300):
         there_and_back(used, wide[:, 7 : 7 + row])
-    used.close()
 
 
 def failures() -> None:
@@ -123,19 +121,18 @@ def helpers_sleep_between_copies() -> None:
     assert time.process_time() - before < 0.15
 
 
-def nothing_is_kept() -> None:
-    used, array = ring(), rng.random((30, 400))
+def nothing_is_kept(used) -> None:
+    array = rng.random((30, 400))
     there_and_back(used, array)
     held = weakref.ref(array)
     del array
     gc.collect()
     assert held() is None
-    used.close()
 
 
-def within_a_signals_handler() -> None:
+def within_a_signals_handler(used) -> None:
     """Wherever it comes in a copy, a copy of its own is right, and so is the other one."""
-    used, array, ran = ring(), rng.random((30, 4000)), []
+    array, ran = rng.random((30, 4000)), []
 
     def handler(*_: object) -> None:
         there_and_back(used, array[:7, 5:60])
@@ -148,26 +145,33 @@ def within_a_signals_handler() -> None:
         there_and_back(used, array[:, 5:])
         there_and_back(used, array[:, ::2])
     signal.setitimer(signal.ITIMER_REAL, 0.0)
-    used.close()
+
+
+def without_pinned_memory(used) -> None:
+    """The driver copies."""
+    driver.fail(1, "cuMemHostRegister_v2", good=True)
+    there_and_back(used, rng.random((30, 400)))
+    driver.fail(0)
+
+
+def many(used) -> None:
+    for _ in range(200):
+        there_and_back(used, rng.random((20, 300))[:, 5:205])
+
+
+def check(*functions, threads=3) -> None:
+    for function in functions:
+        used = ring(threads)
+        function(used)
+        used.close()
+    gc.collect()
 
 
 def without_compiled_code() -> None:
     """NumPy packs what compiled code would copy."""
-    library, array = slices.library, rng.random((30, 4000))
-    slices.library = lambda: None
-    used = ring()
-    there_and_back(used, array)
-    used.close()
+    library, slices.library = slices.library, lambda: None
+    check(lambda used: there_and_back(used, rng.random((30, 4000))))
     slices.library = library
-
-
-def without_pinned_memory() -> None:
-    """The driver copies."""
-    used = ring()
-    driver.fail(1, "cuMemHostRegister_v2", good=True)
-    there_and_back(used, rng.random((30, 400)))
-    driver.fail(0)
-    used.close()
 
 
 def lost_context() -> None:
@@ -188,22 +192,15 @@ def lost_context() -> None:
 
 
 with device.active():
-    sizes_and_layouts()
-    stores_past_the_caches()
-    nothing_is_kept()
-    within_a_signals_handler()
+    check(sizes, threads=6)
+    check(layouts, stores_past_the_caches, nothing_is_kept, within_a_signals_handler)
     without_compiled_code()
     failures()
     helpers_sleep_between_copies()
     gc.collect()
-    without_pinned_memory()
-    gc.collect()
+    check(without_pinned_memory)
     threads, before = threading.active_count(), driver.live()
-    used = ring()
-    for _ in range(200):
-        there_and_back(used, rng.random((20, 300))[:, 5:205])
-    used.close()
-    gc.collect()
+    check(many)
     after = driver.live()
     end = time.monotonic() + 60.0
     while threading.active_count() > threads and time.monotonic() < end:

@@ -56,25 +56,7 @@ MATVEC(matvec_rows)
         }
     }
 
-    // The sums of a group's LANES threads become one in lane 0, four at a time: half the barriers of a
-    // binary tree.
-    LOCAL REAL *const mine = sums + threadIdx.x;
-    UNROLL
-    for (int i = 0; i < ROWS; ++i) mine[i * THREADS] = sum[i];
-    UNROLL
-    for (int width = LANES; width > 1; width = width >= 4 ? width / 4 : 1) {
-        const int next = width >= 4 ? width / 4 : 1;
-        __syncthreads();
-        if (lane < next) {
-            UNROLL
-            for (int i = 0; i < ROWS; ++i) {
-                UNROLL
-                for (int other = next; other < width; other += next)
-                    sum[i] += mine[i * THREADS + other];
-                mine[i * THREADS] = sum[i];
-            }
-        }
-    }
+    ADD_LANES(sum, sums, lane)
     if (lane == 0) {
         UNROLL
         for (int i = 0; i < ROWS; ++i)

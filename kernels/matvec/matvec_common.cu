@@ -28,6 +28,29 @@
 #define AT(pointer, offset) (*(GLOBAL const VECTOR *)((pointer) + (offset)))
 #define AT_ONCE(pointer, offset) LOAD_ONCE((GLOBAL const VECTOR *)((pointer) + (offset)))
 
+// ROWS sums of each of a group's LANES threads become one of each in lane 0, four at a time: half the
+// barriers of a binary tree. `sums` has room for ROWS of every thread.
+#define ADD_LANES(sum, sums, lane) \
+    { \
+        LOCAL REAL *const mine = (sums) + threadIdx.x; \
+        UNROLL \
+        for (int i = 0; i < ROWS; ++i) mine[i * THREADS] = sum[i]; \
+        UNROLL \
+        for (int width = LANES; width > 1; width = width >= 4 ? width / 4 : 1) { \
+            const int next = width >= 4 ? width / 4 : 1; \
+            __syncthreads(); \
+            if (lane < next) { \
+                UNROLL \
+                for (int i = 0; i < ROWS; ++i) { \
+                    UNROLL \
+                    for (int other = next; other < width; other += next) \
+                        sum[i] += mine[i * THREADS + other]; \
+                    mine[i * THREADS] = sum[i]; \
+                } \
+            } \
+        } \
+    }
+
 #define MATVEC(name) \
     KERNEL(THREADS, 1) \
     name(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x, GLOBAL REAL *RESTRICT y, \

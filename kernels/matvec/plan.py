@@ -30,6 +30,10 @@ _ROW_BLOCKS = 2.0  # that keep a multiprocessor's share of the memory busy
 _SHORT_ROW = 32  # vectors of the longest row that is taken four rows at a time
 _SHORT_ROWS = 4
 _SHORT_DEPTH = 2
+# Rows that begin anywhere, of float32 elements: two at once by 32 threads, if there are many.
+_MISALIGNED_ROWS = 2
+_MISALIGNED_ROW = 512  # fewest elements
+_MISALIGNED_ROW_LANES = 32
 # Columns: 128 to 512 threads. The memory's speed by the bytes of a column's piece. Of misaligned
 # columns one lane per group only supplies the element that straddles two loads.
 _COLUMN_THREADS = 512
@@ -83,11 +87,12 @@ def plan_matvec(
     aligned = alignment >= VECTOR_BYTES and (batch == 1 or a_batch % width == 0)
     product = _Product(m, k, batch, dtype, width, *target[:2])
     if _along_rows(m, k, a_row, a_col):
-        kernel = "rows"
         whole = aligned and k % width == 0 and by_vectors(batch, m, a_strides, width)
         whole = whole and by_vectors(batch, 1, (x_strides[0], 0, x_strides[1]), width)
-        product = product._replace(width=width if whole else 1)
-        shape = (_short_rows(product) if whole else None) or _rows(product)
+        shape = _misaligned_rows(product) if not whole and a_col == 1 else None
+        kernel = "rows" if shape is None else "shifted_rows"
+        product = product._replace(width=1 if shape is None and not whole else width)
+        shape = shape or (_short_rows(product) if whole else None) or _rows(product)
     else:
         whole = aligned and m % width == 0 and (k == 1 or a_col % width == 0)
         shifted = a_row == 1 and not whole and min(m, k) >= _MISALIGNED_COLUMN
@@ -99,7 +104,7 @@ def plan_matvec(
     to, to_strides = ("y", (0, *y_strides)) if split_k == 1 else ("partial", (batch * m, m, 1))
     sizes = m, k, shape.tiles, split_k, shape.chunk
     first = launch(
-        "matvec_shifted.cu" if kernel == "shifted" else "matvec.cu",
+        f"matvec_{kernel}.cu" if kernel.startswith("shifted") else "matvec.cu",
         f"matvec_{kernel}",
         dtype,
         shape.tiles * split_k * batch,
@@ -193,6 +198,17 @@ def _short_rows(p: _Product) -> _Shape | None:
     if tiles * p.batch < p.multiprocessors or 4 * tiles * groups * _SHORT_ROWS > 5 * p.m:
         return None
     return _Shape(lanes, groups, tiles, 1, p.k, _SHORT_DEPTH, _SHORT_ROWS)
+
+
+def _misaligned_rows(p: _Product) -> _Shape | None:
+    """Return the shape of matvec_shifted_rows; None if rows are too few or too short."""
+    lanes = min(_MISALIGNED_ROW_LANES, p.row_threads // p.width)
+    groups = p.row_threads // lanes
+    tiles = ceil_div(p.m, groups * _MISALIGNED_ROWS)
+    is_long = p.width == 4 and p.k >= _MISALIGNED_ROW
+    if not is_long or p.m < groups or tiles * p.batch < p.multiprocessors:
+        return None
+    return _Shape(lanes, groups, tiles, 1, p.k, _ROW_DEPTH, _MISALIGNED_ROWS)
 
 
 def _columns(p: _Product, misaligned: bool) -> _Shape:

@@ -69,6 +69,21 @@ def test_matvec_columns_that_begin_anywhere(portable, dtype, offset):
     assert len(launch_plan.launches) == 2
 
 
+@pytest.mark.parametrize("offset", range(4))
+def test_matvec_rows_that_begin_anywhere(portable, offset):
+    """Every remainder of columns and addresses; several tiles, batches; no overrun."""
+    for m, k in itertools.product((25, 27, 33), (512, 513, 514, 515, 1030)):
+        launch_plan = run_matvec(portable, m, k, 1, "float32", offset=offset)
+        aligned = k % 4 == 0 and offset % 4 == 0
+        assert launch_plan.variant.startswith("rows" if aligned else "shifted_rows"), (m, k)
+    for layouts in (
+        ("row, odd padding", "row, strided", "row"),
+        ("row", "column", "row, reversed"),
+    ):
+        launch_plan = run_matvec(portable, 37, 701, 3, "float32", layouts, offset=offset)
+        assert launch_plan.variant.startswith("shifted_rows")
+
+
 def rows_of(launch_plan):
     return dict(launch_plan.launches[0].defines)["ROWS"]
 

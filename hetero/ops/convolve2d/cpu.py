@@ -2,8 +2,9 @@
 
 What a method of the CPU runs is ``compute(image, options, window, out)``: the image a stack
 (batch, h, w) of float32 or float64 with contiguous rows, ``options`` the `FilterOptions` with the
-filter on the host, and ``out``, which takes the result, C-contiguous (batch, out_height,
-out_width). The window may be of a band of the image, and then of no mode of SciPy's.
+filter on the host, of which ``options.filter.taps`` are flipped already, and ``out``, which takes
+the result, C-contiguous (batch, out_height, out_width). The window may be of a band of the image,
+and then of no mode of SciPy's; `Window.extended` tells whether anything but zeros lies beyond it.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,10 +13,10 @@ from hetero import registry
 from hetero.arrays import HOST, Array, describe, is_device_array
 from hetero.calling import planner
 from hetero.errors import outside
+from hetero.host import loops
 from hetero.imports import load
 from hetero.moving import results, transfer
-from hetero.ops.kmeans import methods as methods  # which registers them
-from hetero.ops.kmeans import operands
+from hetero.ops.kmeans import methods, operands  # the former registers them
 from hetero.ops.kmeans.operands import from_dims, problem
 from hetero.ops.solvers.systems import like
 from hetero.pricing.plan import CPU, Plan
@@ -24,8 +25,8 @@ from hetero.tables import bind
 
 __all__ = ["OPERATION", "cluster", "from_dims", "kmeans", "problem"]
 
-# NumPy has labelled rows of so many numbers, by so many distances, before a plan is made.
-_NUMBERS, _DISTANCES = 1 << 16, 1 << 14
+_FEW = 1 << 9  # rows, that NumPy has labelled before a loop begins
+_LITTLE = 1 << 22  # products, that the CPU is done with before a device begins
 _FIRST = 1 << 16  # labels, that are looked at alone
 _ONE_START = (
     "Explicit initial center position passed: performing only one init in KMeans instead of "
@@ -242,19 +243,24 @@ def _used(labels: np.ndarray, k: int) -> int:
 def at_once(
     X: Any, centroids: Any, weights: Any, measured: bool, device: str | None, method: str | None
 ) -> tuple[np.ndarray, float] | None:
-    """Labels of few rows on the host and, if it is to be ``measured``, their inertia, by NumPy and
-    without a plan; None for others, and where something else is asked for."""
+    """Labels of rows on the host and, if it is to be ``measured``, their inertia, without a plan:
+    by NumPy or by loops that are ready, where no device could end before. None elsewhere."""
     device, method = planner.placement(device, method)
     if type(X) is not np.ndarray or method is not None or device not in (None, CPU):
         return None
-    n, k = len(X), int(centroids.shape[0])
-    if X.size > _NUMBERS or n * k > _DISTANCES:
+    n, k, kind = len(X), int(centroids.shape[0]), ("cpu", "NumpyRows")
+    if n > _FEW:
+        kind = "compiled_cpu", "CompiledRows"
+        name = methods.CLUSTERS.of(operands.float_dtype(X.dtype))
+        if "numba" not in sys.modules or not loops.is_ready(name):
+            return None
+    if X.size * k > _LITTLE and not inventory.is_host_alone(device):
         return None
     X = operands.host_values(X)
     given = operands.checked_centroids(operands.on_host(centroids, X.dtype), (k, X.shape[1]))
     operands.weights_operand(weights, n)
     weights = operands.checked_weights(weights, n, X.dtype)
-    rows = load("hetero.ops.kmeans.cpu").NumpyRows(X, weights, given)
+    rows = getattr(load(f"hetero.ops.kmeans.{kind[0]}"), kind[1])(X, weights, given)
     with np.errstate(over="ignore", invalid="ignore"):
         inertia = rows.nearest(given - rows.mean, measured)
     return rows.labels, inertia

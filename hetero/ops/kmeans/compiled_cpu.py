@@ -17,7 +17,7 @@ from hetero.host.loops import as_loops_take
 from hetero.imports import load
 from hetero.kernels.cpu import kmeans as loops
 from hetero.kernels.cpu import kmeans_bounds as bounds
-from hetero.ops.kmeans.cpu import CpuRows
+from hetero.ops.kmeans.fit import Rows
 from hetero.ops.kmeans.operands import check_finite
 
 _PARTS = 64  # that threads share: of blocks, and of sums
@@ -38,7 +38,7 @@ _GATHERED = 5  # and for each of its numbers as long as to read and use that man
 _LEAST = 0.1  # of the rows, that may be looked at, or bounds are not tried
 
 
-class CompiledRows(CpuRows):
+class CompiledRows(Rows):
     """Dense rows, C-contiguous, which are packed in blocks for compiled loops.
 
     Sums are kept from one iteration to the next: rows that changed their label are added and taken
@@ -48,7 +48,7 @@ class CompiledRows(CpuRows):
     def __init__(
         self, X: np.ndarray, weights: np.ndarray | None, given: np.ndarray | None = None
     ) -> None:
-        super().__init__(X, weights, given)
+        super().__init__(X, weights, X if given is None else given)
         self._X = as_loops_take(X)
         if given is not None:
             return  # rows that only get labels are not packed

@@ -1,4 +1,4 @@
-"""Rows on the CPU: what all of them share, those by NumPy's products, and distances of `transform`.
+"""Rows on the CPU by NumPy's products, and distances of `transform`.
 
 Products are made of blocks of rows: a block's distances are looked through while they are in the
 cache; the matrix of all never is. A sparse X goes the same way.
@@ -13,7 +13,7 @@ import numpy as np
 from hetero.devices.at_once import side_by_side
 from hetero.host import cpu
 from hetero.imports import load
-from hetero.ops.kmeans.fit import Rows, column_means, dense_rows
+from hetero.ops.kmeans.fit import Rows, dense_rows
 from hetero.ops.kmeans.operands import check_finite
 
 _BLOCK = 1 << 18  # bytes of a block's distances
@@ -25,27 +25,13 @@ _FAR = 1e3  # of the centroids' variance; where their mean's square is larger, i
 _FEW = 4096  # numbers that are added up without SciPy's sparse matrices: 0.15 s to import
 
 
-class CpuRows(Rows):
-    """Rows on the CPU. Distances are accurate for an array, which is taken less its mean.
-
-    ``given`` is `hetero.ops.kmeans.fit.Fit.given`.
-    """
+class NumpyRows(Rows):
+    """Dense or sparse rows, by NumPy's products. Distances are accurate for dense ones, which are
+    taken less their mean. ``given`` is `hetero.ops.kmeans.fit.Fit.given`."""
 
     def __init__(self, X: Any, weights: np.ndarray | None, given: np.ndarray | None = None) -> None:
-        super().__init__(X, weights)
-        if isinstance(X, np.ndarray):
-            with np.errstate(invalid="ignore", over="ignore"):  # of rows that are refused for it
-                self.mean = column_means(X if given is None else given)
-            if not np.isfinite(self.mean).all():
-                check_finite(X)
-
-
-class NumpyRows(CpuRows):
-    """Dense or sparse rows, by NumPy's products."""
-
-    def __init__(self, X: Any, weights: np.ndarray | None, given: np.ndarray | None = None) -> None:
-        super().__init__(X, weights, given)
-        self._dense = isinstance(X, np.ndarray)
+        self._dense, around = isinstance(X, np.ndarray), X if given is None else given
+        super().__init__(X, weights, around if self._dense else None)
         if given is not None:
             check_finite(X if self._dense else X.data)
         self._moved = X - self.mean if self._dense else X
@@ -92,7 +78,7 @@ class NumpyRows(CpuRows):
     def distances(self, centroids: np.ndarray) -> np.ndarray:
         X, found = self._moved, np.empty(self.n, self._moved.dtype)
         if not self._dense:  # of no more terms than there are entries
-            rows = _rows_of_entries(X)
+            rows = np.repeat(np.arange(self.n), np.diff(X.indptr))
             near = centroids[self.labels[rows], X.indices]
             terms = (X.data - near) ** 2 - near**2
             norms = np.einsum("ij,ij->i", centroids, centroids)
@@ -178,7 +164,3 @@ def _norms(X: Any) -> np.ndarray:
         return np.einsum("ij,ij->i", X, X).astype(np.float64)
     squared = type(X)((np.square(X.data, dtype=np.float64), X.indices, X.indptr), X.shape)
     return squared @ np.ones(X.shape[1])
-
-
-def _rows_of_entries(X: Any) -> np.ndarray:
-    return np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.ops.kmeans.operands import PLUS_PLUS, checked_centroids, trials
+from hetero.ops.kmeans.operands import PLUS_PLUS, check_finite, checked_centroids, trials
 
 _ROUNDED = 16  # times epsilon and the row's largest number: a row nearer to its mean lies on it
 _LONG = 1024  # numbers that are added to others at a time, where NumPy is at its fastest
@@ -92,9 +92,17 @@ class Rows:
     variance: float  # the mean over the columns of their variances
     labels: Any
 
-    def __init__(self, X: Any, weights: np.ndarray | None) -> None:
+    def __init__(
+        self, X: Any, weights: np.ndarray | None, around: np.ndarray | None = None
+    ) -> None:
+        """``around``: rows or centroids, of which the columns' means are to be subtracted."""
         self.n, self._d = X.shape
         self._X, self._weights = X, weights
+        if around is not None:
+            with np.errstate(invalid="ignore", over="ignore"):  # of rows that are refused for it
+                self.mean = column_means(around)
+            if not np.isfinite(self.mean).all():
+                check_finite(X)
 
     def on_host(self) -> Any:
         """X on the host."""

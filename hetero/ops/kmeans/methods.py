@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _LOOPS, _PLAIN = "hetero.ops.kmeans.compiled_cpu", "hetero.ops.kmeans.cpu"
 CLUSTERS = loops.register(loops.Family("clusters", f"{_LOOPS}:compile_clusters"))
-_LEAST_SHARED = 1 << 12  # rows
+_LEAST_SHARED = 1 << 12  # rows, of which several devices have enough for each
 # What grows with n, d, k: launches and round trips with none, labels, columns' sums, round trips of
 # seeds; rows that are read, distances that are compared, centroids that are made; products.
 _TERMS = ((), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))
@@ -128,11 +128,6 @@ def _dense_alone(problem: Problem, info: dict[str, Any]) -> str | None:
     return "does not apply: it is for dense rows" if problem.layout == SPARSE else None
 
 
-def _shared(problem: Problem) -> bool:
-    """Whether several devices have rows enough for each."""
-    return problem.layout != SPARSE and problem.dims[0] >= _LEAST_SHARED
-
-
 def _loops(problem: Problem) -> tuple[str, ...]:
     return (CLUSTERS.of(problem.dtype),)
 
@@ -154,5 +149,5 @@ _method(
     excludes=_dense_alone,
     run=_on_device,
     blocks=registry.WHEN_SHORT,
-    shared=_shared,
+    shared=lambda problem: problem.layout != SPARSE and problem.dims[0] >= _LEAST_SHARED,
 )

@@ -42,15 +42,11 @@ def far_from_zero(n, d, k, dtype):
     return X
 
 
-def fitted(kind, X, start, iterations, weights=None, tol=1e-4):
-    return fit(kind(X, weights), Fit(iterations, tol, start.copy()), len(start))
-
-
 def check(X, start, iterations, weights=None):
     """Labels, centroids, inertia and iterations are those of the plain loop."""
-    expected, centroids = fitted(Never, X, start, iterations, weights)
-    for kind in (Always, CompiledRows):
-        found, means = fitted(kind, X, start, iterations, weights)
+    kinds, asked = (Never, Always, CompiledRows), Fit(iterations, 1e-4, start)
+    (expected, centroids), *others = (fit(kind(X, weights), asked, len(start)) for kind in kinds)
+    for found, means in others:
         np.testing.assert_array_equal(found.labels, expected.labels)
         np.testing.assert_array_equal(means, centroids)
         assert found.run == expected.run

@@ -195,12 +195,7 @@ def test_a_script_that_ends_once_its_calls_would_pay_is_no_slower(tmp_path):
     """Its second run has hetero from the first call on, where the first one's calls paid for it."""
     file, environment = tmp_path / "script.py", {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     file.write_text(SOON_OVER)
-    for seconds, loaded in (
-        ("0.6", "False"),
-        ("0.6", "True"),
-        ("0.27", "False"),
-        ("0.27", "False"),
-    ):
+    for seconds, loaded in (("0.6", False), ("0.6", True), *[("0.27", False)] * 2):
         ran = run(["-m", "hetero.accel"], file, seconds, env=environment)
         assert (ran.returncode, ran.stdout) == (0, f"{loaded} {loaded}\n")
 

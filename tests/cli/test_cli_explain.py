@@ -86,9 +86,7 @@ def test_another_machine_has_its_own_cores(data, monkeypatch, cores):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("poisson", 64, 64),
         ("solve_cg", 64),
-        ("matmul", 64, 64, 64),  # float64: he has float32 only
         ("matvec", 4096, 4096),  # large enough for tiles, of which nothing is known either
         ("poisson", 64, 64, "--device", "cuda:0"),
         ("matmul", 64, 64, 64, "--device", "cpu", "--method", "blas"),

@@ -21,16 +21,7 @@ from hetero.kernels.convolution import plan as plan_convolve
 DTYPES = ("float32", "float64")
 MODES = ("full", "same", "valid")
 PLAN = {"multiprocessors": 4, "alignment": 16, "warps": False}
-FILL = -1.25
-
-
-# -- Running a plan ------------------------------------------------------------------------------
-
-
-def run(runner, launch_plan, **named):
-    """Run a plan on views of arrays made by the runner, and a float; without a flag by default."""
-    floats = {name: np.float64(x) for name, x in named.items() if isinstance(x, float)}
-    runner.run(launch_plan, **{"only_if": None} | named | floats)
+FILL = np.float64(-1.25)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +112,7 @@ def check(
     strides = {"image_strides": elements(image), "out_strides": elements(out)}
     options |= {"batch": batch, "boundary": boundary, "dtype": dtype, **strides}
     launch_plan = planned(extent, taps_shape, outs, before, rank, **options | plan)
-    run(runner, launch_plan, image=image, out=out, **views, fillvalue=FILL)
+    runner.run(launch_plan, image=image, out=out, **views, fillvalue=FILL, only_if=None)
     taps = taps.astype(float)
     magnitudes = abs(taps) if rank is None else abs(columns.astype(float)).T @ abs(rows)
     terms = taps.size if rank is None else sum(taps_shape) + rank
@@ -149,15 +140,11 @@ SIZES = [
 ]
 
 
-def modes_for(extent, taps):
-    larger = all(n >= m for n, m in zip(extent, taps, strict=True))
-    return MODES if larger else MODES[:2]
-
-
 def cases(sizes):
     """Every mode and boundary of each size, in one dtype: few kernels are to be built."""
     for number, (extent, taps) in enumerate(sizes):
-        for boundary, mode in itertools.product(BOUNDARIES, modes_for(extent, taps)):
+        modes = MODES if np.greater_equal(extent, taps).all() else MODES[:2]
+        for boundary, mode in itertools.product(BOUNDARIES, modes):
             options = {"mode": mode, "boundary": boundary, "dtype": DTYPES[number % 2]}
             yield extent, taps, {"batch": 1 + number % 2} | options
 
@@ -227,7 +214,8 @@ def test_a_flag_of_0_leaves_the_output_alone(runner, small, asked, cuda, dtype):
     launch_plan = plan_for(shape, (5, 5), image_strides=elements(image), warps=cuda, dtype=dtype)
     (launch,) = launch_plan.launches
     assert launch.source == ("convolve_small.cu" if cuda else "convolve.cu")
-    run(runner, launch_plan, only_if=only_if, image=image, taps=views, out=out, fillvalue=FILL)
+    given = {"only_if": only_if, "image": image, "taps": views, "fillvalue": FILL}
+    runner.run(launch_plan, **given, out=out)
     expected = np.full(shape, -7.0)
     if asked:
         expected = correlated(image[0].astype(float), taps, shape, (2, 2), "fill")

@@ -52,16 +52,30 @@ class Buffers:
         return any(memory.damaged() for memory in self._memory)
 
 
+class Together:
+    """Devices that run launches at once."""
+
+    def run(self, launches, seed, absent):
+        """Run the ``launches(rank)`` of each device that is there; the turns that it takes."""
+        every = range(len(self.devices))
+        taken = run([[] if rank in absent else launches(rank) for rank in every], seed)
+        assert not any(device.damaged() for device in self.devices)
+        return taken
+
+    @property
+    def lost(self):
+        return [bool(device.arrays["own"][LOST]) for device in self.devices]
+
+
 # -- Conjugate gradients in one launch -----------------------------------------------------------
 
 
-class Solve:
+class Solve(Together):
     """Conjugate gradients on devices that own the rows between ``cuts``."""
 
     def __init__(self, cuts, columns, dtype="float64", blocks=3, patience=PATIENCE, edit=None):
         rows, self.cuts = cuts[-1], cuts
         self.devices = [Buffers() for _ in cuts[1:]]
-        several = len(self.devices) > 1
         rng = np.random.default_rng(3)
         self.b, self.x0 = rng.standard_normal((2, rows, columns)).astype(dtype)
         self.A = Poisson(self.b.shape, SPACING, dtype).tocsr()
@@ -86,7 +100,7 @@ class Solve:
             for name, values in (("edges", self.b.size), ("sums", 4 * sum(grids))):
                 for turn in (0, 1):
                     device.add(f"{name}{turn}", (values, 2), np.uint64, 0)
-            device.add("words", WORDS, np.uint32, 0)
+            device.add("own", WORDS, np.uint32, 0)
             for turn in (0, 1):
                 device.add(f"record{turn}", 8, float, 0)
         names = ("edges0", "edges1", "sums0", "sums1", "r", "p0", "p1")
@@ -96,10 +110,10 @@ class Solve:
             of_row_0 = device.addresses["x"] - cuts[rank] * self.b[0].nbytes
             device.addresses |= {
                 "x": of_row_0, "rank": rank, "patience": patience, "all_rows": rows,
+                "words": device.addresses["own"],
                 "first_block": sum(grids[:rank]), "all_blocks": sum(grids),
             }  # fmt: skip
-        self._several, self._edit = several, edit
-        self._turn = self._stamp = 0
+        self._edit, self._turn, self._stamp = edit, 0, 0
         self.start(0.0)
 
     def start(self, target):
@@ -109,27 +123,23 @@ class Solve:
 
     def advance(self, iterations, seed, absent=()):
         """One launch on each device that is there; the turns that it takes."""
-        queues = []
-        for rank, (device, plan) in enumerate(zip(self.devices, self.plans, strict=True)):
-            values = device.addresses | {
+
+        def launches(rank):
+            at = self.devices[rank].addresses
+            values = at | {
                 "iterations": iterations, "stamp": self._stamp,
-                "before": device.addresses[f"record{self._turn}"],
-                "after": device.addresses[f"record{1 - self._turn}"],
+                "before": at[f"record{self._turn}"], "after": at[f"record{1 - self._turn}"],
             }  # fmt: skip
-            queues.append([] if rank in absent else [bound(plan, values, self._edit)])
-        taken = run(queues, seed)
+            return [bound(self.plans[rank], values, self._edit)]
+
+        taken = self.run(launches, seed, absent)
         self._stamp += iterations
         self._turn = 1 - self._turn
-        assert not any(device.damaged() for device in self.devices)
         return taken
 
     @property
     def x(self):
         return np.concatenate([device.arrays["x"] for device in self.devices])
-
-    @property
-    def lost(self):
-        return [bool(device.arrays["words"][LOST]) for device in self.devices]
 
     def record(self):
         """(status, count), the same on all devices."""
@@ -241,7 +251,7 @@ step(const unsigned int *now, unsigned int *next, index_t begin, index_t end, in
 """
 
 
-class Meetings:
+class Meetings(Together):
     """Devices that own ``size`` words of a vector each, and meet after each change of it."""
 
     def __init__(self, devices, size, patience=PATIENCE, edit=None):
@@ -276,20 +286,14 @@ class Meetings:
 
     def meet(self, times, seed, absent=(), steps=True):
         """Change the vector, copy and meet, some times; the turns that it takes."""
-        queues = [
-            []
-            if rank in absent
-            else [
-                launch
-                for number in range(self.met, self.met + times)
-                for launch in pair[number % 2][0 if steps else 1 :]
-            ]
-            for rank, pair in enumerate(self._launches)
-        ]
-        taken = run(queues, seed)
+        numbers = range(self.met, self.met + times)
+
+        def launches(rank):
+            pair = self._launches[rank]
+            return [one for n in numbers for one in pair[n % 2][0 if steps else 1 :]]
+
         self.met += times
-        assert not any(device.damaged() for device in self.devices)
-        return taken
+        return self.run(launches, seed, absent)
 
     def right(self):
         """Whether all devices have the vector that they should have by now."""
@@ -297,10 +301,6 @@ class Meetings:
         for _ in range(self.met):
             expected = 3 * expected + 5 * expected[(7 * at + 3) % len(at)] + 1
         return all(np.array_equal(d.arrays[f"state{self.met % 2}"], expected) for d in self.devices)
-
-    @property
-    def lost(self):
-        return [bool(device.arrays["own"][LOST]) for device in self.devices]
 
 
 @pytest.mark.parametrize("devices", [2, 3])

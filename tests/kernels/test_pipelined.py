@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from types import SimpleNamespace
 
 import cuda_on_cpu
+import kernel_runs
 import numpy as np
 import pytest
 
@@ -31,21 +34,13 @@ def built(tile, layout, *edit):
     return cuda_on_cpu.kernel(tile.source, "matmul", defines, *edit)
 
 
-def operand(rng, batch, rows, columns, by_rows, aligned, dtype):
+def operand(batch, rows, columns, by_rows, aligned, dtype):
     """A matrix with gaps between its lines, within an array of NaN."""
-    width = 16 // np.dtype(dtype).itemsize
-    long = (columns if by_rows else rows) + (width if aligned else 3)
-    lines = rows if by_rows else columns
-    room = np.full(batch * lines * long + 64, np.nan, dtype)
-    begin = -room.ctypes.data % 64 // room.itemsize + (0 if aligned else 1)
-    whole = room[begin : begin + batch * lines * long].reshape(batch, lines, long)
-    used = whole[:, :, : columns if by_rows else rows]
-    used[...] = rng.random(used.shape) - 0.5
-    return used if by_rows else used.transpose(0, 2, 1)
-
-
-def steps(array):
-    return [stride // array.itemsize for stride in array.strides]
+    layout = ("row" if by_rows else "column") + (", padded" if aligned else ", odd padding")
+    place = SimpleNamespace(empty=np.empty)
+    _, view = kernel_runs.operand(place, batch, rows, columns, dtype, layout, 1 - aligned)
+    kernel_runs.fill(view, rows)
+    return view
 
 
 def errors(launch, tile, layout):
@@ -54,7 +49,6 @@ def errors(launch, tile, layout):
     aligned = layout["ALIGNED"]
     width = 16 // np.dtype(dtype).itemsize
     tile_m, tile_n = tile.m, tile.n
-    rng = np.random.default_rng(0)
     found = []
     for m, n, k, parts, batch in (
         (tile_m, tile_n, 160, 1, 1),
@@ -65,13 +59,14 @@ def errors(launch, tile, layout):
     ):
         if aligned and (m % width or n % width or k % width):
             continue
-        A = operand(rng, batch, m, k, layout["A_K"], aligned, dtype)
-        B = operand(rng, batch, k, n, not layout["B_K"], aligned, dtype)
+        A = operand(batch, m, k, layout["A_K"], aligned, dtype)
+        B = operand(batch, k, n, not layout["B_K"], aligned, dtype)
         chunk = max(-(-k // parts // 64) * 64, 64)
         parts = -(-k // chunk)
         C = np.full((parts, batch, m, n), np.nan, dtype)
         grid = -(-m // tile_m) * -(-n // tile_n) * parts * batch
-        sizes = m, n, k, parts, chunk, *steps(A), *steps(B), *steps(C), int(n % width == 0)
+        strides = itertools.chain(*map(kernel_runs.elements, (A, B, C)))
+        sizes = m, n, k, parts, chunk, *strides, int(n % width == 0)
         assert launch(grid, A, B, C, *sizes) is None
         error = np.abs(C.sum(0) - A.astype(float) @ B.astype(float)).max()
         found.append(error / (k * np.finfo(dtype).eps))

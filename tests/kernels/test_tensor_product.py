@@ -178,14 +178,8 @@ def errors(found, A, B):
 
 @pytest.mark.parametrize(
     ("kind", "chosen"),
-    [
-        ("uniform", BY_FLOAT16),
-        ("normal", BY_FLOAT16),
-        ("0.5", BY_FLOAT16),
-        ("1", BY_FLOAT16),
-        ("3", BY_BFLOAT16),
-        ("4", BY_BFLOAT16),
-    ],
+    [(kind, BY_FLOAT16) for kind in ("uniform", "normal", "0.5", "1")]
+    + [(kind, BY_BFLOAT16) for kind in ("3", "4")],
 )
 def test_errors_are_below_those_of_float32(pieces, kind, chosen):
     random = np.random.default_rng(0)

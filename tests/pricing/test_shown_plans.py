@@ -40,15 +40,6 @@ def test_plans_can_be_copied_and_what_they_tell_can_be_pickled():
         assert told.chosen.implementation is None
 
 
-def test_operations_by_either_name():
-    for operation in registry.operations():
-        assert registry.operation(operation.name) is operation
-        assert registry.operation(operation.function) is operation
-        assert getattr(hetero, operation.function) is operation.call
-    with pytest.raises(ValueError, match=r"'matvec', 'matmul', .*'kmeans', got 'fft'"):
-        registry.operation("fft")
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [

@@ -108,9 +108,6 @@ class Both(FakeCuda):
         super().__init__(ordinal)
         self.done = done
 
-    def same_in_threads(self):
-        return True
-
     def enqueue(self, direction, *given):
         super().enqueue(direction, *given)
         self.done.append((direction, self.ordinal))

@@ -8,6 +8,7 @@ import time
 from functools import partial
 from types import SimpleNamespace
 
+import fakes
 import numpy as np
 import pytest
 
@@ -68,12 +69,7 @@ def small_gpu(cuda, monkeypatch):
         of = problems.of(registry.operation(name))
         monkeypatch.setattr(type(of), "sizes", (*sizes, (1 << 20,) * len(sizes[0])))
     monkeypatch.setitem(sys.modules, "cupy", None)
-
-    def array_of(self, host):
-        made, address = self.new_array(host.shape, host.dtype)
-        self.upload(np.ascontiguousarray(host), address)
-        return made
-
+    array_of = lambda device, host: fakes.Array.of(host, device)  # noqa: E731
     monkeypatch.setattr(type(cuda), "array_of", array_of, raising=False)
     return cuda
 

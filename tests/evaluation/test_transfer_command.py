@@ -24,15 +24,6 @@ def run(run):
 # -- the arithmetic ------------------------------------------------------------------------------
 
 
-def test_extents_keep_their_ratio_to_the_leading_one():
-    def scaled(function, dims, extent):
-        return Call(registry.operation(function), dims, "float32").of_size(extent).dims
-
-    assert scaled("convolve2d", (4096, 2048, 3, 3), 1024) == (1024, 512, 3, 3)
-    assert scaled("matmul", (4096, 2048, 3), 1024) == (1024, 512, 1)
-    assert scaled("kmeans", (1000, 10, 2), 7) == (7, 10, 2)
-
-
 def test_other_break_evens():
     faster = {8: True, 64: False, 512: True}  # the smaller size does not count
     device = lambda n: 0.5 if faster.get(n, n > 200) else 2.0  # noqa: E731

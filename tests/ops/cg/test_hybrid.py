@@ -10,12 +10,10 @@ import scipy.sparse as sp
 from fakes import failing, noting
 
 import hetero
-from hetero import devices, profile
+from hetero import devices
 from hetero.arrays import describe
 from hetero.errors import DeviceError, MethodNotAvailable
 from hetero.moving import transfer
-from hetero.ops.solvers import cg_problem as operands
-from hetero.pricing import pricing
 
 GRID = (9, 14)
 N = 126
@@ -106,23 +104,3 @@ def test_a_multigrid_cycle_is_not_its(opencl):
     A = hetero.Poisson(GRID)
     with pytest.raises(MethodNotAvailable, match="a diagonal preconditioner at most"):
         hetero.solve_cg(A, np.ones(N), M="multigrid", device=opencl, method="hybrid")
-
-
-# -- Its price -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("on", ["host", "cuda:0"])
-def test_the_price_of_what_was_measured(on):
-    """White's profile with set-up and steps, as calibration measures them."""
-    data = dict(profile.shipped("tesla-t10").data)
-    setup, step = ({"axes": [[16, 4096]], "seconds": [s, s]} for s in (3e-3, 1e-4))
-    model = {"form": "solve", "constants": {"setup": setup, "step": step}}
-    data["models"] = {**data["models"], "cuda:0|cg|hybrid|float32|dense": model}
-    constants = profile.Profile(data)
-    problem = operands.from_dims((1024,), "float32", on, iterations=20)
-    plan = pricing.price(problem, constants, constants.machine())
-    found = next(c for c in plan.candidates if c.method == "hybrid")
-    matrix = constants.link("cuda:0", "upload")(4 * 1024**2)
-    vectors = {way: constants.link("cuda:0", way)(4 * 1024) for way in ("upload", "download")}
-    moved = {"upload": matrix} if on == "host" else vectors
-    assert found.terms == pytest.approx({**moved, "overhead": 3e-3, "compute": 20 * 1e-4})

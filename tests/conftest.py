@@ -94,13 +94,15 @@ def pytest_collection_modifyitems(items):
 
 def reset():
     """Forget plans, failures of devices and the profile; take the conservative constants."""
-    import watches
-
     import hetero.ops  # noqa: F401  registers every operation
     from hetero import devices, profile
+    from hetero.arrays import kept
     from hetero.profile import inventory
 
-    watches.forget()
+    with kept.lock:  # as `watches.forget`, which other libraries' tests do not have on their path
+        for known in list(kept.remembered.values()):
+            known.release()
+        kept.remembered.clear()
     for known in devices.health.values():
         known.failure = known.set_aside = None
         known.was_short = False

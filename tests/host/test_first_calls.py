@@ -229,3 +229,21 @@ for given in {[*SCIPYS]}:
     os.wait()
 """
     assert fresh(code).splitlines() == [*SCIPYS.values()]
+
+
+def test_many_small_solves_import_numba_in_the_end():
+    """Not the first one; and the later ones are planned anew."""
+    done = processes.python(
+        "-c",
+        """if True:
+        import sys, numpy as np, scipy.sparse as sp, hetero
+        from hetero.ops.solvers import cg
+        A, b = sp.csr_array(sp.diags_array([4.0] * 9)), np.ones(9)
+        def methods():
+            return hetero.solve_cg(A, b)[1], "numba" in sys.modules
+        print(methods(), methods())
+        cg._IMPORT = 0.0
+        print(methods(), methods())
+        """,
+    )
+    assert done.stdout.splitlines() == ["(0, False) (0, False)", "(0, True) (0, True)"]

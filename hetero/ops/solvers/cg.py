@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +24,7 @@ from hetero.profile import inventory
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem
-from hetero.tables import bind
+from hetero.tables import bind, forget
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["ADAPTIVE", "OPERATION", "from_dims", "problem", "solve_cg"]
 
 _LEAST_SHARED = 1024  # unknowns from which several devices may share
+_IMPORT = 0.4  # seconds, of Numba
+_spent = {"seconds": 0.0}  # by solves without it
 _GRIDS = ("stencil2", "stencil3")
 _SPARSE = ("csr", *_GRIDS)
 _DENSE_TERMS = ((), (0,), (0, 0))  # launches, vectors, the matrix
@@ -151,7 +155,9 @@ def solved(
         problem = cg_problem.problem_of(matrix, rhs, x0, M, rtol, limit)
 
         def planned() -> Callable[..., Any]:
-            return functools.partial(_solve, planner.of_call(problem, device, method))
+            plan = planner.of_call(problem, device, method)
+            run = functools.partial(_solve, plan)
+            return _without_numba(run) if plan.chosen.method == "scipy" else run
 
         looked = device is not None or inventory.looked()
         if key is None or not looked or not inventory.is_host_alone(device):
@@ -162,6 +168,24 @@ def solved(
         return bind((NAME, device, method, problem.layout, problem.dtype, only), planned)
 
     return bind(key, make)(matrix, rhs, x0, M, rtol, atol, limit, callback)
+
+
+def _without_numba(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Solves by SciPy's products while Numba is not imported: it is, once they have taken as long
+    as that does, and they are planned anew."""
+    if "numba" in sys.modules:
+        return run
+
+    def solve(*arguments: Any) -> Any:
+        began = time.perf_counter()
+        result = run(*arguments)
+        _spent["seconds"] += time.perf_counter() - began
+        if _spent["seconds"] >= _IMPORT:
+            load("numba")
+            forget()
+        return result
+
+    return solve
 
 
 def _solve(

@@ -27,7 +27,7 @@ class Card(NamedTuple):
     sector: int  # of memory, that are moved at least: the smallest transaction
     saturating: int  # threads on the device from which on its memory is busy
     partitions: int = 1  # of global memory; 1 where addresses are hashed,
-    partition_bytes: int = 0  # else after so many bytes the next one begins
+    partition_bytes: int = 0  # else the bytes after which the next one begins
     register_unit: int = 1  # registers go to warps in multiples of it; 1: to blocks, as they are
     warp_unit: int = 1  # schedulers, each with an equal part of the registers
     shared_unit: int = 1  # shared memory goes to blocks in multiples of it,

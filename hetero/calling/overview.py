@@ -161,7 +161,7 @@ class Memory(dict[str, Any]):
         for name, purposes in self.items():
             lines.append(f"{name}: {_readable(sum(purposes.values()))}")
             lines += [f"  {purpose}: {_readable(size)}" for purpose, size in purposes.items()]
-        return "\n".join(lines) or "no device beside the CPU"
+        return "\n".join(lines) or "no device but the CPU"
 
 
 def _readable(nbytes: int) -> str:

@@ -212,7 +212,7 @@ class KMeans(estimator.KMeans):
     """`hetero.KMeans` of Dask arrays, with the same parameters and attributes.
 
     `fit` and `score` compute at once, see `hetero.dask.kmeans`; `predict` and `transform` give
-    Dask arrays that are not computed yet.
+    Dask arrays that are not computed.
 
     Examples
     --------

@@ -168,7 +168,7 @@ def get(name: str) -> Device:
 def not_available(name: str) -> DeviceNotAvailable:
     """The error for a name that stands for no device here, or for a broken one.
 
-    It is "cpu" where a device beside the CPU is wanted.
+    It is "cpu" where a device other than the CPU is wanted.
     """
     here = [*available()] if name == CPU else [CPU, *available()]
     if not here:

@@ -38,7 +38,7 @@ def checksum(values: Any, first: int) -> int:
 
 
 class Checkpoint:
-    """The file of one solve, which rank 0 reads and writes every so many seconds of its clock.
+    """The file of one solve, which rank 0 reads, and writes every ``every`` seconds of its clock.
 
     ``known`` tells the problem from others, for JSON, the same on every rank, ``parts`` are this
     rank's of its operands, by name. ``done`` counts the iterations, those of the file included.

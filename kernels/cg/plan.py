@@ -273,7 +273,7 @@ def cooperative(
     above: int = 0,
     devices: int = 1,
 ) -> Launch | None:
-    """Plan many iterations on a small grid in one launch, whose blocks all run at once.
+    """Plan many iterations on a small grid in one launch, of blocks that all run at once.
 
     None if the grid is too large for it. A block may have ``shared_limit`` bytes of shared memory.
     ``grid`` is the share of one of several ``devices``; ``above`` rows come before it. Numbers:

@@ -14,7 +14,7 @@ import numpy as np
 from hetero import registry
 from hetero.arrays import HOST, Array, describe, is_device_array
 from hetero.calling import planner
-from hetero.host import pages
+from hetero.host import loops, pages
 from hetero.imports import load
 from hetero.ops.solvers import cg_problem, systems
 from hetero.ops.solvers.cg_problem import NAME, from_dims, problem
@@ -157,13 +157,14 @@ def solved(
         def planned() -> Callable[..., Any]:
             plan = planner.of_call(problem, device, method)
             run = functools.partial(_solve, plan)
-            return _without_numba(run) if plan.chosen.method == "scipy" else run
+            waits = plan.chosen.method == "scipy" and all(map(loops.is_ready, _loops(problem)))
+            return _without_numba(run) if waits else run
 
         looked = device is not None or inventory.looked()
         if key is None or not looked or not inventory.is_host_alone(device):
             return planned()
         # The CPU has one method for each layout, whatever the size; and where only the CPU can, it
-        # serves whatever method was named.
+        # computes, whatever method was named.
         only = problem.device_obstacle is not None
         return bind((NAME, device, method, problem.layout, problem.dtype, only), planned)
 
@@ -171,8 +172,8 @@ def solved(
 
 
 def _without_numba(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Solves by SciPy's products while Numba is not imported: it is, once they have taken as long
-    as that does, and they are planned anew."""
+    """Solves by SciPy's products while Numba is not imported, though loops are compiled: it is
+    imported once they have taken as long as that does, and they are planned anew."""
     if "numba" in sys.modules:
         return run
 

@@ -65,7 +65,7 @@ def solve(
     Notes
     -----
     Work of an iteration, for n unknowns and a matrix of nnz entries; elements are those read and
-    written, and what A and M take themselves comes beside it.
+    written, and what A and M take themselves comes on top.
 
     ============================  ====================  =========================
     iteration                     flops                 elements

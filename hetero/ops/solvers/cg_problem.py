@@ -96,7 +96,7 @@ def _is_cupys(kind: type) -> bool:
 
 def _rows_on_device(A: Any) -> DeviceCsr | None:
     """A matrix of CuPy's or torch's in compressed rows on a device; None for all else, and where
-    kernels do not take its dtypes."""
+    kernels do not take its dtypes, or arrays with gaps."""
     if hasattr(A, "crow_indices"):  # a torch.Tensor
         if "sparse_csr" not in str(A.layout) or not A.is_cuda:
             return None

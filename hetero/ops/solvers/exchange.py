@@ -23,7 +23,7 @@ Bound = list[Any]  # kernel, grid, block, arguments
 
 
 def split(rows: int, parts: int, least: int = 1) -> list[Range]:
-    """Cut rows into contiguous parts whose sizes differ by at most one, the longer ones first.
+    """Cut rows into contiguous parts of sizes that differ by at most one, longer ones first.
 
     Each part is given by its first row and the row after its last. Where there are too few rows for
     ``least`` in each, there are fewer parts than wanted, at least one.

@@ -39,7 +39,7 @@ _VALUES = {"float32": 32, "float64": 300}
 _FARTHEST = 100  # a spacing 2^100 times the least decouples its axis whatever the extents
 _START = 40  # an initial guess 2^40 times as large as f h^2 is farther from u than zero
 _ROUNDINGS = 4.0  # how often that of u may be in what a method leaves
-# Residuals below are those of numbers whose squares may have vanished.
+# Residuals below are those of numbers of which the squares may have vanished.
 _LEAST_RESIDUAL = {"float32": 1e-30, "float64": 1e-150}
 _DOUBLE = np.dtype(np.float64)
 _NONE = -math.inf  # the exponent of zero

@@ -109,6 +109,7 @@ class DeviceCsr:
         pointers, indices, data = self.operands = tuple([describe(part).unkept() for part in parts])
         self.dtype, self.nnz, self.location = data.dtype, data.size, data.location
         self.is_usual = pointers.dtype == indices.dtype and data.dtype.char in "fd"
+        self.is_usual &= all(operand.is_c_contiguous() for operand in self.operands)
 
     @property
     def host(self) -> Any:

@@ -93,6 +93,11 @@ def test_a_sparse_matrix_on_the_device_is_not_copied(device, dtype):
         x, info = hetero.solve_cg(there, b, **(on | options))
         assert (info, there.copies) == (0, 1), number
         np.testing.assert_allclose(x, expected, rtol=1e-3)
+    gaps = CupyCsr(A, device)  # of which the values lie two apart
+    gaps.data = put(device, np.repeat(A.data, 2))[::2]
+    x, info = hetero.solve_cg(gaps, b, **on)
+    assert (info, gaps.copies) == (0, 1)
+    np.testing.assert_array_equal(x, expected)
     other = b.astype("float64" if dtype == "float32" else "float32")
     x, info = hetero.solve_cg(there, other, **on)
     assert (info, x.dtype, there.copies) == (0, "float64", 2 if dtype == "float32" else 1)

@@ -14,9 +14,8 @@ from hetero.calling import planner
 from hetero.devices.base import Device
 from hetero.errors import MethodNotAvailable
 from hetero.imports import load
-from hetero.mpi.checkpoints import Checkpoint
-from hetero.mpi.products import DenseRows, HostVectors, Rows, on_device, sparse_rows
-from hetero.mpi.ranks import Ranks
+from hetero.mpi.products import HostVectors, Rows, matrix_rows, on_device
+from hetero.mpi.ranks import Checkpoint, Ranks
 from hetero.ops.solvers.cg_loop import solve_unscaled
 from hetero.ops.solvers.cg_products import is_doubtful
 from hetero.ops.solvers.systems import (
@@ -114,59 +113,51 @@ def solve_cg(
     with Ranks(comm) as ranks:
 
         def checked() -> tuple[Any, ...]:
-            matrix, b, start, inverse = _given(A_rows, b_rows, x0, M)
-            layout = "dense" if isinstance(matrix, np.ndarray) else "sparse"
-            if layout == "dense" and device not in (None, "cpu"):
+            is_sparse, inverse = load("scipy.sparse").issparse(A_rows), None
+            taken = "a sparse matrix or an array"
+            matrix = A_rows.tocsr() if is_sparse else checked_array("A_rows", A_rows, taken)
+            if matrix.ndim != 2:
+                raise ValueError(f"A_rows must have 2 dimensions, got shape {matrix.shape}")
+            if is_sparse:
+                matrix.check_format()  # its columns, which no loop tests
+            elif device not in (None, "cpu"):
                 raise ValueError(f"dense rows are multiplied on the CPU, got device={device!r}")
+            shape, n = matrix.shape[:1], matrix.shape[1]
+            b = checked_array("b_rows", b_rows, shape=shape)
+            dtype = real_dtype(A_rows=matrix.dtype, b_rows=b.dtype)
+            start = np.zeros(shape) if x0 is None else checked_array("x0", x0, shape=shape)
+            if isinstance(M, str) and M != "jacobi":
+                raise ValueError(f"M must be 'jacobi' or a vector, got {M!r}")
+            if M is not None and not isinstance(M, str):
+                inverse = checked_array("M", M, "'jacobi' or an array", shape)
             until = {
                 "rtol": checked_tolerance("rtol", rtol),
                 "atol": checked_tolerance("atol", atol),
+                "maxiter": checked_limit(maxiter, 10 * n),
             }
-            until["maxiter"] = checked_limit(maxiter, 10 * matrix.shape[1])
             goal = checked_goal(method, device, checkpoint, every, **until)
-            known = {"columns": matrix.shape[1], "layout": layout, "dtype": b.dtype.name}
-            how = {"M": M if isinstance(M, str) or M is None else "vector"}
-            return matrix, b, start, inverse, goal, known, known | how | goal
+            layout = "sparse" if is_sparse else "dense"
+            known = {"columns": n, "layout": layout, "dtype": dtype.name}
+            alike = known | {"M": M if isinstance(M, str) or M is None else "vector"} | goal
+            given = matrix.astype(dtype, copy=False), b.astype(dtype), start.astype(dtype)
+            return *given, inverse, goal, known, alike
 
         matrix, b, x, inverse, goal, known, _ = ranks.agreed(checked, alike=True)
-        n, starts, place = matrix.shape[1], ranks.starts(matrix.shape[0]), device
+        n, starts = matrix.shape[1], ranks.starts(len(b))
         if starts[-1] != n:
             raise ValueError(f"A must be square: it has {n} columns, the ranks {starts[-1]} rows")
-        if inverse is None and M is not None:
+        if M is not None:
             with np.errstate(all="ignore"):  # 1 / the whole matrix's diagonal in these rows
-                diagonal = matrix.diagonal(int(starts[ranks.rank])) if len(b) else b
-                inverse = np.ascontiguousarray(1.0 / diagonal, b.dtype)
-        if known["layout"] == "dense":
-            rows, place = DenseRows(ranks, starts, matrix), "cpu"
-        else:
-            rows = Rows(ranks, starts, *ranks.agreed(sparse_rows, ranks, starts, matrix))
+                if inverse is None:
+                    inverse = 1.0 / matrix.diagonal(int(starts[ranks.rank])) if len(b) else b
+            inverse = np.ascontiguousarray(inverse, b.dtype)
+        rows = Rows(ranks, starts, ranks.agreed(matrix_rows, ranks, starts, matrix))
+        place = "cpu" if known["layout"] == "dense" else device
         given = ranks, rows, b, x, goal, known, place
         outcome, how = run(*given, M=inverse, callback=callback, A=matrix)
     if outcome.info < 0:
         warn("solve_cg", outcome, f"norm(b - A x) is {outcome.residual:.3g}")
     return (x, outcome.info, how) if return_info else (x, outcome.info)
-
-
-def _given(A: Any, b: Any, x0: Any, M: Any) -> tuple[Any, ...]:
-    """A rank's matrix, right-hand side, start and diagonal, checked, in the solve's dtype."""
-    is_sparse = load("scipy.sparse").issparse(A)
-    matrix = A.tocsr() if is_sparse else checked_array("A_rows", A, "a sparse matrix or an array")
-    if matrix.ndim != 2:
-        raise ValueError(f"A_rows must have 2 dimensions, got shape {matrix.shape}")
-    shape, last = matrix.shape[:1], matrix.shape[1] - 1
-    b = checked_vector("b_rows", b, shape)
-    dtype = real_dtype(A_rows=matrix.dtype, b_rows=b.dtype)
-    if is_sparse and matrix.nnz:
-        low, high = int(matrix.indices.min()), int(matrix.indices.max())
-        if low < 0 or high > last:
-            raise ValueError(f"columns of A_rows must be 0 to {last}, got {low} to {high}")
-    x = np.array(np.zeros(shape) if x0 is None else checked_vector("x0", x0, shape), dtype)
-    inverse = None
-    if isinstance(M, str) and M != "jacobi":
-        raise ValueError(f"M must be 'jacobi' or a vector, got {M!r}")
-    if M is not None and not isinstance(M, str):
-        inverse = np.ascontiguousarray(checked_vector("M", M, shape, "'jacobi' or an array"), dtype)
-    return matrix.astype(dtype, copy=False), np.ascontiguousarray(b, dtype), x, inverse
 
 
 # -- A solve over the ranks, whatever the system --------------------------------------------------
@@ -185,9 +176,7 @@ def _place_of(ranks: Ranks, device: str | None, rows: Any, b: np.ndarray) -> Dev
     if device in (None, CPU) or not b.size:
         return None
     available = load("hetero.devices").available()
-    if device in available:
-        return available[device]
-    names = sorted(name for name in available if name.partition(":")[0] == device)
+    names = sorted(name for name in available if device in (name, name.partition(":")[0]))
     return available[names[ranks.node_rank % len(names)]]
 
 
@@ -198,19 +187,17 @@ def checked_goal(
     time, or the device, also that of a `use` block, is none that a rank can take."""
     if method not in (None, "cg"):
         raise MethodNotAvailable(f"method must be 'cg', got {method!r}")
-    if not float(every) >= 0.0:
-        raise ValueError(f"every must be at least 0 seconds, got {every!r}")
     device = planner.placement(device, None)[0]
     planner.check_placement("cg", device, None)
     if device is not None and "*" in device:
         raise ValueError(f"device must be one device of this rank, got {device!r}")
     path = None if checkpoint is None else os.fsdecode(checkpoint)
-    return until | {"checkpoint": path, "every": float(every)}
+    return until | {"checkpoint": path, "every": checked_tolerance("every", every)}
 
 
 def run(
     ranks: Ranks,
-    rows: Rows | DenseRows,
+    rows: Rows,
     b: np.ndarray,
     x: np.ndarray,
     goal: dict[str, Any],
@@ -239,7 +226,7 @@ def run(
             M = functools.partial(vectors.multiply, vectors.hold(M))
         saved, before = None, 0
         if goal["checkpoint"] is not None:
-            saved = Checkpoint(ranks, goal["checkpoint"], goal["every"], known, {**matrix, "b": b})
+            saved = Checkpoint(ranks, goal["checkpoint"], goal["every"], known, **matrix, b=b)
             saved.read(x)
             before = saved.done
         called, n = ranks.most(callback is not None), ranks.total(b.size)
@@ -262,9 +249,8 @@ def run(
 
         def solve(b: Any, x: Any, asked: Solve) -> Outcome:
             """Iterate; the callback gives x at the caller's scale."""
-            report, at_zero = asked.callback, not ranks.most(np.any(x))
-            rhs, u = vectors.hold(b), vectors.hold(x)
-            norm_b = vectors.norm(rhs)
+            report, rhs, u = asked.callback, vectors.hold(b), vectors.hold(x)
+            norm_b, at_zero = vectors.norm(rhs), not ranks.most(np.any(x))
             watched = report and (lambda u: watch(lambda: report(vectors.on_host(u))))
             given = product, vectors, true_residual, M, rhs, u, asked._replace(callback=watched)
             outcome = solve_unscaled(*given, norm_b, at_zero)
@@ -279,26 +265,21 @@ def run(
             outcome = scaled(solve, b, x, asked, ranks.most)
     outcome = outcome._replace(iterations=outcome.iterations + before)
     how = {"device": CPU if place is None else place.name, "method": "cg", "ranks": ranks.size}
-    how |= {"continued_from": before, "iterations": outcome.iterations}
-    how |= {"residual": outcome.residual, "status": outcome.status}
-    return outcome, how | {"converged": outcome.status == CONVERGED}
+    how |= {"continued_from": before, "iterations": outcome.iterations, "status": outcome.status}
+    return outcome, how | {"residual": outcome.residual, "converged": outcome.status == CONVERGED}
 
 
-def checked_vector(
-    name: str, vector: Any, shape: tuple[int, ...], taken: str = "an array"
+def checked_array(
+    name: str, given: Any, taken: str = "an array", shape: tuple[int, ...] | None = None
 ) -> np.ndarray:
-    """A rank's part of a vector; ValueError for another shape, or what is not real."""
-    vector = checked_array(name, vector, taken)
-    if vector.shape != shape and vector.shape != (*shape, 1):
-        raise ValueError(f"{name} must have shape {shape}, got {vector.shape}")
-    if vector.dtype.kind not in "fiub":
-        raise ValueError(f"{name} must be real, got dtype {vector.dtype}")
-    return vector.reshape(shape)
-
-
-def checked_array(name: str, given: Any, taken: str = "an array") -> np.ndarray:
-    """What NumPy makes an array of numbers of; ValueError for sparse matrices and operators."""
+    """What NumPy makes an array of numbers of; ValueError for sparse matrices and operators, and
+    where it is to be a rank's part of a vector, of this ``shape``, for what has another."""
     array = np.asarray(given)
     if array.dtype.kind == "O":
         raise ValueError(f"{name} must be {taken}, got {type(given).__name__}")
-    return array
+    if shape is None:
+        return array
+    if array.shape not in (shape, (*shape, 1)):
+        raise ValueError(f"{name} must have shape {shape}, got {array.shape}")
+    real_dtype(**{name: array.dtype})
+    return array.reshape(shape)

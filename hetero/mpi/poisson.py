@@ -98,19 +98,16 @@ def solve_poisson(
         def checked() -> tuple[Any, ...]:
             f = cg.checked_array("f_slab", f_slab)
             if f.ndim not in (2, 3) or 0 in f.shape[1:]:
-                raise ValueError(
-                    f"f_slab must be rows of a grid in 2-D or 3-D, got shape {f.shape}"
-                )
-            dtype = real_dtype(f_slab=f.dtype)
+                raise ValueError(f"f_slab must be part of a grid in 2-D or 3-D, got {f.shape}")
+            dtype, distances = real_dtype(f_slab=f.dtype), checked_spacing(spacing, f.ndim)
             x = np.zeros(f.size, dtype)
             if x0 is not None:
-                x[...] = cg.checked_vector("x0", x0, f.shape).reshape(-1)
-            distances = checked_spacing(spacing, f.ndim)
+                x[...] = cg.checked_array("x0", x0, shape=f.shape).reshape(-1)
             with np.errstate(all="ignore"):
                 weights = np.asarray(1.0 / np.square(distances), dtype)
             if not (np.isfinite(weights) & (weights > 0.0)).all():
                 raise ValueError(f"spacing must have inverse squares in {dtype}, got {spacing}")
-            if M is not None and (not isinstance(M, str) or M != "multigrid"):
+            if M is not None and not (isinstance(M, str) and M == "multigrid"):
                 what = repr(M) if isinstance(M, str) else type(M).__name__
                 raise ValueError(f"M must be None or 'multigrid', got {what}")
             if M and device not in (None, "cpu"):
@@ -126,18 +123,15 @@ def solve_poisson(
         dtype, distances, lines = x.dtype, known["spacing"], ranks.starts(f.shape[0])
         begin, end = lines[ranks.rank : ranks.rank + 2]
         known["rows"] = int(lines[-1])
-
         rhs = np.array(f, dtype, order="C")
         for axis, layer, value in faces if len(f) else ():
             if axis or (begin == 0 if layer == 0 else end == lines[-1]):
-                index = [slice(None)] * f.ndim
-                index[axis] = layer
-                rhs[tuple(index)] += value.astype(np.float64) / distances[axis] ** 2
-
+                across = np.moveaxis(rhs, axis, 0)
+                across[layer] += value.astype(np.float64) / distances[axis] ** 2
         whole = Stencil((known["rows"], *f.shape[1:]), distances)
         apply = ranks.agreed(_two_levels, ranks, lines, whole, dtype) if M else None
         pieces = ranks.agreed(grid_rows, ranks, lines, whole._replace(shape=f.shape))
-        rows = Rows(ranks, lines * math.prod(f.shape[1:]), *pieces)
+        rows = Rows(ranks, lines * math.prod(f.shape[1:]), pieces)
         least = goal | {"rtol": max(goal["rtol"], least_tolerance(dtype))}
         given = ranks, rows, rhs.reshape(-1), x, least, known, "cpu" if M else device
         outcome, how = cg.run(*given, M=apply)
@@ -167,32 +161,30 @@ def _two_levels(
 
     ``lines`` has the first row of each rank, and the number of all; ``whole`` is of the whole grid.
     """
-    cpu = grids.CpuHierarchy
-    begin, end = (int(row) for row in lines[ranks.rank : ranks.rank + 2])
-    slab = Stencil((end - begin, *whole.shape[1:]), whole.spacing)
+    cpu, (begin, end) = grids.CpuHierarchy, map(int, lines[ranks.rank : ranks.rank + 2])
+    slab = whole._replace(shape=(end - begin, *whole.shape[1:]))
     own = cpu(slab, dtype).apply if end > begin else lambda r, z: None
-    levels = grids.hierarchy(whole, 1)[: _COARSER + 1]
-    if ranks.size == 1 or len(levels) == 1:
+    fine, *_ = coarser = grids.hierarchy(whole, 1)[: _COARSER + 1]
+    if ranks.size == 1 or len(coarser) == 1:
         return own
-    fine, coarse = levels[0].shape, levels[-1].shape
-    z, y, x = (_interpolation(n, m, dtype) for n, m in zip(fine, coarse, strict=True))
-    rows, across = z[begin:end], load("scipy.sparse").kron(y, x, format="csr")
+    coarse = coarser[-1]
+    z, y, x = (_interpolation(n, m) for n, m in zip(fine.shape, coarse.shape, strict=True))
+    rows, across = z[begin:end].astype(dtype), load("scipy.sparse").kron(y, x).astype(dtype)
     met = rows.indices  # coarse rows that this rank's slab meets
     span = slice(met.min(), met.max() + 1) if met.size else slice(0, 0)
-    shape = coarse[0], coarse[1] * coarse[2]
-    ratios = [(n + 1) / (m + 1) for n, m in zip(fine, coarse, strict=True)]
-    scale = dtype.type(1.0 / math.prod(ratios))
-    kept = [0, 2] if len(whole.shape) == 2 else [0, 1, 2]
-    spacing = tuple(h * ratios[axis] for h, axis in zip(whole.spacing, kept, strict=True))
-    of_all = cpu(Stencil(tuple(coarse[axis] for axis in kept), spacing), dtype).apply
+    axes = [axis for axis, weight in enumerate(coarse.weights) if weight]
+    distances = tuple(coarse.weights[axis] ** -0.5 for axis in axes)
+    of_all = cpu(Stencil(tuple(coarse.shape[axis] for axis in axes), distances), dtype).apply
+    scale = math.prod((m + 1) / (n + 1) for n, m in zip(fine.shape, coarse.shape, strict=True))
+    restrict = rows.T * dtype.type(scale)
 
     def apply(r: np.ndarray, z: np.ndarray) -> None:
         # (1) The cycle on the slab, and its part of the residual on the coarse grid.
         own(r, z)
-        mine = rows.T @ (r.reshape(rows.shape[0], across.shape[0]) @ across)
-        parts = ranks.comm.allgather((span, mine[span] * scale))
+        mine = restrict @ (r.reshape(rows.shape[0], across.shape[0]) @ across)
+        parts = ranks.comm.allgather((span, mine[span]))
         # (2) The cycle on the coarse grid, with the residuals of all ranks.
-        right, error = np.zeros((2, *shape), z.dtype)
+        right, error = np.zeros((2, *mine.shape), z.dtype)
         for where, part in parts:  # in the order of ranks
             right[where] += part
         of_all(right.reshape(-1), error.reshape(-1))
@@ -201,14 +193,9 @@ def _two_levels(
     return apply
 
 
-def _interpolation(n: int, m: int, dtype: np.dtype) -> Any:
+def _interpolation(n: int, m: int) -> Any:
     """The (n, m) matrix that interpolates along a line, from m points within it to n, with zeros
     at both ends."""
-    place = np.arange(1, n + 1) * ((m + 1) / (n + 1))
-    left = np.minimum(place.astype(int), m)
-    right = (place - left).astype(dtype)
-    entries = np.concatenate([1.0 - right, right]), np.concatenate([left, left + 1])
-    matrix = load("scipy.sparse").csr_array(
-        (entries[0], (np.tile(np.arange(n), 2), entries[1])), shape=(n, m + 2)
-    )
-    return matrix[:, 1:-1]
+    knots = np.pad(np.arange(m + 2.0), 1, "edge")
+    places = np.arange(1, n + 1) * ((m + 1) / (n + 1))
+    return load("scipy.interpolate").BSpline.design_matrix(places, knots, 1)[:, 1:-1]

@@ -11,7 +11,7 @@ downloaded, sent, received and uploaded. Ranks on the CPU take part in the same 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,6 @@ from hetero.ops.solvers.cg_products import Matrix, compiled
 from hetero.ops.solvers.exchange import Part
 from hetero.ops.solvers.operators import Poisson
 from hetero.ops.solvers.systems import Csr, Stencil
-
-Pieces = tuple[Any, np.ndarray, Any]  # of `Rows`
 
 
 class HostVectors:
@@ -62,73 +60,24 @@ class HostVectors:
         y -= y.dtype.type(alpha) * x
 
 
-class Rows:
-    """A rank's rows of a sparse matrix or of a grid; it is made by a collective call.
+class Pieces(NamedTuple):
+    """A rank's rows: ``own`` is the square piece, ``foreign`` (k,) are the other columns that it
+    meets, ascending, and ``rest`` (own rows, k) holds these. Dense rows have no square piece."""
 
-    ``own`` is the square piece, ``foreign`` the columns of other ranks that it meets, ascending,
-    and ``rest`` a (own rows, k) CSR matrix of these columns. ``starts`` has the first row of each
-    rank, and the number of all. Others ask for this rank's elements at ``places``.
-    """
-
-    def __init__(
-        self, ranks: Ranks, starts: np.ndarray, own: Csr | Stencil, foreign: np.ndarray, rest: Any
-    ) -> None:
-        self._comm, self.own, self.foreign, self.rest = ranks.comm, own, foreign, rest
-        self._wanted, self._asked = (
-            np.diff(np.searchsorted(foreign, starts)),
-            np.empty_like(starts[1:]),
-        )
-        self._comm.Alltoall(self._wanted, self._asked)
-        self.places = np.empty(self._asked.sum(), np.int64)
-        self._comm.Alltoallv([foreign, self._wanted], [self.places, self._asked])
-        self.first = int(starts[ranks.rank])
-        self.places -= self.first
-
-    def send(self, packed: np.ndarray) -> tuple[np.ndarray, Any]:
-        """Send the elements at ``places``; gives where those of ``foreign`` come, and the request
-        to wait for."""
-        values = np.empty(self.foreign.size, packed.dtype)
-        given = [packed, self._asked], [values, self._wanted]
-        return values, self._comm.Ialltoallv(*given)
-
-    def product(self, dtype: np.dtype) -> Matrix:
-        """The product for vectors of a dtype."""
-        own, times, met = self.own, None, np.flatnonzero(np.diff(self.rest.indptr))
-        piece = self.rest[met].astype(dtype)
-        if self.rest.shape[0]:
-            if isinstance(own, Csr):
-                own = own._replace(data=own.data.astype(dtype, copy=False))
-            times = compiled(own, dtype).times
-
-        def whole(p: np.ndarray, q: np.ndarray) -> None:
-            values, request = self.send(p[self.places])
-            if times is not None:
-                times(p, q)
-            request.Wait()
-            if values.size:
-                q[met] += piece @ values
-
-        return Matrix(whole)
-
-    def square(self, dtype: np.dtype) -> Any:
-        """The square piece as `hetero.solve_cg` takes it."""
-        if isinstance(self.own, Stencil):
-            return Poisson(*self.own, dtype)
-        n = self.rest.shape[0]
-        return load("scipy.sparse").csr_array(self.own[::-1], shape=(n, n))
+    own: Csr | Stencil | None
+    foreign: np.ndarray
+    rest: Any  # CSR, or an array
 
 
-def sparse_rows(ranks: Ranks, starts: np.ndarray, matrix: Any) -> Pieces:
-    """Rows of a sparse matrix: a SciPy CSR of (own rows, n) with global columns."""
-    csr_array, indices = load("scipy.sparse").csr_array, matrix.indices
-    begin, end = starts[ranks.rank : ranks.rank + 2]
-    outside = (indices < begin) | (indices >= end)
-    own = csr_array(matrix[:, begin:end])
-    foreign, columns = np.unique(indices[outside].astype(np.int64), return_inverse=True)
-    each = np.repeat(np.arange(end - begin), np.diff(matrix.indptr))[outside]
-    entries = matrix.data[outside], (each, columns)
-    rest = csr_array(entries, shape=(int(end - begin), foreign.size))
-    return Csr(own.indptr, own.indices, own.data), foreign, rest
+def matrix_rows(ranks: Ranks, starts: np.ndarray, matrix: Any) -> Pieces:
+    """Rows of a matrix, dense or CSR, of (own rows, n)."""
+    if isinstance(matrix, np.ndarray):
+        return Pieces(None, np.arange(starts[-1]), matrix)
+    csr_array, (begin, end) = load("scipy.sparse").csr_array, starts[ranks.rank :][:2]
+    own, columns = csr_array(matrix[:, begin:end]), np.unique(matrix.indices)
+    foreign = columns[(columns < begin) | (columns >= end)].astype(np.int64)
+    rest = csr_array(matrix[:, foreign])
+    return Pieces(Csr(own.indptr, own.indices, own.data), foreign, rest)
 
 
 def grid_rows(ranks: Ranks, lines: np.ndarray, stencil: Stencil) -> Pieces:
@@ -137,34 +86,65 @@ def grid_rows(ranks: Ranks, lines: np.ndarray, stencil: Stencil) -> Pieces:
     ``stencil`` is that of the rank's own slab, to which zeros lie beyond its edges.
     """
     plane, (begin, end) = math.prod(stencil.shape[1:]), map(int, lines[ranks.rank :][:2])
-    edges = [(begin - 1, 0), (end, end - begin - 1)]  # of others, and of this rank's own
-    edges = [one for one in edges if begin < end and 0 <= one[0] < lines[-1]]
-    within = np.arange(plane) + plane * np.array(edges, np.int64).reshape(-1, 2).T[..., None]
-    foreign, mine = within.reshape(2, -1)
-    values = np.full(foreign.size, -1.0 / stencil.spacing[0] ** 2)
-    entries, shape = (
-        (values, (mine, np.arange(foreign.size))),
-        ((end - begin) * plane, foreign.size),
+    edges = [n for n in (begin - 1, end) if begin < end and 0 <= n < lines[-1]]
+    next_to = [(min(max(n, begin), end - 1) - begin) * plane for n in edges]
+    rows, foreign = (
+        np.add.outer(np.array(first, np.int64), np.arange(plane)).reshape(-1)
+        for first in (next_to, [n * plane for n in edges])
     )
-    return stencil, foreign, load("scipy.sparse").csr_array(entries, shape=shape)
+    values = np.full(foreign.size, -1.0 / stencil.spacing[0] ** 2)
+    entries, shape = (values, (rows, np.arange(rows.size))), ((end - begin) * plane, rows.size)
+    return Pieces(stencil, foreign, load("scipy.sparse").csr_array(entries, shape=shape))
 
 
-class DenseRows:
-    """Rows of a dense matrix: ``array`` is (own rows, n). Each product gathers the whole vector."""
+class Rows:
+    """A rank's rows of the whole system; it is made by a collective call.
 
-    def __init__(self, ranks: Ranks, starts: np.ndarray, array: np.ndarray) -> None:
-        self._comm, self._counts, self._array = ranks.comm, np.diff(starts), array
+    ``starts`` has the first row of each rank, and the number of all. Others ask for this rank's
+    elements at ``places``.
+    """
+
+    def __init__(self, ranks: Ranks, starts: np.ndarray, pieces: Pieces) -> None:
+        self._comm, self.pieces, self.first = ranks.comm, pieces, int(starts[ranks.rank])
+        self._wanted = np.diff(np.searchsorted(pieces.foreign, starts))
+        self._asked = np.empty_like(self._wanted)
+        self._comm.Alltoall(self._wanted, self._asked)
+        self.places = np.empty(self._asked.sum(), np.int64)
+        self._comm.Alltoallv([pieces.foreign, self._wanted], [self.places, self._asked])
+        self.places -= self.first
+
+    def send(self, packed: np.ndarray) -> tuple[np.ndarray, Any]:
+        """Send the elements at ``places``; gives where those of ``foreign`` come, and the request
+        to wait for."""
+        values = np.empty(self.pieces.foreign.size, packed.dtype)
+        given = [packed, self._asked], [values, self._wanted]
+        return values, self._comm.Ialltoallv(*given)
 
     def product(self, dtype: np.dtype) -> Matrix:
         """The product for vectors of a dtype."""
-        array = self._array.astype(dtype, copy=False)
-        vector = np.empty(array.shape[1], dtype)
+        own, _, rest = self.pieces
+        met = slice(None) if own is None else np.flatnonzero(np.diff(rest.indptr))
+        piece, times = rest[met].astype(dtype, copy=False), lambda p, q: q.fill(0.0)
+        if own is not None and rest.shape[0]:
+            if isinstance(own, Csr):
+                own = own._replace(data=own.data.astype(dtype, copy=False))
+            times = compiled(own, dtype).times
 
-        def times(p: np.ndarray, q: np.ndarray) -> None:
-            self._comm.Allgatherv(p, [vector, self._counts])
-            np.dot(array, vector, q)
+        def whole(p: np.ndarray, q: np.ndarray) -> None:
+            values, request = self.send(p[self.places])
+            times(p, q)
+            request.Wait()
+            if values.size:
+                q[met] += piece @ values
 
-        return Matrix(times)
+        return Matrix(whole)
+
+    def square(self, dtype: np.dtype) -> Any:
+        """The square piece as `hetero.solve_cg` takes it."""
+        own, _, rest = self.pieces
+        if isinstance(own, Stencil):
+            return Poisson(*own, dtype)
+        return load("scipy.sparse").csr_array(own[::-1], shape=rest.shape[:1] * 2)
 
 
 # -- On a device -----------------------------------------------------------------------------------
@@ -175,18 +155,17 @@ class Vector:
 
     def __init__(self, vectors: DeviceVectors) -> None:
         self._vectors, self.dtype = vectors, vectors.dtype
-        self.buffer = vectors.part.allocate(vectors.size * self.dtype.itemsize)
+        self.buffer = vectors.part.allocate(vectors.nbytes)
 
     def copy(self) -> Vector:
         """Another vector of the same elements."""
         new, part = Vector(self._vectors), self._vectors.part
-        nbytes = self._vectors.size * self.dtype.itemsize
-        part.device.copy(new.buffer, self.buffer, nbytes, 0, 0, part.stream)
+        part.device.copy(new.buffer, self.buffer, self._vectors.nbytes, 0, 0, part.stream)
         return new
 
     def __sub__(self, other: Vector) -> Vector:
-        new = Vector(self._vectors)
-        self._vectors.run("ranks_difference", r=new, b=self, q=other)
+        new = self.copy()
+        self._vectors.subtract(new, 1.0, other)
         return new
 
 
@@ -197,10 +176,16 @@ class DeviceVectors(HostVectors):
     """
 
     def __init__(self, ranks: Ranks, device: Device, dtype: np.dtype, size: int) -> None:
-        self._ranks, self.dtype, self.size, self.part = ranks, dtype, size, Part(device, True)
+        self._ranks, self.dtype, self.nbytes = ranks, dtype, size * dtype.itemsize
+        self.part = Part(device, True)
         self._launches = plan_cg.ranks(size, device.target, dtype=dtype.name)
         self._blocks = self._launches["ranks_dot"].grid
         self.part.allocate(16 * self._blocks, "partial")
+        self.scale_and_add = lambda y, s, x: self.run("ranks_add", y=y, x=x, scale=float(s))
+        self.multiply = lambda m, x, z: self.run("ranks_times", z=z, m=m, x=x)
+
+    def subtract(self, y: Vector, alpha: float, x: Vector) -> None:
+        self.run("ranks_subtract", y=y, x=x, scale=float(alpha))
 
     def hold(self, x: np.ndarray) -> Vector:
         """A vector of the host's, on the device."""
@@ -210,21 +195,9 @@ class DeviceVectors(HostVectors):
 
     def on_host(self, x: Vector) -> np.ndarray:
         """A vector of the device's, on the host."""
-        values = np.empty(self.size, self.dtype)
+        values = np.empty(self.nbytes // self.dtype.itemsize, self.dtype)
         self.part.device.download(x.buffer, values)
         return values
-
-    def scale_and_add(self, y: Vector, scale: float, x: Vector) -> None:
-        """y = scale y + x."""
-        self.run("ranks_add", y=y, x=x, scale=float(scale))
-
-    def subtract(self, y: Vector, alpha: float, x: Vector) -> None:
-        """y -= alpha x."""
-        self.run("ranks_subtract", y=y, x=x, scale=float(alpha))
-
-    def multiply(self, m: Vector, x: Vector, z: Vector) -> None:
-        """z = m x, element by element."""
-        self.run("ranks_times", z=z, m=m, x=x)
 
     def run(self, launch: str | Launch, **named: Any) -> None:
         """Start a launch on vectors, buffers and numbers by name."""
@@ -258,31 +231,28 @@ def on_device(
     For a product p is copied to where there is room for the halo: around a slab, as the grid's rows
     lie there, or after the elements of a matrix's rows.
     """
-    own, item, size = rows.own, dtype.itemsize, rows.rest.shape[0]
-    vectors, packed = DeviceVectors(ranks, device, dtype, size), np.empty(rows.places.size, dtype)
-    part, target, before = vectors.part, device.target, 0
+    (own, foreign, rest), before = rows.pieces, 0
+    vectors = DeviceVectors(ranks, device, dtype, rest.shape[0])
+    packed, part, nbytes = np.empty(rows.places.size, dtype), vectors.part, vectors.nbytes
     if is_matrix := isinstance(own, Csr):
-        sparse = load("scipy.sparse")
-        joined = sparse.csr_array(sparse.hstack([rows.square(dtype), rows.rest], format="csr"))
+        joined = load("scipy.sparse").hstack([rows.square(dtype), rest], format="csr")
         index = joined.indptr.dtype.name
-        for key, array, of in (
-            ("pointers", joined.indptr, index),
-            ("indices", joined.indices, index),
-            ("values", joined.data, dtype),
-            ("places", rows.places, index),
-        ):
-            part.upload(np.ascontiguousarray(array, of), key)
-        share = plan_cg.Rows(size, joined.nnz, index)
-        *_, product = plan_cg.csr(share, target, dtype=dtype.name, diagonal=False)
-        pack = plan_cg.pack(product, packed.size, target)
+        part.upload(joined.indptr, "pointers")
+        part.upload(joined.indices.astype(index), "indices")
+        part.upload(joined.data.astype(dtype), "values")
+        part.upload(rows.places.astype(index), "places")
+        share = plan_cg.Rows(rest.shape[0], joined.nnz, index)
+        *_, product = plan_cg.csr(share, device.target, dtype=dtype.name, diagonal=False)
+        pack = plan_cg.pack(product, packed.size, device.target)
         part.allocate(packed.nbytes, "packed")
     else:
-        plane, before = math.prod(own.shape[1:]), int(np.searchsorted(rows.foreign, rows.first))
-        grid = plan_cg.GridShare.of(*own, low=before > 0, high=rows.foreign.size > before)
-        _, product = plan_cg.stencil(grid, target, dtype=dtype.name)
+        plane, before = math.prod(own.shape[1:]), int(np.searchsorted(foreign, rows.first))
+        grid = plan_cg.GridShare.of(*own, low=before > 0, high=foreign.size > before)
+        _, product = plan_cg.stencil(grid, device.target, dtype=dtype.name)
     part.numbers |= {"first_block": 0, "own": 0}
     part.allocate(16 * product.grid, "of blocks")
-    held = part.allocate((size + rows.foreign.size) * item)
+    start = before * dtype.itemsize
+    held = part.allocate(nbytes + foreign.size * dtype.itemsize)
 
     def times(p: Vector, q: Vector) -> None:
         if is_matrix and packed.size:
@@ -290,14 +260,14 @@ def on_device(
             part.download("packed", packed)
         elif not is_matrix:  # a neighbour takes the plane next to it
             for at in range(0, packed.size, plane):
-                device.download(p.buffer, packed[at : at + plane], int(rows.places[at]) * item)
+                offset = int(rows.places[at]) * dtype.itemsize
+                device.download(p.buffer, packed[at : at + plane], offset)
         values, request = rows.send(packed)
-        device.copy(held, p.buffer, size * item, before * item, 0, part.stream)
+        device.copy(held, p.buffer, nbytes, start, 0, part.stream)
         request.Wait()
-        if before:
-            device.upload(values[:before], held)
-        if values.size > before:
-            device.upload(values[before:], held, (before + size) * item)
+        for halo, offset in ((values[:before], 0), (values[before:], start + nbytes)):
+            if halo.size:
+                device.upload(halo, held, offset)
         vectors.run(product, p=held, q=q, partial="of blocks")
 
     return vectors, Matrix(times)

@@ -1,19 +1,30 @@
-"""A communicator: what its ranks agree on, and the sums that they make together.
+"""A communicator: what its ranks agree on, the sums that they make together, and their checkpoints.
 
 A sum is made of the ranks' partial sums in the order of the ranks, by every rank alike. The result
 therefore has the same bits on every rank and in every run, which `MPI_Allreduce` does not promise.
+
+A checkpoint is one file with x of all ranks, from which any number of ranks goes on: NumPy's .npz,
+read without pickle, with "x" (n,), and "about", JSON in UTF-8 with the number of iterations and the
+problem's fingerprint. It is written under another name, flushed to the disk and renamed, so that
+the last whole one survives a kill.
 """
 
 from __future__ import annotations
 
+import glob
+import hashlib
+import json
 import operator
+import os
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hetero import errors
+from hetero import errors, paths
 from hetero.imports import INSTALL, load
 
 
@@ -96,12 +107,13 @@ class Ranks:
         said = cause and f"{type(cause).__name__}: {cause}"
         each = self.comm.allgather((said, {name: repr(value) for name, value in facts.items()}))
         wrong = [f"rank {number} raised {said}" for number, (said, _) in enumerate(each) if said]
-        if not wrong:
-            wrong = [
-                f"the ranks disagree on {name}: {_by_rank(values)}"
-                for name in facts
-                if len(set(values := [theirs[name] for _, theirs in each])) > 1
-            ]
+        for name in facts if not wrong else ():
+            ranks: dict[str, list[str]] = {}
+            for number, (_, theirs) in enumerate(each):
+                ranks.setdefault(theirs[name], []).append(str(number))
+            if len(ranks) > 1:
+                by = (f"{v} on rank{'s' * (len(n) > 1)} {', '.join(n)}" for v, n in ranks.items())
+                wrong.append(f"the ranks disagree on {name}: {', '.join(by)}")
         if wrong:
             self._said = "; ".join(wrong)
             raise ValueError(self._said) from cause
@@ -126,8 +138,84 @@ class Ranks:
         """(size + 1,) int64: the first row of each rank, and the number of all."""
         return np.cumsum([0, *self.gather(rows)]).astype(np.int64)
 
+    def whole(self, part: np.ndarray) -> np.ndarray:
+        """A vector of which each rank has a part, on rank 0; on the others it is empty."""
+        counts = np.diff(self.starts(part.size))
+        whole = np.empty(0 if self.rank else counts.sum(), part.dtype)
+        self.comm.Gatherv(part, [whole, counts])
+        return whole
 
-def _by_rank(values: Sequence[str]) -> str:
-    """Which ranks have which value."""
-    ranks = {one: [str(n) for n, other in enumerate(values) if other == one] for one in values}
-    return ", ".join(f"{v} on rank{'s' * (len(of) > 1)} {', '.join(of)}" for v, of in ranks.items())
+
+class Checkpoint:
+    """The file of one solve, which rank 0 reads, and writes every ``every`` seconds of its clock.
+
+    ``known`` tells the problem from others, for JSON, the same on every rank, and so do ``parts``,
+    this rank's of its operands by name; of a matrix its product with the square roots of 1, 2, ...
+    ``done`` counts the iterations, those of the file included.
+    """
+
+    def __init__(
+        self, ranks: Ranks, path: str, every: float, known: dict[str, Any], **parts: Any
+    ) -> None:
+        self._ranks, self._path, self._every, self.done = ranks, Path(path), every, 0
+        self._saved_at, digests = time.monotonic(), {}
+        for name, part in parts.items():
+            if part.ndim > 1:
+                part = part @ np.sqrt(np.arange(1.0, part.shape[1] + 1.0))
+            digests[name] = hashlib.sha256(ranks.whole(part)).hexdigest()[:16]
+        self._fingerprint = json.loads(json.dumps(known | digests))
+
+    def read(self, x: np.ndarray) -> None:
+        """Bring x to what the file has, where there is one. ValueError on every rank where it is of
+        another problem, or damaged.
+        """
+        ranks, counts = self._ranks, np.diff(self._ranks.starts(x.size))
+        whole, done = ranks.agreed(lambda: (None, 0) if ranks.rank else self._read(counts.sum()))
+        self.done = ranks.comm.bcast(done)
+        if self.done:
+            ranks.comm.Scatterv([whole, counts], x)
+
+    def _read(self, n: int) -> tuple[np.ndarray | None, int]:
+        """What the file has, where there is one: x, and the iterations that it took."""
+        path = self._path
+        try:
+            if not os.access(path.parent, os.W_OK | os.X_OK):
+                raise ValueError("its folder is not there, or cannot be written to")
+            for left in path.parent.glob(f"{glob.escape(path.name)}.[0-9]*.part"):
+                left.unlink(missing_ok=True)  # by a job that was killed while it wrote
+            with paths.opened(path) as opened, np.load(opened, allow_pickle=False) as file:
+                about, x = json.loads(file["about"].tobytes()), file["x"]
+            ours, theirs = self._fingerprint, about["fingerprint"]
+            for name in sorted({*theirs, *ours}):
+                if (there := theirs.get(name)) != (here := ours.get(name)):
+                    raise ValueError(
+                        f"it is of another problem: {name} is {there!r} there, {here!r} here"
+                    )
+            done = int(about["iterations"])
+            if x.shape != (n,) or x.dtype != ours["dtype"] or done < 0:
+                raise ValueError(f"x is {x.dtype} {x.shape}, after {done} iterations")
+            if not np.isfinite(x).all():
+                raise ValueError("x is not finite")
+        except FileNotFoundError:
+            return None, 0
+        except Exception as error:  # of a damaged file zipfile, json and NumPy raise many
+            raise ValueError(f"{path} cannot be used: {error}") from error
+        return x, done
+
+    def after(self, x: Callable[[], np.ndarray]) -> None:
+        """Count an iteration, and save what x gives where it is time; a collective call."""
+        self.done += 1
+        ranks, due = self._ranks, time.monotonic() - self._saved_at >= self._every
+        if ranks.comm.bcast(due):  # by the clock of rank 0
+            whole = ranks.whole(x())
+            self._saved_at = time.monotonic()
+            ranks.agreed(lambda: ranks.rank or self._write(whole))
+
+    def _write(self, whole: np.ndarray) -> None:
+        about = json.dumps({"iterations": self.done, "fingerprint": self._fingerprint})
+        temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}.part")
+        with open(temporary, "wb") as file:
+            np.savez(file, x=whole, about=np.frombuffer(about.encode(), np.uint8))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self._path)

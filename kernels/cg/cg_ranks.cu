@@ -3,7 +3,7 @@
 //
 // ranks_dot: x.y, 2 passes, 2 n flops. ranks_add: y = scale y + x, 3 passes. ranks_subtract:
 // y -= scale x, 3 passes. ranks_reduce: r -= alpha q with r.r and 0 (x + alpha p), which is NaN where
-// x would not be finite; 5 passes, 6 n flops. ranks_times: z = m x. ranks_difference: r = b - q.
+// x would not be finite; 5 passes, 6 n flops. ranks_times: z = m x.
 //
 // Preconditions. THREADS is a power of two, at least 8. y and x, or z and x, may be the same.
 
@@ -57,10 +57,4 @@ KERNEL(THREADS, 1)
 ranks_times(GLOBAL REAL *z, GLOBAL const REAL *m, GLOBAL const REAL *x, index_t n, index_t blocks)
 {
     GRID_STRIDE(at) z[at] = m[at] * x[at];
-}
-
-KERNEL(THREADS, 1)
-ranks_difference(GLOBAL REAL *r, GLOBAL const REAL *b, GLOBAL const REAL *q, index_t n, index_t blocks)
-{
-    GRID_STRIDE(at) r[at] = b[at] - q[at];
 }

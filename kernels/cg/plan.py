@@ -127,7 +127,6 @@ def ranks(n: int, target: Target, *, dtype: str) -> dict[str, Launch]:
         "ranks_add": ("y", "x", "scale"),
         "ranks_subtract": ("y", "x", "scale"),
         "ranks_times": ("z", "m", "x"),
-        "ranks_difference": ("r", "b", "q"),
     })  # fmt: skip
     return {plan.kernel: plan for plan in plans}
 

@@ -19,6 +19,7 @@ version = release = hetero.__version__
 copyright = "the authors of hetero"
 root_doc = "docs/index"
 include_patterns = ["docs/**.md", "kernels/*/README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+include_patterns += ["SECURITY.md", "CODE_OF_CONDUCT.md"]
 exclude_patterns = [".*", "build", "hetero", "tests", "calibration", "docs/examples"]
 extensions = ["sphinx.ext.autodoc", "numpydoc", "myst_parser"]
 myst_heading_anchors = 4

@@ -178,14 +178,18 @@ class DeviceVectors(HostVectors):
     def __init__(self, ranks: Ranks, device: Device, dtype: np.dtype, size: int) -> None:
         self._ranks, self.dtype, self.nbytes = ranks, dtype, size * dtype.itemsize
         self.part = Part(device, True)
-        self._launches = plan_cg.ranks(size, device.target, dtype=dtype.name)
-        self._blocks = self._launches["ranks_dot"].grid
+        self._launches = plan_cg.textbook(size, device.target, dtype=dtype.name)
+        self._blocks = self._launches["cg_dots"].grid
         self.part.allocate(16 * self._blocks, "partial")
-        self.scale_and_add = lambda y, s, x: self.run("ranks_add", y=y, x=x, scale=float(s))
-        self.multiply = lambda m, x, z: self.run("ranks_times", z=z, m=m, x=x)
+        self.scale_and_add = lambda y, s, x: self.combine(y, s, y, 1.0, x)
+        self.multiply = lambda m, x, z: self.run("cg_times", z=z, inverse=m, r=x)
 
     def subtract(self, y: Vector, alpha: float, x: Vector) -> None:
-        self.run("ranks_subtract", y=y, x=x, scale=float(alpha))
+        self.combine(y, 1.0, y, -alpha, x)
+
+    def combine(self, out: Vector, of_a: float, a: Vector, of_b: float, b: Vector) -> None:
+        """out = of_a a + of_b b."""
+        self.run("ranks_combine", out=out, a=a, b=b, of_a=float(of_a), of_b=float(of_b))
 
     def hold(self, x: np.ndarray) -> Vector:
         """A vector of the host's, on the device."""
@@ -213,10 +217,10 @@ class DeviceVectors(HostVectors):
         return self.part.download("partial", np.empty((self._blocks, 2))).sum(axis=0).tolist()
 
     def _dot(self, x: Vector, y: Vector) -> float:
-        return self._sums("ranks_dot", x=x, y=y)[0]
+        return self._sums("cg_dots", a=x, b=y)[0]
 
     def _step(self, x: Vector, r: Vector, p: Vector, q: Vector, alpha: float) -> float:
-        square, zero = self._sums("ranks_reduce", x=x, r=r, p=p, q=q, scale=float(alpha))
+        square, zero = self._sums("ranks_reduce", x=x, r=r, p=p, q=q, alpha=float(alpha))
         if not math.isfinite(square) or zero != 0.0:
             return math.nan
         self.subtract(x, -alpha, p)

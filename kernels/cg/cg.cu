@@ -1,4 +1,7 @@
-// Conjugate gradients on vectors of n elements, for any matrix, given the product q = A p.
+// Conjugate gradients on n elements of vectors, for any matrix, given the product q = A p.
+//
+// Vectors that products take, x and p, are there whole; the elements begin at `own`. Sums of the
+// step begin at `first_block` in `partial`.
 //
 // cg_sums: the sums over iterate k that its step needs: p.q, z.q, q.Mq, r.z (and r.r), with
 // z = M r; M is 1, or the diagonal `inverse`. 3 passes; 8 n flops.
@@ -6,8 +9,8 @@
 // cg_advance: adds the sums up and takes the step (cg_scalars.cu): x += alpha p, r -= alpha q,
 // p = z + beta p. 7 passes; 6 n flops.
 //
-// Preconditions. THREADS is a power of two. WIDTH > 1: n is a multiple of WIDTH, and so are all
-// addresses, in elements.
+// Preconditions. THREADS is a power of two. WIDTH > 1: n and own are multiples of WIDTH, and so are
+// all addresses, in elements.
 
 #include "vectors.cu"
 #define SUMS (DIAGONAL ? 8 : 4)
@@ -15,7 +18,8 @@
 
 KERNEL(THREADS, 1)
 cg_sums(GLOBAL const REAL *RESTRICT p, GLOBAL const REAL *RESTRICT q, GLOBAL const REAL *RESTRICT r,
-        INVERSE GLOBAL double *RESTRICT partial, index_t n, index_t blocks)
+        INVERSE GLOBAL double *RESTRICT partial, index_t own, index_t first_block, index_t n,
+        index_t blocks)
 {
     SHARED double scratch[SUMS * THREADS];
     double sums[SUMS];
@@ -24,7 +28,7 @@ cg_sums(GLOBAL const REAL *RESTRICT p, GLOBAL const REAL *RESTRICT q, GLOBAL con
     GRID_STRIDE(at)
     {
         REAL ps[WIDTH], qs[WIDTH], rs[WIDTH], ms[WIDTH];
-        LOAD(ps, p + at);
+        LOAD(ps, p + own + at);
         LOAD(qs, q + at);
         LOAD(rs, r + at);
         LOAD_INVERSE(ms, at);
@@ -38,14 +42,14 @@ cg_sums(GLOBAL const REAL *RESTRICT p, GLOBAL const REAL *RESTRICT q, GLOBAL con
             sums[R_Z] += rv * zv;
         }
     }
-    write_block_sums(sums, scratch, partial, (int)threadIdx.x, blockIdx.x);
+    write_block_sums(sums, scratch, partial, (int)threadIdx.x, first_block + blockIdx.x);
 }
 
 KERNEL(THREADS, 1)
 cg_advance(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *RESTRICT p,
            GLOBAL const REAL *RESTRICT q,
            INVERSE GLOBAL const double *RESTRICT partial, GLOBAL const double *RESTRICT before,
-           GLOBAL double *RESTRICT after, index_t blocks_before, index_t n, index_t blocks)
+           GLOBAL double *RESTRICT after, index_t blocks_before, index_t own, index_t n, index_t blocks)
 {
     SHARED double scratch[THREADS];
     const int thread = (int)threadIdx.x;
@@ -58,9 +62,9 @@ cg_advance(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *RESTRI
     GRID_STRIDE(at)
     {
         REAL xs[WIDTH], rs[WIDTH], ps[WIDTH], qs[WIDTH], ms[WIDTH];
-        LOAD(xs, x + at);
+        LOAD(xs, x + own + at);
         LOAD(rs, r + at);
-        LOAD(ps, p + at);
+        LOAD(ps, p + own + at);
         LOAD(qs, q + at);
         LOAD_INVERSE(ms, at);
         EACH(v)
@@ -69,15 +73,16 @@ cg_advance(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *RESTRI
             rs[v] -= alpha * qs[v];
             ps[v] = ms[v] * rs[v] + beta * ps[v];
         }
-        STORE(x + at, xs);
+        STORE(x + own + at, xs);
         STORE(r + at, rs);
-        STORE(p + at, ps);
+        STORE(p + own + at, ps);
     }
 }
 
 KERNEL(THREADS, 1)
 cg_residual(GLOBAL const REAL *RESTRICT b, GLOBAL const REAL *RESTRICT q, GLOBAL REAL *RESTRICT r,
-            GLOBAL REAL *RESTRICT p, INVERSE GLOBAL double *RESTRICT partial, index_t n, index_t blocks)
+            GLOBAL REAL *RESTRICT p, INVERSE GLOBAL double *RESTRICT partial, index_t own, index_t n,
+            index_t blocks)
 {
     SHARED double scratch[SUMS * THREADS];
     double sums[SUMS];
@@ -97,7 +102,7 @@ cg_residual(GLOBAL const REAL *RESTRICT b, GLOBAL const REAL *RESTRICT q, GLOBAL
             sums[1] += (double)bs[v] * bs[v];
         }
         STORE(r + at, rs);
-        STORE(p + at, ps);
+        STORE(p + own + at, ps);
     }
     write_block_sums(sums, scratch, partial, (int)threadIdx.x, blockIdx.x);
 }

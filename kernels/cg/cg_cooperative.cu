@@ -9,37 +9,22 @@
 // Per point and iteration: 24 flops; nothing but edges and sums leaves the multiprocessor.
 //
 // x, r and p are loaded at the start of a launch and stored at its end, after `iterations`
-// iterations or where the iteration stops. p of iterate k lies in p0 if k is even, else in p1, and so
-// do sums and edges. Iteration `done` of a launch gives them the stamp `stamp` + done + 1; the next
-// launch begins with the stamp that this one ended with.
+// iterations or where the iteration stops. Sums and edges are there twice, for even and odd iterates.
+// Iteration `done` of a launch gives them the stamp `stamp` + done + 1; the next launch begins with the
+// stamp that this one ended with.
 //
-// PEERS > 1 devices share the grid, each with rows [first, last), two at least. Buffers but x are of
-// the whole grid on all of them, and have room for all blocks' sums. A block writes what others need
-// to the memory of their devices, too. All add the sums in the same order, so that all take the same
-// steps, with the same bits. peers: of each device, its own included, the addresses of edges0, edges1,
-// sums0, sums1, r, p0 and p1. x is where that of row 0 would be. A device that waits for another one
-// for more than `patience` nanoseconds sets *lost and stops; its launches then do nothing.
-//
-// Preconditions. blocks = ceil((last - first) / strip); columns <= THREADS; POINTS * (THREADS /
-// columns) >= strip + 2; edges: 2 words a point, sums: 2 words a sum, neither with a stamp that is
+// Preconditions. blocks = ceil(rows / strip); columns <= THREADS; POINTS * (THREADS / columns) >=
+// strip + 2; edges: 4 words a point, sums: 4 words a sum, neither with a stamp that is
 // to come; dynamic shared memory (in OpenCL, SHARED_BYTES): SUMS * THREADS doubles, and two planes of
 // (strip + 4) * (columns + 2) elements, rounded up to 8 bytes. OpenCL does not promise that blocks run
 // at once: there it is for a single block.
 
 #define SUMS 4
 #define DIAGONAL 0
-#define IN_FLIGHT (PEERS + 1) // there are about as many sums of a device as threads
+#define IN_FLIGHT 2 // there are about as many sums as threads
 
 #include "stamped.cu"
 #include "cg_scalars.cu"
-
-#if PEERS > 1
-#define PEER(device, type, entry) ((type *)peers[(device) * 7 + (entry)])
-#define ADDRESS_OF_EDGES 0
-#define ADDRESS_OF_SUMS 2
-#define ADDRESS_OF_R 4
-#define ADDRESS_OF_P 5
-#endif
 
 // A thread has POINTS neighbouring rows of one column; `at` is a point's place in a plane. What is so
 // of which points is kept in bits: it would take a register for each otherwise.
@@ -51,59 +36,18 @@
     (centre * (p)[at] - c_column * ((p)[at - 1] + (p)[at + 1])                            \
      - c_row * ((p)[at - pitch] + (p)[at + pitch]))
 
-#if PEERS > 1
-DEVICE unsigned long long nanoseconds()
-{
-    unsigned long long now;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-    return now;
-}
-
-#define NOW() nanoseconds()
-#define GIVES_UP(begin) (*is_lost || ((*lost || NOW() - (begin) > (word_t)patience) && (*is_lost = *lost = 1)))
-// What waiting takes besides: as parameters, as a kernel's arguments, and as arguments that are passed on.
-#define LIMITS , volatile int *is_lost, volatile int *lost, index_t patience
-#define KERNEL_LIMITS , &is_lost, lost, patience
-#define SAME_LIMITS , is_lost, lost, patience
-
-// The rows that the device before and the one after have copies of, `depth` each, as far as they are the block's:
-// `give` is called with the device, the row and the column. Rows count from the block's first.
-#define GIVE_ROWS(depth, give)                                                                        \
-    for (int side = 0; side < 2; ++side) {                                                            \
-        const int device = (int)rank + 2 * side - 1;                                                  \
-        if (device < 0 || device >= PEERS) continue;                                                  \
-        const int low = side ? (int)last - (depth) : (int)first, high = low + (depth);                \
-        const int from = low > begin ? low - begin : 0, to = high < begin + own ? high - begin : own; \
-        for (int i = thread; i < (to - from) * width; i += THREADS) {                                 \
-            const int row = from + i / width, of_row = i % width;                                     \
-            const index_t place = (index_t)(begin + row) * width + of_row;                            \
-            give;                                                                                     \
-        }                                                                                             \
-    }
-#else
-#define NOW() 0
-#define GIVES_UP(begin) ((begin) != 0)
-#define LIMITS
-#define KERNEL_LIMITS
-#define SAME_LIMITS
-#endif
-
 // A value that another block puts, once it is there.
-DEVICE double take(GLOBAL const word_t *words, unsigned int stamp LIMITS)
+DEVICE double take(GLOBAL const word_t *words, unsigned int stamp)
 {
     double value;
-    word_t begin = 0;
-    do {
-        for (int tries = 0; tries < 64; ++tries)
-            if (look(words, stamp, &value)) return value;
-        if (begin == 0) begin = NOW();
-    } while (!GIVES_UP(begin));
+    while (!look(words, stamp, &value)) {
+    }
     return value;
 }
 
 // The totals of all blocks' sums, once they are there: in scratch[0 ... SUMS), with a barrier.
 DEVICE void take_sums(GLOBAL const word_t *words, int blocks, unsigned int stamp, LOCAL double *scratch,
-                      int thread LIMITS)
+                      int thread)
 {
     const int entries = blocks * SUMS;
     double sum = 0;
@@ -118,7 +62,7 @@ DEVICE void take_sums(GLOBAL const word_t *words, int blocks, unsigned int stamp
         UNROLL
         for (int u = 0; u < IN_FLIGHT; ++u) {
             if (at + u * THREADS >= entries) continue;
-            if (!(there >> u & 1)) taken[u] = take(words + 2 * (at + u * THREADS), stamp SAME_LIMITS);
+            if (!(there >> u & 1)) taken[u] = take(words + 2 * (at + u * THREADS), stamp);
             sum += taken[u];
         }
     }
@@ -126,30 +70,21 @@ DEVICE void take_sums(GLOBAL const word_t *words, int blocks, unsigned int stamp
 }
 
 KERNEL(THREADS, 1)
-cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p0, GLOBAL REAL *p1,
-           GLOBAL word_t *edges0, GLOBAL word_t *edges1, GLOBAL word_t *sums0, GLOBAL word_t *sums1,
-           GLOBAL const double *before, GLOBAL double *after,
-#if PEERS > 1
-           const index_t *RESTRICT peers, index_t rank, volatile int *lost, index_t patience,
-#endif
-           index_t rows, index_t columns, index_t first, index_t last, index_t strip,
-           index_t first_block, index_t all_blocks, index_t stamp, index_t iterations,
-           double row_weight, double column_weight)
+cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p,
+           GLOBAL word_t *all_edges, GLOBAL word_t *all_sums, GLOBAL const double *before,
+           GLOBAL double *after,
+           index_t rows, index_t columns, index_t strip, index_t blocks, index_t stamp,
+           index_t iterations, double row_weight, double column_weight)
 {
 #ifdef __OPENCL_VERSION__
     SHARED double memory[SHARED_BYTES / 8];
 #else
     extern __shared__ double memory[];
 #endif
-#if PEERS > 1
-    __shared__ int is_lost;
-    if (*lost) return;
-    is_lost = 0;
-#endif
     const int thread = (int)threadIdx.x;
     const int width = (int)columns, height = (int)rows, pitch = width + 2;
-    const int begin = (int)(first + blockIdx.x * strip);
-    const int own = begin + (int)strip < (int)last ? (int)strip : (int)last - begin;
+    const int begin = (int)(blockIdx.x * strip);
+    const int own = begin + (int)strip < height ? (int)strip : height - begin;
     const int plane = ((int)strip + 4) * pitch;
     LOCAL double *scratch = memory;
     LOCAL REAL *old_p = (LOCAL REAL *)(memory + SUMS * THREADS);
@@ -176,14 +111,14 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p0, GL
     int count = (int)before[COUNT];
     const double target = before[TARGET];
     int turn = count & 1;
+    const index_t words_of_sums = 2 * SUMS * blocks, words_of_edges = 2 * rows * columns;
 
     for (int at = thread; at < 2 * plane; at += THREADS) old_p[at] = 0;
     __syncthreads();
-    GLOBAL REAL *saved = turn ? p1 : p0;
     for (int i = thread; i < (own + 4) * width; i += THREADS) {
         const int row = i / width - 2, of_row = i % width;
         if (begin + row >= 0 && begin + row < height)
-            old_p[(row + 2) * pitch + 1 + of_row] = saved[(index_t)(begin + row) * width + of_row];
+            old_p[(row + 2) * pitch + 1 + of_row] = p[(index_t)(begin + row) * width + of_row];
     }
     REAL my_x[POINTS], my_r[POINTS];
     UNROLL
@@ -198,34 +133,26 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p0, GL
     for (int done = 0; status == RUNNING; ++done) {
         double step, growth;
         // Before iterate 0 there are no sums, and their values do not matter.
-        if (count >= 0) take_sums(turn ? sums1 : sums0, (int)all_blocks, now, scratch, thread KERNEL_LIMITS);
-#if PEERS > 1
-        if (is_lost) return;
-#endif
+        if (count >= 0) take_sums(all_sums + turn * words_of_sums, (int)blocks, now, scratch, thread);
         status = next_step(count, target, scratch, &step, &growth);
         if (status != RUNNING || done == (int)iterations) break;
         const REAL alpha = (REAL)step, beta = (REAL)growth;
         ++count;
         ++now;
         turn ^= 1;
-        GLOBAL word_t *edges = turn ? edges1 : edges0;
+        GLOBAL word_t *edges = all_edges + turn * words_of_edges;
 
         EACH_POINT(m, at)
         {
             if (IS(exists)) {
                 const REAL p_before = old_p[at];
                 my_r[m] -= alpha * APPLY(old_p);
-                const REAL p = my_r[m] + beta * p_before;
-                new_p[at] = p;
+                new_p[at] = my_r[m] + beta * p_before;
                 if (IS(is_own)) my_x[m] += alpha * p_before;
-                if (IS(is_edge)) put(edges + 2 * (first_place + m * width), p, now);
+                if (IS(is_edge)) put(edges + 2 * (first_place + m * width), new_p[at], now);
             }
         }
         __syncthreads();
-#if PEERS > 1
-        GIVE_ROWS(2, put(PEER(device, word_t, ADDRESS_OF_EDGES + turn) + 2 * place,
-                         new_p[(row + 2) * pitch + 1 + of_row], now))
-#endif
 
         double sums[SUMS];
         UNROLL
@@ -242,24 +169,16 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p0, GL
         }
         add_up_threads(sums, scratch, thread);
         if (thread == 0) {
-            const index_t place = 2 * SUMS * (first_block + blockIdx.x);
+            GLOBAL word_t *mine = all_sums + turn * words_of_sums + 2 * SUMS * blockIdx.x;
             UNROLL
-            for (int s = 0; s < SUMS; ++s) put((turn ? sums1 : sums0) + place + 2 * s, sums[s], now);
-#if PEERS > 1
-            for (int device = 0; device < PEERS; ++device) {
-                if (device == rank) continue;
-                UNROLL
-                for (int s = 0; s < SUMS; ++s)
-                    put(PEER(device, word_t, ADDRESS_OF_SUMS + turn) + place + 2 * s, sums[s], now);
-            }
-#endif
+            for (int s = 0; s < SUMS; ++s) put(mine + 2 * s, sums[s], now);
         }
 
         for (int i = thread; i < 2 * width; i += THREADS) {
             const int row = i < width ? -2 : own + 1, of_row = i < width ? i : i - width;
             if (begin + row >= 0 && begin + row < height)
                 new_p[(row + 2) * pitch + 1 + of_row]
-                    = (REAL)take(edges + 2 * ((index_t)(begin + row) * width + of_row), now KERNEL_LIMITS);
+                    = (REAL)take(edges + 2 * ((index_t)(begin + row) * width + of_row), now);
         }
         BARRIER();
         LOCAL REAL *swapped = old_p;
@@ -267,22 +186,15 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p0, GL
         new_p = swapped;
     }
 
-    saved = turn ? p1 : p0;
     EACH_POINT(m, at)
     {
         if (IS(is_own)) {
             const index_t place = first_place + m * width;
             x[place] = my_x[m];
             r[place] = my_r[m];
-            saved[place] = old_p[at];
+            p[place] = old_p[at];
         }
     }
-#if PEERS > 1
-    // For the next launch, which begins when all devices have ended this one.
-    __syncthreads();
-    GIVE_ROWS(2, PEER(device, REAL, ADDRESS_OF_P + turn)[place] = old_p[(row + 2) * pitch + 1 + of_row])
-    GIVE_ROWS(1, PEER(device, REAL, ADDRESS_OF_R)[place] = r[place])
-#endif
     if (blockIdx.x == 0 && thread == 0) {
         after[STATUS] = status;
         after[COUNT] = count;

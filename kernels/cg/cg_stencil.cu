@@ -1,8 +1,8 @@
 // Conjugate gradients for -div grad on a box, matrix-free: one launch per iteration.
 //
 // A sweep takes iterate k - 1 to k. With q' = A p', the primes telling the iteration before:
-//     x = x' + alpha p'      r = r' - alpha q'      p = z + beta p',  z = r or inverse * r
-// and the sums p.q, z.q, q.Mq, r.z (and r.r) of iteration k, from which the next sweep has its alpha
+//     x = x' + alpha p'      r = r' - alpha q'      p = r + beta p'
+// and the sums p.q, r.q, q.q, r.r of iteration k, from which the next sweep has its alpha
 // and beta (cg_scalars.cu). q' and q are not stored: p' and r' are read two points and one point
 // beyond a tile's edge, and the iterates there are computed again by both neighbours.
 //
@@ -21,7 +21,8 @@
 // of two; in 2-D LINES = 1, in 3-D LINES > 4.
 
 #include "vectors.cu"
-#define SUMS (DIAGONAL ? 8 : 4)
+#define SUMS 4
+#define DIAGONAL 0
 
 #define THREADS (COLUMNS * LINES)
 // Threads at each end of a line, and lines at each end of a plane, that only feed the others.
@@ -74,15 +75,9 @@
         if (condition) LOAD(a, (source) + (at));  \
     } while (0)
 
-#if DIAGONAL
-#define FETCH_INVERSE(a, condition, at) FETCH(a, inverse, condition, at)
-#else
-#define FETCH_INVERSE(a, condition, at) LOAD_INVERSE(a, at)
-#endif
-
 KERNEL(THREADS, RESIDENT)
 cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *RESTRICT next,
-         INVERSE GLOBAL const double *RESTRICT partial_before, GLOBAL double *RESTRICT partial,
+         GLOBAL const double *RESTRICT partial_before, GLOBAL double *RESTRICT partial,
          GLOBAL const double *RESTRICT before, GLOBAL double *RESTRICT after, index_t blocks_before,
          index_t rows, index_t lines, index_t columns, index_t start, index_t pitch,
          index_t x_start, index_t x_pitch, index_t first, index_t last, index_t chunk,
@@ -118,7 +113,7 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
     const REAL alpha = (REAL)step, beta = (REAL)growth;
     const REAL alpha_before = (REAL)(add == 2 ? before[ALPHA] : 0);
 
-    double p_q = 0, z_q = 0, q_mq = 0, r_z = 0, r_r = 0;
+    double p_q = 0, r_q = 0, q_q = 0, r_r = 0;
 
     for (index_t tile = blockIdx.x; tile < tiles; tile += blocks) {
         const index_t strip = tile % strips, band = tile / strips % bands;
@@ -137,7 +132,7 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
 
         REAL p_above[WIDTH], p_here[WIDTH], p_below[WIDTH], r_here[WIDTH];
         REAL x_here[WIDTH], p_older[WIDTH];
-        REAL new_above[WIDTH], new_here[WIDTH], r_above[WIDTH], z_above[WIDTH];
+        REAL new_above[WIDTH], new_here[WIDTH], r_above[WIDTH];
         int w = begin - 1;
         FETCH(p_above, now, IN_GRID(w - 1), at - pitch);
         FETCH(p_here, now, IN_GRID(w), at);
@@ -148,10 +143,6 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
         SET_ZERO(new_above);
         SET_ZERO(new_here);
         SET_ZERO(r_above);
-        SET_ZERO(z_above);
-        REAL m_here[WIDTH], m_above[WIDTH];
-        FETCH_INVERSE(m_here, IN_GRID(w), x_at);
-        FETCH_INVERSE(m_above, 0, x_at);
         {
             VECTOR packed;
             PACK(packed, p_here);
@@ -169,18 +160,15 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
             FETCH(r_coming, now, ahead && IN_GRID(w + 1), at + pitch + plane_size);
             FETCH(x_coming, x, add && changes, x_at + x_pitch);
             FETCH(older_coming, next, add == 2 && changes, at + pitch);
-            REAL m_coming[WIDTH];
-            FETCH_INVERSE(m_coming, ahead && IN_GRID(w + 1), x_at + x_pitch);
 
             // The iterate at row w.
-            REAL q[WIDTH], r[WIDTH], z[WIDTH], p[WIDTH];
+            REAL q[WIDTH], r[WIDTH], p[WIDTH];
             APPLY(q, p_above, p_here, p_below, old_plane + turn * THREADS);
             const int exists = IN_GRID(w);
             EACH(v)
             {
                 r[v] = exists ? r_here[v] - alpha * q[v] : 0;
-                z[v] = m_here[v] * r[v];
-                p[v] = z[v] + beta * p_here[v];
+                p[v] = r[v] + beta * p_here[v];
             }
             if (owned && w >= begin && w < end) {
                 STORE(next + at, p);
@@ -197,12 +185,11 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
                 if (owned) {
                     EACH(v)
                     {
-                        const double qv = q[v], zv = z_above[v];
+                        const double qv = q[v], rv = r_above[v];
                         p_q += new_here[v] * qv;
-                        z_q += zv * qv;
-                        r_z += r_above[v] * zv;
-                        q_mq += m_above[v] * qv * qv;
-                        if (DIAGONAL) r_r += (double)r_above[v] * r_above[v];
+                        r_q += rv * qv;
+                        r_r += rv * rv;
+                        q_q += qv * qv;
                     }
                 }
             }
@@ -223,20 +210,14 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
             SET(new_above, new_here);
             SET(new_here, p);
             SET(r_above, r);
-            SET(z_above, z);
-            SET(m_above, m_here);
-            SET(m_here, m_coming);
         }
     }
 
     double sums[SUMS];
-    UNROLL
-    for (int s = 0; s < SUMS; ++s) sums[s] = 0;
     sums[P_Q] = p_q;
-    sums[Z_Q] = z_q;
-    sums[Q_MQ] = q_mq;
-    sums[R_Z] = r_z;
-    if (DIAGONAL) sums[R_R] = r_r;
+    sums[Z_Q] = r_q;
+    sums[Q_MQ] = q_q;
+    sums[R_Z] = r_r;
     __syncthreads();
     write_block_sums(sums, scratch, partial, thread, first_block + blockIdx.x);
 }

@@ -2,7 +2,6 @@
 //
 // csr_product: q = A p. With SUMS = 4 or 8 the sums that a step of conjugate gradients needs
 // (cg_scalars.cu: p.q, z.q, q.Mq, r.z and, with DIAGONAL, r.r); with SUMS = 2, p.q and p.p.
-// csr_residual: r = b - A p, and with `p` for x; d = r, or inverse * r; sums r.r, b.b.
 // Per product: 2 entries flops; entries (value + index) and rows (pointer) read once, p gathered.
 //
 // Short rows (LANES = 1): a block takes THREADS neighbouring rows; their entries lie one after
@@ -143,31 +142,6 @@ csr_product(GLOBAL const INDEX *RESTRICT pointers, GLOBAL const INDEX *RESTRICT 
 }
 
 #if SUMS == 2
-KERNEL(THREADS, 1)
-csr_residual(GLOBAL const INDEX *RESTRICT pointers, GLOBAL const INDEX *RESTRICT indices,
-             GLOBAL const REAL *RESTRICT values, GLOBAL const REAL *RESTRICT x,
-             GLOBAL const REAL *RESTRICT b, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p,
-             GLOBAL const REAL *RESTRICT inverse, GLOBAL double *RESTRICT partial, index_t rows,
-             index_t blocks, index_t scaled)
-{
-    SHARED double scratch[SHARED_DOUBLES];
-    LOCAL REAL *products = (LOCAL REAL *)scratch;
-    const int thread = (int)threadIdx.x;
-    double sums[SUMS] = {0, 0};
-    for (index_t tile = blockIdx.x; tile * ROWS < rows; tile += blocks) {
-        const index_t row = tile * ROWS + thread / LANES;
-        const REAL product = times_row(pointers, indices, values, x, rows, tile, products, thread);
-        if (IS_FIRST && row < rows) {
-            const REAL given = b[row], left = given - product;
-            r[row] = left;
-            p[row] = scaled ? inverse[row] * left : left;
-            sums[0] += (double)left * left;
-            sums[1] += (double)given * given;
-        }
-    }
-    write_block_sums(sums, scratch, partial, thread, blockIdx.x);
-}
-
 // packed[i] = p[places[i]]: what other devices need of this one's p.
 KERNEL(THREADS, 1)
 csr_pack(GLOBAL const REAL *RESTRICT p, GLOBAL const INDEX *RESTRICT places,

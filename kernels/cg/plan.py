@@ -13,22 +13,6 @@ from typing import NamedTuple
 
 from ..common.launch import VECTOR_BYTES, Launch, Target, ceil_div, check_dtype, launch
 
-__all__ = [
-    "HALO",
-    "X_HALO",
-    "GridShare",
-    "Rows",
-    "cooperative",
-    "csr",
-    "dots",
-    "pack",
-    "ranks",
-    "settle",
-    "stencil",
-    "sweeps",
-    "vectors",
-]
-
 _INDEX = {"int32": "int", "int64": "index_t"}
 _THREADS, _SMALLEST_BLOCK = 256, 64
 _BLOCKS = 4  # most on a multiprocessor
@@ -48,11 +32,10 @@ class Rows(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def csr(part: Rows, target: Target, *, dtype: str, diagonal: bool) -> tuple[Launch, Launch, Launch]:
-    """Plan r = b - A x; q = A p with the sums of a step; and q = A p with p.q and p.p.
+def csr(part: Rows, target: Target, *, dtype: str, diagonal: bool) -> tuple[Launch, Launch]:
+    """Plan q = A p with the sums of a step, and q = A p with p.q and p.p.
 
-    Numbers: "first_block", and "own", the column of the first row. The first takes any "inverse"
-    where it is not ``diagonal``.
+    Numbers: "first_block", the place of the sums, and "own", the column of the first row.
     """
     threads, inverse = _threads(target), ("inverse",) if diagonal else ()
     mean = ceil_div(part.entries, part.rows) if part.entries else 1
@@ -67,23 +50,18 @@ def csr(part: Rows, target: Target, *, dtype: str, diagonal: bool) -> tuple[Laun
             lanes *= 2
     blocks = _blocks(part.rows * lanes, threads, target)
     macros = {"INDEX": _INDEX[part.index], "THREADS": threads, "LANES": lanes, "DEPTH": depth}
-    plain = macros | {"SUMS": 2, "DIAGONAL": 0}
-    step = macros | {"SUMS": 8 if diagonal else 4, "DIAGONAL": int(diagonal)}
-    size = ("partial", part.rows, blocks)
 
-    def plan(kernel: str, macros: dict, *arguments: str | int) -> Launch:
-        arguments = ("pointers", "indices", "values", *arguments)
-        return launch("csr.cu", f"csr_{kernel}", dtype, blocks, threads, arguments, **macros)
+    def plan(sums: int, diagonal: bool, *more: str) -> Launch:
+        arguments = ("pointers", "indices", "values", "p", "q", *more, "partial", part.rows, blocks)
+        own = macros | {"SUMS": sums, "DIAGONAL": int(diagonal)}
+        arguments = (*arguments, "first_block", "own")
+        return launch("csr.cu", "csr_product", dtype, blocks, threads, arguments, **own)
 
-    return (
-        plan("residual", plain, "x", "b", "r", "p", "inverse", *size, int(diagonal)),
-        plan("product", step, "p", "q", "r", "before", *inverse, *size, "first_block", "own"),
-        plan("product", plain, "p", "q", *size, "first_block", "own"),
-    )
+    return plan(8 if diagonal else 4, diagonal, "r", "before", *inverse), plan(2, False)
 
 
 def pack(product: Launch, count: int, target: Target) -> Launch:
-    """Plan packed[i] = p[places[i]], compiled as the third of `csr` was."""
+    """Plan packed[i] = p[places[i]], compiled as the second of `csr` was."""
     blocks = max(1, _blocks(count, product.block, target))
     arguments = ("p", "places", "packed", count, blocks)
     return product._replace(kernel="csr_pack", grid=blocks, arguments=arguments)
@@ -94,39 +72,33 @@ def vectors(
     n: int, target: Target, *, dtype: str, aligned: bool, diagonal: bool
 ) -> tuple[Launch, Launch, Launch]:
     """Plan r = b - q, p = r or inverse * r; the sums of a step, for products that give none; and
-    the step of x, r and p, with the number "blocks_before"."""
+    the step of x, r and p.
+
+    Numbers: "own", where the n elements of x and p begin, "first_block" and "blocks_before".
+    """
     inverse = ("inverse",) if diagonal else ()
     return _over(n, target, dtype, aligned, "cg.cu", {"DIAGONAL": int(diagonal)}, {
-        "cg_residual": ("b", "q", "r", "p", *inverse, "partial"),
-        "cg_sums": ("p", "q", "r", *inverse, "partial"),
-        "cg_advance": ("x", "r", "p", "q", *inverse, *_SCALARS),
+        "cg_residual": ("b", "q", "r", "p", *inverse, "partial", "own"),
+        "cg_sums": ("p", "q", "r", *inverse, "partial", "own", "first_block"),
+        "cg_advance": ("x", "r", "p", "q", *inverse, *_SCALARS, "own"),
     })  # fmt: skip
 
 
 @lru_cache(maxsize=256)
-def dots(n: int, target: Target, *, dtype: str, aligned: bool) -> tuple[Launch, Launch, Launch]:
-    """Plan the vectors' part of an iteration with a preconditioner of its own launches.
+def textbook(n: int, target: Target, *, dtype: str, aligned: bool = False) -> dict[str, Launch]:
+    """Plan the textbook's operations on vectors, by kernel (`cg_textbook.cu`).
 
-    a.b and b.b; p = z + beta p; x and r. Numbers: "blocks_before", and of the kernels that could
-    share vectors "start", "first_block" and "halo", which are 0.
+    Those of a step with a preconditioner of its own launches, with the number "blocks_before"; and
+    for solves over MPI ranks those of which the host knows the scalars, floats. "partial" has two
+    doubles for each block.
     """
-    return _over(n, target, dtype, aligned, "cg_preconditioned.cu", {}, {
-        "cg_dots": ("a", "b", "partial", "start", "first_block"),
-        "cg_direct": ("p", "z", *_SCALARS, "start"),
-        "cg_correct": ("x", "r", "p", "q", *_SCALARS, "start", "halo"),
-    })  # fmt: skip
-
-
-@lru_cache(maxsize=256)
-def ranks(n: int, target: Target, *, dtype: str) -> dict[str, Launch]:
-    """Plan what solves over MPI ranks do with vectors, by kernel (`cg_ranks.cu`); number: "scale",
-    a float. "partial" has two doubles for each block."""
-    plans = _over(n, target, dtype, False, "cg_ranks.cu", {}, {
-        "ranks_dot": ("x", "y", "partial"),
-        "ranks_reduce": ("x", "r", "p", "q", "partial", "scale"),
-        "ranks_add": ("y", "x", "scale"),
-        "ranks_subtract": ("y", "x", "scale"),
-        "ranks_times": ("z", "m", "x"),
+    plans = _over(n, target, dtype, aligned, "cg_textbook.cu", {}, {
+        "cg_dots": ("a", "b", "partial"),
+        "cg_direct": ("p", "z", *_SCALARS),
+        "cg_correct": ("x", "r", "p", "q", *_SCALARS),
+        "cg_times": ("z", "inverse", "r"),
+        "ranks_reduce": ("x", "r", "p", "q", "partial", "alpha"),
+        "ranks_combine": ("out", "a", "b", "of_a", "of_b"),
     })  # fmt: skip
     return {plan.kernel: plan for plan in plans}
 
@@ -169,7 +141,6 @@ _LEAST_ROWS = 4  # of a tile
 # Blocks of sweeps: threads along columns and lines, blocks that a multiprocessor is to hold; in the
 # order of preference; in 3-D others where a load has one element.
 _ROW_BLOCKS = [(128, 1, 5), (64, 1, 8), (256, 1, 2)]
-_DIAGONAL_ROW_BLOCKS = [(128, 1, 4), (64, 1, 8), (256, 1, 2)]
 _PLANE_BLOCKS = [(16, 32, 1), (16, 16, 2)]
 _NARROW_PLANE_BLOCKS = [(32, 16, 1), (16, 16, 2)]
 # Of a cooperative launch, with one block on each multiprocessor: points that registers suffice for.
@@ -216,19 +187,17 @@ def sweeps(
     *,
     dtype: str,
     aligned: bool,
-    diagonal: bool,
 ) -> tuple[Launch, Launch]:
     """Plan the sweeps of a stencil: the first from the first row on, the second from the last.
 
     Where there are neighbours, `HALO` of their rows lie in "now" and "next", rows of p and of r
-    in turn, and `X_HALO` in "x" and "inverse", which is there if ``diagonal``. ``aligned``: 16
-    divides all addresses. Numbers: "blocks_before", "first_block" (the place of the first block's
-    sums in "partial"), "add".
+    in turn, and `X_HALO` in "x". ``aligned``: 16 divides all addresses. Numbers: "blocks_before",
+    "first_block" (the place of the first block's sums in "partial"), "add".
     """
     width = _vector_width(dtype, grid.columns, aligned)
-    columns, lines, resident, *tiles = _tiles(grid, width, diagonal, target)
+    columns, lines, resident, *tiles = _tiles(grid, width, target)
     macros = {"WIDTH": width, "DIMS": grid.dims, "COLUMNS": columns, "LINES": lines}
-    macros |= {"RESIDENT": resident, "DIAGONAL": int(diagonal)}
+    macros |= {"RESIDENT": resident}
     pitch, plane = 2 * grid.plane, grid.plane
     first, last, end = -HALO * grid.low, grid.rows + HALO * grid.high, grid.rows - 1
     above, x_above = HALO * grid.low, X_HALO * grid.low
@@ -237,12 +206,11 @@ def sweeps(
         (above + end) * pitch, -pitch, (x_above + end) * plane, -plane,
         grid.rows - last, grid.rows - first,
     )  # fmt: skip
-    vectors = "x", "now", "next", *(("inverse",) if diagonal else ())
-    scalars = "partial_before", "partial", "before", "after", "blocks_before"
+    buffers = "x", "now", "next", "partial_before", "partial", "before", "after", "blocks_before"
     numbers = *tiles, "first_block", "add", *map(float, grid.weights)
     where = "cg_stencil.cu", "cg_sweep", dtype, tiles[-1], columns * lines
     return tuple(
-        launch(*where, (*vectors, *scalars, *grid[:3], *way, *numbers), **macros)
+        launch(*where, (*buffers, *grid[:3], *way, *numbers), **macros)
         for way in (downward, upward)
     )
 
@@ -263,21 +231,11 @@ def settle(grid: GridShare, sweep: Launch) -> Launch:
 
 
 @lru_cache(maxsize=256)
-def cooperative(
-    grid: GridShare,
-    target: Target,
-    *,
-    dtype: str,
-    shared_limit: int,
-    above: int = 0,
-    devices: int = 1,
-) -> Launch | None:
+def cooperative(grid: GridShare, target: Target, *, dtype: str, shared_limit: int) -> Launch | None:
     """Plan many iterations on a small grid in one launch, of blocks that all run at once.
 
     None if the grid is too large for it. A block may have ``shared_limit`` bytes of shared memory.
-    ``grid`` is the share of one of several ``devices``; ``above`` rows come before it. Numbers:
-    "iterations", "stamp", "all_rows", "first_block", "all_blocks", of several devices also "rank"
-    and "patience".
+    Numbers: "iterations", "stamp".
     """
     threads = min(_COOPERATIVE_THREADS, target.block_limit)
     if threads < grid.columns <= target.block_limit:
@@ -290,14 +248,13 @@ def cooperative(
     shared_bytes = ceil_div(2 * plane_bytes, 8) * 8 + 4 * 8 * threads
     if points > _COOPERATIVE_POINTS[dtype] or shared_bytes > shared_limit:
         return None
+    blocks = ceil_div(grid.rows, strip)
     arguments = (
-        "x", "r", "p0", "p1", "edges0", "edges1", "sums0", "sums1", "before", "after",
-        *(("peers", "rank", "words", "patience") if devices > 1 else ()), "all_rows",
-        grid.columns, above, above + grid.rows, strip, "first_block", "all_blocks",
-        "stamp", "iterations", float(grid.weights[0]), float(grid.weights[2]),
+        "x", "r", "p", "edges", "sums", "before", "after", grid.rows, grid.columns, strip, blocks,
+        "stamp", "iterations", grid.weights[0], grid.weights[2],
     )  # fmt: skip
-    where = "cg_cooperative.cu", "cg_persist", dtype, ceil_div(grid.rows, strip), threads
-    planned = launch(*where, arguments, THREADS=threads, POINTS=points, PEERS=devices)
+    where = "cg_cooperative.cu", "cg_persist", dtype, blocks, threads
+    planned = launch(*where, arguments, THREADS=threads, POINTS=points)
     return planned._replace(shared_bytes=shared_bytes)
 
 
@@ -310,14 +267,12 @@ def stencil(
     r_start: int = 0,
     p_start: int = 0,
     pitch: int | None = None,
-    scaled: bool = False,
 ) -> tuple[Launch, Launch]:
-    """Plan r = b - A x, p = r or inverse * r; and q = A p, each with two sums.
+    """Plan r = b - A x, p = r; and q = A p, each with two sums.
 
-    Where there are neighbours, `X_HALO` of their rows lie in "x", "inverse", and "p" of a
-    product. ``r_start`` and ``p_start`` are where row 0 of r and of p is in their buffers, rows are
-    ``pitch`` elements apart; by default as in vectors. ``scaled``: p = inverse * r; else any buffer
-    does for it. Number of the second: "first_block".
+    Where there are neighbours, `X_HALO` of their rows lie in "x", and in "p" of a product.
+    ``r_start`` and ``p_start`` are where row 0 of r and of p is in their buffers, rows are
+    ``pitch`` elements apart; by default as in vectors. Number of the second: "first_block".
     """
     threads = min(_STENCIL_THREADS, target.block_limit)
     blocks = min(grid.rows * grid.lines, target.multiprocessors * _STENCIL_BLOCKS)
@@ -325,25 +280,22 @@ def stencil(
     macros = {"DIMS": grid.dims, "THREADS": threads}
     sizes = (*grid[:3], X_HALO * grid.low, int(grid.low), int(grid.high))
     weights = tuple(map(float, grid.weights))
-    residual = (
-        "x", "b", "r", "p", "inverse", "partial", *sizes, r_start, p_start, pitch, blocks,
-        int(scaled), *weights,
-    )  # fmt: skip
-    product = ("p", "q", "partial", "first_block", *sizes, blocks, *weights)
+    residual = "x", "b", "r", "p", "partial", *sizes, r_start, p_start, pitch, blocks, *weights
+    product = "p", "q", "partial", "first_block", *sizes, blocks, *weights
     return (
         launch("stencil.cu", "stencil_residual", dtype, blocks, threads, residual, **macros),
         launch("stencil.cu", "stencil_product", dtype, blocks, threads, product, **macros),
     )
 
 
-def _tiles(grid: GridShare, width: int, diagonal: bool, target: Target) -> tuple[int, ...]:
+def _tiles(grid: GridShare, width: int, target: Target) -> tuple[int, ...]:
     """Choose the block's shape and the rows of a tile by the rows that the slowest block walks.
 
     Returns threads of a block along the columns and along the lines, blocks of a multiprocessor,
     rows of a tile, tiles along the columns and along the lines, all tiles, blocks.
     """
     if grid.dims == 2:
-        shapes = _DIAGONAL_ROW_BLOCKS if diagonal else _ROW_BLOCKS
+        shapes = _ROW_BLOCKS
     else:
         shapes = _PLANE_BLOCKS if width > 1 else _NARROW_PLANE_BLOCKS
     shapes = [s for s in shapes if s[0] * s[1] <= target.block_limit] or [_SMALLEST[grid.dims]]

@@ -5,12 +5,12 @@
 // A block takes whole lines in turn. Neighbours in other lines come from the caches.
 // Per point: 4 DIMS + 8 flops.
 //
-// stencil_residual: r = b - A x; p = r, or inverse * r; sums r.r, b.b. 4 passes.
+// stencil_residual: r = b - A x; p = r; sums r.r, b.b. 4 passes.
 // stencil_product: q = A p; sums p.q, p.p. 2 passes.
 // stencil_squares: the sums of stencil_residual alone, over lines `first_line` to `last_line` - 1 of all. 2 passes.
 //
 // `low` and `high`: whether the neighbouring rows -1 and `rows` are there in memory (`halo` rows lie
-// before row 0 of x and inverse, and of p in a product); else they are zero.
+// before row 0 of x, and of p in a product); else they are zero.
 // The product's sums begin at `first_block` in `partial`.
 // Precondition: THREADS is a power of two.
 
@@ -30,11 +30,10 @@
 
 KERNEL(THREADS, 1)
 stencil_residual(GLOBAL const REAL *RESTRICT x, GLOBAL const REAL *RESTRICT b,
-                 GLOBAL REAL *RESTRICT r, GLOBAL REAL *p, GLOBAL const REAL *RESTRICT inverse,
-                 GLOBAL double *RESTRICT partial, index_t rows, index_t lines, index_t columns,
-                 index_t halo, index_t low, index_t high, index_t r_start, index_t p_start,
-                 index_t pitch, index_t blocks, index_t scaled, double row_weight,
-                 double line_weight, double column_weight)
+                 GLOBAL REAL *RESTRICT r, GLOBAL REAL *p, GLOBAL double *RESTRICT partial,
+                 index_t rows, index_t lines, index_t columns, index_t halo, index_t low,
+                 index_t high, index_t r_start, index_t p_start, index_t pitch, index_t blocks,
+                 double row_weight, double line_weight, double column_weight)
 {
     SHARED double scratch[SUMS * THREADS];
     const int thread = (int)threadIdx.x;
@@ -48,8 +47,7 @@ stencil_residual(GLOBAL const REAL *RESTRICT x, GLOBAL const REAL *RESTRICT b,
             const REAL given = b[along * columns + column];
             const REAL left = given - PRODUCT(u, row, line, column);
             r[r_start + at + column] = left;
-            const index_t of_inverse = (halo * lines + along) * columns + column;
-            p[p_start + at + column] = scaled ? inverse[of_inverse] * left : left;
+            p[p_start + at + column] = left;
             sums[0] += (double)left * left;
             sums[1] += (double)given * given;
         }

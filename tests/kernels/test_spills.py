@@ -74,13 +74,13 @@ def of_cg():
         options = {"dtype": dtype, "diagonal": diagonal}
         for rows, lines, columns in ((4096, 1, 4096), (512, 1, 300), (256, 256, 256), (8, 8, 8)):
             grid = cg.GridShare(rows, lines, columns, (1.0, float(lines > 1), 1.0))
-            yield cg.sweeps(grid, LARGE, aligned=aligned, **options)[0]
+            if not diagonal:
+                yield cg.sweeps(grid, LARGE, dtype=dtype, aligned=aligned)[0]
         yield cg.vectors(4096, LARGE, aligned=aligned, **options)[0]
-        yield cg.dots(4096, LARGE, dtype=dtype, aligned=aligned)[0]
+        yield cg.textbook(4096, LARGE, dtype=dtype, aligned=aligned)["cg_dots"]
         for mean, index in ((5, "int32"), (16, "int64"), (40, "int32"), (300, "int64")):
-            yield from cg.csr(cg.Rows(1000, 1000 * mean, index), LARGE, **options)[1:]
+            yield from cg.csr(cg.Rows(1000, 1000 * mean, index), LARGE, **options)
     for dtype in DTYPES:
-        yield cg.ranks(4096, LARGE, dtype=dtype)["ranks_reduce"]
         for n in (64, 256, 300, 512):
             grid = cg.GridShare(n, 1, n, (1.0, 0.0, 1.0))
             yield cg.cooperative(grid, LARGE, dtype=dtype, shared_limit=1 << 17)

@@ -1,34 +1,32 @@
-"""Conjugate gradients on devices: the solve, and the iterations of grids, as launches.
+"""Conjugate gradients on devices: vectors and scalars stay there until the end.
 
-`Sweeps` takes one launch per iteration; `Persistent`, for small grids, many in one cooperative
-launch on each device. Both are PR-CG (kernels/cg/cg_scalars.cu). `Preconditioned` is the recurrence
-of Hestenes and Stiefel, for a preconditioner that is launches of its own. Those of matrices are in
-`cg_matrices`; how they iterate, and what lies on the devices, is in `cg_vectors`.
+`Loop` is the method on the caller's vectors, in parts. The launches of its steps are in
+`cg_steps`; what several devices copy from each other is in `exchange`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
-from functools import partial
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from hetero.devices import peers
 from hetero.devices.base import Device
-from hetero.devices.cuda.compiler import CooperativeKernel
-from hetero.kernels import Launch
-from hetero.kernels.cg import plan as plan_cg
-from hetero.kernels.cg.plan import HALO, X_HALO
+from hetero.imports import load
 from hetero.ops.solvers import systems
-from hetero.ops.solvers.cg_matrices import KINDS
-from hetero.ops.solvers.cg_vectors import Loop, Step, Vectors
-from hetero.ops.solvers.exchange import BufferCopies, Part, around, halo_copies, range_copies
+from hetero.ops.solvers.cg_loop import restarted
+from hetero.ops.solvers.exchange import Bound, BufferCopies, Exchange, Part, Range, range_copies
 from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil
 
-_STAMPED = 16  # bytes of a value (kernels/common/stamped.cu)
+Step = tuple[Sequence[Sequence[Bound]], Sequence[Any]]  # launches of each part, then copies
+RECORD = 8  # doubles of the scalars; kernels/cg/cg_scalars.cu
+_STATUS, _COUNT, _TARGET = 0, 1, 4  # of them
+_ENDED = (systems.LIMIT, systems.CONVERGED, systems.INDEFINITE, systems.NOT_FINITE)  # by status
+_LONGEST_BATCH = 1024
 
 
 def solve(
@@ -47,8 +45,8 @@ def solve(
     Parameters
     ----------
     devices : sequence of Device
-        One, or several of one kind: then rows are divided among them. Dense matrices on a device,
-        and preconditioners of a device's own launches, take the first alone.
+        One, or several of one kind: then rows are divided among them. Matrices on a device, and
+        stencils with a preconditioner, take the first alone.
     system : Stencil, Csr or Dense
         Arrays on the host are uploaded for this call.
     b, x : (n,) numpy.ndarray, or buffers of the only device
@@ -73,8 +71,8 @@ def solve(
     `Sweeps`, 2-D                 28 n                  5.5 n
     `Sweeps`, 3-D                 32 n                  5.5 n
     `Persistent`                  24 n                  edges and sums
-    `CsrMatrix`                   14 n + 2 nnz          10 n + nnz values, indices
-    `DenseMatrix`                 14 n + 2 n^2          10 n + n^2
+    `OnMatrix`, sparse            14 n + 2 nnz          10 n + nnz values, indices
+    `OnMatrix`, dense             14 n + 2 n^2          10 n + n^2
     `Preconditioned`              10 n, with A and M    11 n, with A and M
     ============================  ====================  =========================
 
@@ -85,25 +83,23 @@ def solve(
     conjugate gradients for solving linear systems", J. Res. Nat. Bur. Stand. 49 (1952).
     """
     dtype = np.dtype(b.dtype if dtype is None else dtype)
-    diagonal = M if isinstance(M, np.ndarray) else None
+    is_there = isinstance(system, (Csr, Dense)) and not isinstance(system[0], np.ndarray)
     used = list(devices)
-    if isinstance(system, Stencil):
-        used = used[: max(1, system.shape[0] // HALO)]
-    on_device = isinstance(system, Dense) and not isinstance(system.array, np.ndarray)
-    if on_device or M is not diagonal:
+    if is_there or (isinstance(system, Stencil) and M is not None):
         used = used[:1]
 
     def run(b: Any, x: Any, asked: Solve, checked: bool = True) -> Any:
         """Solve; None where the squares of b are not safe to work with, unless it is scaled."""
         # One device is active from here on, not for each launch.
         with used[0].active() if len(used) == 1 else peers.turn(used):
-            vectors = Vectors(used, system, b, x, dtype, diagonal)
+            steps = load("hetero.ops.solvers.cg_steps")
+            every = asked.callback is not None
+            loop = steps.loop_of(used, system, b, x, dtype, M, every)
             try:
-                loop = _loop(vectors, system, M, asked.callback is not None)
                 return loop.solve(asked, going_on, checked)
             except BaseException:
                 with contextlib.suppress(Exception):
-                    vectors.exchange.synchronize()
+                    loop.exchange.synchronize()
                 raise
 
     if (outcome := run(b, x, asked, checked=False)) is not None:
@@ -119,236 +115,186 @@ def solve(
     return outcome
 
 
-def product(device: Device, system: Any, b: np.ndarray, x: Any) -> tuple[Part, Any]:
-    """The part of a solve on one device alone, and what starts q = A p by its buffers "p", "q"."""
-    vectors = Vectors((device,), system, b, x, b.dtype)
-    (part,) = vectors.parts
-    if not isinstance(system, Stencil):
-        return part, KINDS[type(system)](vectors, system, plain=True).times
-    part.allocate(vectors.n * b.itemsize, "p", "q")
-    _, launch = plan_cg.stencil(*vectors.grids, device.target, dtype=b.dtype.name)
-    part.allocate(16 * launch.grid, "partial")
-    part.numbers["first_block"] = 0
-    return part, partial(part.start, part.bind(launch))
+class Loop:
+    """Iterations, of which each device computes its own rows.
 
+    The numbers are the steps of Saad's algorithm 9.1 (see `cg_loop`). With M = 1 or a diagonal
+    matrix r.z' is predicted, so that all sums of an iteration are made at once; where rounding
+    hides what is left of it, beta is 0. Else it is not (`cg_steps.Preconditioned`).
 
-def _loop(vectors: Vectors, system: Any, M: Any, every: bool) -> Loop:
-    """The iteration that suits system and preconditioner, with its buffers."""
-    diagonal = isinstance(M, np.ndarray)
-    if not isinstance(system, Stencil):
-        return KINDS[type(system)](vectors, system, diagonal)
-    if M is not None and not diagonal:
-        return Preconditioned(vectors, system, M)
-    resident = None if diagonal or every else persistent(vectors, system)
-    return resident or Sweeps(vectors, system, diagonal, every)
+        3. q = A p,  alpha = r.z / p.q
+        7. r.z' = r.z - 2 alpha z.q + alpha^2 q.Mq,  beta = r.z' / r.z
+        4. x = x + alpha p   5. r = r - alpha q   6. z = M r   8. p = z + beta p
 
-
-# -- Grids ----------------------------------------------------------------------------------------
-
-
-class _OnGrid(Loop):
-    """Stencils; rows over one or several parts."""
-
-    def __init__(self, vectors: Vectors, stencil: Stencil) -> None:
-        super().__init__(vectors)
-        self._slabs, self._dtype = vectors.slabs, vectors.dtype
-        self._plane = math.prod(stencil.shape[1:])
-        self._row_bytes = self._plane * self._dtype.itemsize
-        self._each = list(zip(self.parts, self._slabs, vectors.grids, strict=True))
-
-    def _bind_residual(
-        self,
-        places: Sequence[dict[str, int]],
-        rows: Sequence[BufferCopies] = (),
-        scaled: bool = False,
-        **names: str,
-    ) -> Sequence[Launch]:
-        """``places``: where r and p of each part begin. ``rows``: what is copied of them. Returns
-        the launches of products."""
-        how, plans = {"dtype": self._dtype.name, "scaled": scaled}, []
-        for (part, _, grid), place in zip(self._each, places, strict=True):
-            plans.append(plan_cg.stencil(grid, part.device.target, **how, **place))
-            part.allocate(16 * plans[-1][0].grid, "residual sums")
-        residuals, products = zip(*plans, strict=True)
-        known = {"partial": "residual sums"} | ({} if scaled else {"inverse": "x"}) | names
-        own = around([(slab.begin, slab.end) for slab in self._slabs], X_HALO)
-        x_rows = BufferCopies(halo_copies(own, self._row_bytes), "x", "x")
-        first = [()] * len(self.parts), self.exchange.bind(x_rows)
-        then = self.exchange.launches(residuals, **known), self.exchange.bind(*rows)
-        self.to_residual = first, then
-        self.residual_sums = "residual sums", [plan.grid for plan in residuals], 2
-        return products
-
-
-class Sweeps(_OnGrid):
-    """What a sweep reads and writes change places every time. x takes two steps in every second
-    sweep, or with ``every`` one in each: then it is whole after all iterations."""
-
-    def __init__(self, vectors: Vectors, stencil: Stencil, diagonal: bool, every: bool) -> None:
-        super().__init__(vectors, stencil)
-        pitch = 2 * self._plane
-        pairs, settles, places = [], [], []
-        for part, slab, grid in self._each:
-            part.allocate(pitch * slab.held * self._dtype.itemsize, "state0", "state1")
-            aligned = part.is_aligned("x", *(("inverse",) if diagonal else ()))
-            how = {"dtype": self._dtype.name, "diagonal": diagonal}
-            pairs.append(plan_cg.sweeps(grid, part.device.target, aligned=aligned, **how))
-            settles.append(plan_cg.settle(grid, pairs[-1][0]))
-            start = slab.above * pitch
-            places.append({"r_start": start + self._plane, "p_start": start, "pitch": pitch})
-        blocks = [pair[0].grid for pair in pairs]
-        gather = self.exchange.share_sums(blocks, 8 if diagonal else 4, "partial0", "partial1")
-        rows = halo_copies(self._slabs, 2 * self._row_bytes)
-        self._sweeps, self._settle, self._moves = {}, [], []
-        for turn in (0, 1):
-            now, new = 1 - turn, turn
-            names = {"now": f"state{now}", "next": f"state{new}", "before": f"record{now}"}
-            names |= {"after": f"record{new}", "partial_before": f"partial{now}"}
-            names |= {"partial": f"partial{new}"}
-            for first in (True, False):
-                add = 0 if first or not (every or turn == 0) else 1 if every else 2
-                plans = [pair[turn] for pair in pairs]
-                self._sweeps[turn, first] = self.exchange.launches(plans, add=add, **names)
-            ends = {"even": "state0", "odd": "state1", "record": f"record{turn}"}
-            self._settle.append(self.exchange.launches(settles, **ends))
-            written = (rows, f"state{turn}"), (gather, f"partial{turn}")
-            self._moves.append(self.exchange.bind(*(BufferCopies(c, n, n) for c, n in written)))
-        first = [BufferCopies(rows, "state1", "state1")]
-        self._bind_residual(places, first, diagonal, r="state1", p="state1")
-
-    def steps(self, iteration: int) -> Sequence[Step]:
-        turn = (iteration + 1) % 2
-        return [(self._sweeps[turn, iteration == -1], self._moves[turn])]
-
-    def finish(self) -> None:
-        self.exchange.run(self._settle[self.turn])
-
-
-class Persistent(_OnGrid):
-    """A 2-D grid; its vectors fit in the registers of its devices.
-
-    Use `persistent`, which knows whether they do.
+    A part's buffers "b" and "inverse", a diagonal M, have the elements of its range of ``spans``,
+    and "x" those of its range of ``held``; "record0" and "record1" have the scalars. ``result`` is
+    the caller's x. ``done`` is the iterate that the launches so far lead to, ``begins`` at first;
+    ``turn`` tells which of the two records is the present one. ``to_residual`` are the steps that
+    compute it, ``residual_sums`` what `Exchange.total` takes then, ``from_residual`` those that
+    begin anew.
     """
 
-    # A launch takes 20 us to start, load and store; it ends by itself when the iteration does.
-    first_batch = 64
-    batch_seconds = 4e-3
+    to_residual: Sequence[Step]
+    residual_sums: tuple[str, list[int], int]
+    from_residual: Sequence[Step] = ()
+
+    first_batch = 8  # iterations to start before the record is looked at for the first time
+    batch_seconds = 300e-6  # for which the device should run between two looks, which cost 15 us
+    begins = -1  # the first step only leads to iterate 0
+    records = 2  # that are written in turn
+    turn = 0
+    seconds: float | None = None  # that an iteration took last
 
     def __init__(
         self,
-        vectors: Vectors,
-        stencil: Stencil,
-        plans: Sequence[Launch],
-        kernels: Sequence[CooperativeKernel],
+        devices: Sequence[Device],
+        spans: Sequence[Range],
+        held: Sequence[Range],
+        b: Any,
+        x: Any,
+        dtype: np.dtype,
+        inverse: np.ndarray | None = None,
     ) -> None:
-        super().__init__(vectors, stencil)
-        self._stamp, self._kernels, row = 0, kernels, self._row_bytes
-        points, blocks = stencil.shape[0] * self._plane, [plan.grid for plan in plans]
-        for number, part in enumerate(self.parts):
-            # Several parts have r and p of the whole grid: a row has the same place on all devices.
-            part.allocate(points * self._dtype.itemsize, "r", "p0", "p1")
-            with part.active():
-                for names, words in (("edges", points), ("sums", 4 * sum(blocks))):
-                    for name in (f"{names}0", f"{names}1"):
-                        buffer = part.allocate(_STAMPED * words, name)
-                        part.device.fill(buffer, _STAMPED * words, stream=part.stream)
-            part.numbers["all_rows"] = stencil.shape[0]
-            part.numbers["all_blocks"] = sum(blocks)
-            part.numbers["first_block"] = sum(blocks[:number])
-        own = [(slab.begin, slab.end) for slab in self._slabs]
-        held = [(slab.first, slab.end + slab.below) for slab in self._slabs]
-        rows = range_copies(own, held, row)
-        starts = [slab.begin * self._plane for slab in self._slabs]
-        places = [{"r_start": start, "p_start": start} for start in starts]
-        self._bind_residual(places, [BufferCopies(rows, n, n) for n in ("r", "p1")], p="p1")
-        self._plans = [
-            (plan, self._of_several(rank, (slab.begin - X_HALO * bool(slab.above)) * row))
-            for rank, (plan, slab) in enumerate(zip(plans, self._slabs, strict=True))
-        ]
+        self.spans, self.held, self.dtype, self.result = spans, held, dtype, x
+        alone = len(spans) == 1
+        self.parts = [Part(device, alone) for device, _ in zip(devices, spans, strict=False)]
+        self.exchange = Exchange(self.parts)
+        if not alone:  # queues of several devices take longer to fill again
+            self.batch_seconds = max(self.batch_seconds, 2e-3)
+        given = ("b", b, spans), ("x", x, held), ("inverse", inverse, spans)
 
-    def _of_several(self, rank: int, before: int) -> dict[str, Any]:
-        """What a part's launch names besides where there are several; x lacks ``before`` bytes."""
-        meeting, part = self.exchange.meeting, self.parts[rank]
-        if meeting is None:
-            return {}
-        names = ("edges0", "edges1", "sums0", "sums1", "r", "p0", "p1")
-        addresses = [[other.buffers[name] for name in names] for other in self.parts]
-        peers = part.upload(np.array(addresses, np.int64))
-        patience = round(1e9 * meeting.patience)
-        x = part.buffers["x"] - before
-        return {"peers": peers, "rank": rank, "patience": patience, "x": x}
+        def load(number: int) -> None:
+            part = self.parts[number]
+            part.allocate(8 * RECORD, "record0", "record1")
+            for name, vector, ranges in given:
+                if isinstance(vector, np.ndarray):
+                    own = vector[slice(*ranges[number])]
+                    part.upload(np.ascontiguousarray(own, dtype), name)
+                elif vector is not None:
+                    part.buffers[name] = vector
+
+        self.exchange.at_once(load, 2 * spans[-1][1] * dtype.itemsize)
+
+    def copies(self, needed: Sequence[Range], name: str) -> BufferCopies:
+        """Of ranges of a vector that lies as x does: what parts take of others' own elements."""
+        places = [low for low, _ in self.held]
+        return BufferCopies(
+            range_copies(self.spans, needed, self.dtype.itemsize, places), name, name
+        )
+
+    def fetch(self) -> np.ndarray:
+        """The present x, on the host: in the caller's where that is there, else in a new array."""
+        n, result = self.spans[-1][1], self.result
+        whole = result if isinstance(result, np.ndarray) else np.empty(n, self.dtype)
+
+        def fetch(number: int) -> None:
+            (begin, end), (low, _) = self.spans[number], self.held[number]
+            own = whole[begin:end]
+            self.parts[number].download("x", own, (begin - low) * own.itemsize)
+
+        self.exchange.at_once(fetch, whole.nbytes)
+        return whole
+
+    def copy_x(self, to: str, source: str) -> None:
+        """Copy x on the devices, to or from a buffer of another name."""
+        for part, (low, high) in zip(self.parts, self.held, strict=True):
+            nbytes = (high - low) * self.dtype.itemsize
+            if to not in part.buffers:
+                part.allocate(nbytes, to)
+            with part.active():
+                part.device.copy(part.buffers[to], part.buffers[source], nbytes, 0, 0, part.stream)
+
+    def solve(
+        self, asked: Solve, going_on: tuple[np.ndarray, np.ndarray] | None, checked: bool
+    ) -> Outcome | None:
+        """Iterate, and begin anew from the true residual until that meets the tolerance.
+
+        None where the squares of b are not safe to work with, unless that was ``checked``. The
+        device decides when it stops, by r.r, which the host looks at once for many iterations.
+        """
+        # 1. r = b - A x, z = M r, p = z.
+        first, norm_b = map(math.sqrt, self.residual())
+        if not (checked or systems.is_safe(norm_b, self.dtype.itemsize)):
+            self.exchange.synchronize()  # before memory is free
+            return None
+        self.copy_x("start", "x")
+        for vector, name in zip(going_on or (), ("r", "p"), strict=False):
+            self.parts[0].upload(vector, name)
+        known = [first]
+
+        def residual(bound: float) -> float:
+            return known.pop() if known else math.sqrt(self.residual()[0])
+
+        def steps(limit: int, lowest: float) -> tuple[str, int]:
+            # 2. for j = 0, 1, ..., until convergence
+            self.start(lowest * lowest)
+            ended = self._until_stopped(limit, asked.callback)
+            self.finish()
+            return ended
+
+        again = going_on is not None  # the true residual may differ from the recurrence's
+        outcome = restarted(residual, steps, asked, norm_b, self.dtype, once_more=again)
+        if outcome.status == systems.NOT_FINITE and not np.isfinite(self.fetch()).all():
+            self.copy_x("x", "start")
+            outcome = outcome._replace(residual=first)
+        if isinstance(self.result, np.ndarray):
+            self.fetch()
+        return outcome._replace(right_side=norm_b)
+
+    def _until_stopped(self, limit: int, callback: Any) -> tuple[str, int]:
+        """Iterate until the device says stop, or the limit; (status, iterations).
+
+        The host looks after each iteration for a callback; else by the time that they take, so
+        that looking takes no more than a twentieth of it, at an even number: x is whole then.
+        """
+        at = status = count = 0
+        while at < limit and not status:
+            batch = self.first_batch if callback is None else 1
+            if callback is None and self.seconds is not None:
+                wanted = math.ceil(self.batch_seconds / max(self.seconds, 1e-9) / 2)
+                batch = 2 * max(1, min(wanted, _LONGEST_BATCH // 2))
+            batch = min(batch, limit - at)
+            at += batch
+            began = time.monotonic()
+            self.advance(at)
+            record = self.parts[0].download(f"record{self.turn}", np.empty(RECORD))
+            status, count = int(record[_STATUS]), int(record[_COUNT])
+            took = time.monotonic() - began
+            self.seconds = took / batch
+            if took >= peers.PATIENCE / 2:
+                self.exchange.check()
+            if callback is not None and not status:
+                callback(self.fetch())
+        return _ENDED[status], count
+
+    def residual(self) -> Sequence[float]:
+        """Compute r = b - A x, from where an iteration starts; returns r.r and b.b."""
+        for step in self.to_residual:
+            self.exchange.run(*step)
+        self.exchange.check()
+        sums = self.exchange.total(*self.residual_sums)
+        for step in self.from_residual:
+            self.exchange.run(*step)
+        return sums[:2]
+
+    def start(self, target: float) -> None:
+        """Begin from the last `residual`, to stop where r.r is no more than ``target``."""
+        record = np.zeros(RECORD)
+        record[[_COUNT, _TARGET]] = self.begins, target
+        for part in self.parts:
+            for name in ("record0", "record1"):
+                part.upload(record, name)
+        self.done = self.begins
 
     def advance(self, to: int) -> None:
-        if to <= self.done:
-            return
-        scalars = {"iterations": to - self.done, "stamp": self._stamp}
-        scalars |= {"before": f"record{self.turn}", "after": f"record{1 - self.turn}"}
-        each = zip(self.parts, self._plans, self._kernels, strict=True)
-        for part, (plan, others), kernel in each:
-            with part.active():
-                values = part.values(plan, **scalars, **others)
-                kernel.launch(plan.grid, values, part.stream)
-        if len(self.parts) > 1:  # the next launch takes what this one leaves on all devices
-            self.exchange.synchronize()
-        self._stamp += to - self.done
-        self.done = to
-        self.turn = 1 - self.turn
+        """Start the launches after which x is iterate ``to``, unless the iteration stops before."""
+        for iteration in range(self.done, to):
+            for step in self.steps(iteration):
+                self.exchange.run(*step)
+        self.done = max(self.done, to)
+        self.turn = self.done % self.records
 
+    steps: Callable[[int], Sequence[Step]]  # what leads from an iterate to the next
 
-class Preconditioned(_OnGrid):
-    """A stencil on one part, and a hierarchy of multigrid: its symmetric cycle is z = M r."""
-
-    begins, records = 0, 1
-
-    def __init__(self, vectors: Vectors, stencil: Stencil, M: Any) -> None:
-        super().__init__(vectors, stencil)
-        (part,), n = self.parts, vectors.n
-        part.allocate(n * self._dtype.itemsize, "p", "q", "r", "z")
-        how = {"dtype": self._dtype.name, "aligned": part.is_aligned("x")}
-        dots, direct, correct = plan_cg.dots(n, part.device.target, **how)
-        (product,) = self._bind_residual([{}], inverse="r")
-        for name, launch in (("dots", dots), ("partial", product)):
-            part.allocate(16 * launch.grid, name)
-        part.numbers |= {"start": 0, "halo": 0, "first_block": 0}
-        there = {"before": "record0", "after": "record1", "blocks_before": dots.grid}
-        back = {"before": "record1", "after": "record0", "blocks_before": product.grid}
-        self._launches = (
-            part.bind(dots, a="z", b="r", partial="dots"),  # r.z
-            part.bind(direct, partial_before="dots", **there),  # p = z + beta p
-            part.bind(product),  # A p, p.Ap
-            part.bind(correct, partial_before="partial", **back),  # x += alpha p, r -= alpha A p
-        )
-        self._apply = M.bound([part.buffers["r"]], [part.buffers["z"]], symmetric=True)
-
-    def steps(self, iteration: int) -> Sequence[Step]:
-        self._apply()  # launches of its own
-        return [([self._launches], ())]
-
-
-def persistent(vectors: Vectors, stencil: Stencil) -> Persistent | None:
-    """The iteration in cooperative launches; None if grid, devices or software do not allow it."""
-    if len(vectors.parts) > 1 and vectors.exchange.meeting is None:
-        return None
-    plans, kernels = [], []
-    for part, slab, grid in zip(vectors.parts, vectors.slabs, vectors.grids, strict=True):
-        device, target = part.device, part.device.target
-        sharers = sum(other.device is device for other in vectors.parts)
-        plan = plan_cg.cooperative(
-            grid,
-            target._replace(multiprocessors=max(1, target.multiprocessors // sharers)),
-            dtype=vectors.dtype.name,
-            shared_limit=device.shared_limit,
-            above=slab.begin,
-            devices=len(vectors.parts),
-        )
-        if plan is None:
-            return None
-        with part.active():
-            kernel = device.cooperative(
-                plan.source, plan.kernel, plan.defines, plan.block, plan.shared_bytes
-            )
-        if kernel is None or kernel.most_blocks < plan.grid:
-            return None
-        plans.append(plan)
-        kernels.append(kernel)
-    return Persistent(vectors, stencil, plans, kernels)
+    def finish(self) -> None:
+        """Make x the iterate of the record."""

@@ -123,20 +123,6 @@ def halo_copies(slabs: Sequence[Slab], row_bytes: int) -> list[Copy]:
     return range_copies(own, held, row_bytes, [slab.first for slab in slabs])
 
 
-def gather_copies(sizes: Sequence[int], apart: bool = False) -> list[Copy]:
-    """The bytes of each part, ``sizes``, for all others: every buffer holds all, in order.
-
-    ``apart``: out of a buffer that holds the part's own bytes alone; they are copied too.
-    """
-    begins = [0, *itertools.accumulate(sizes)]
-    return [
-        Copy(target, source, size, begins[source], 0 if apart else begins[source])
-        for target in range(len(sizes))
-        for source, size in enumerate(sizes)
-        if apart or source != target
-    ]
-
-
 class Part(Workspace):
     """One device's share of a solve: its buffers by name, and launches on them.
 
@@ -276,18 +262,19 @@ class Exchange:
         if self.meeting is not None:
             self.meeting.check()
 
-    def share_sums(self, blocks: Sequence[int], sums: int, *names: str) -> list[Copy]:
+    def share_sums(self, blocks: Sequence[int], sums: int, *names: str) -> list[BufferCopies]:
         """Make room in each part for the block sums of all parts, one after the other.
 
-        Returns the copies that bring them together. Each part has ``blocks`` of them, each with
-        ``sums`` doubles; launches know the numbers "blocks_before", those of all parts, and
-        "first_block", those of the parts before.
+        Returns the copies that bring them together, for each name. Each part has ``blocks`` of
+        them, each with ``sums`` doubles; launches know the numbers "blocks_before", those of all
+        parts, and "first_block", those of the parts before.
         """
-        for number, part in enumerate(self.parts):
-            part.allocate(8 * sums * sum(blocks), *names)
-            part.numbers["blocks_before"] = sum(blocks)
-            part.numbers["first_block"] = sum(blocks[:number])
-        return gather_copies([8 * sums * count for count in blocks])
+        begins = [0, *itertools.accumulate(blocks)]
+        for part, begin in zip(self.parts, begins, strict=False):
+            part.allocate(8 * sums * begins[-1], *names)
+            part.numbers |= {"blocks_before": begins[-1], "first_block": begin}
+        own, needed = list(itertools.pairwise(begins)), [(0, begins[-1])] * len(blocks)
+        return [BufferCopies(range_copies(own, needed, 8 * sums), name, name) for name in names]
 
     def total(self, name: str, blocks: Sequence[int], sums: int = 1) -> list[float]:
         """Add up block sums: of each part ``blocks`` rows of ``sums`` doubles; waits for them."""

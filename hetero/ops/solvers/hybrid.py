@@ -80,9 +80,9 @@ def solve(device: Device, problem: Problem, arguments: Arguments) -> Outcome:
     """Solve A x = b. Arrays of the system that lie on the host are uploaded for this call."""
     (b,), x, asked = arguments
     system, M = asked.system((device,))
-    cg_loop, cg_device = (load(f"hetero.ops.solvers.{name}") for name in ("cg_loop", "cg_device"))
+    cg_loop, cg_steps = (load(f"hetero.ops.solvers.{name}") for name in ("cg_loop", "cg_steps"))
     with device.active():
-        part, product = cg_device.product(device, system, b, x)
+        part, product = cg_steps.product(device, system, b.dtype)
 
         def times(p: np.ndarray, q: np.ndarray) -> None:
             part.upload(p, "p")

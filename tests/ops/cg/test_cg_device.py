@@ -18,12 +18,11 @@ import hetero
 from hetero import devices
 from hetero.arrays import describe
 from hetero.devices import peers
-from hetero.devices.cuda.compiler import CooperativeKernel
 from hetero.errors import DeviceError
-from hetero.kernels.cg import plan as plan_cg_stencil
+from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.common.launch import Target
 from hetero.moving import transfer
-from hetero.ops.solvers import cg_device
+from hetero.ops.solvers import cg_steps
 from hetero.ops.solvers import systems as types
 from hetero.ops.solvers.exchange import Part
 
@@ -192,15 +191,10 @@ def test_an_interrupt_leaves_the_device_usable(device):
 # -- The cooperative kernel ----------------------------------------------------------------------
 
 
-def one_block(vectors, stencil):
+def one_block(device, stencil, dtype):
     """The cooperative iteration in a block of its own, which every device can hold."""
-    device = vectors.parts[0].device
-    plan = plan_cg_stencil.cooperative(
-        plan_cg_stencil.GridShare.of(*stencil),
-        Target(1),
-        dtype=vectors.dtype.name,
-        shared_limit=1 << 20,
-    )
+    how = {"dtype": dtype.name, "shared_limit": 1 << 20}
+    plan = plan_cg.cooperative(plan_cg.GridShare.of(*stencil), Target(1), **how)
 
     class Kernel:
         def launch(self, grid, arguments, stream):
@@ -208,7 +202,7 @@ def one_block(vectors, stencil):
             kernel = device.build(plan.source, plan.kernel, defines)
             device.launch(kernel, grid, plan.block, arguments)
 
-    return cg_device.Persistent(vectors, stencil, [plan], [Kernel()])
+    return plan, Kernel()
 
 
 @pytest.mark.parametrize(
@@ -221,7 +215,7 @@ def test_many_iterations_in_one_launch(opencl, monkeypatch, shape, dtype):
     rtol = 1e-9 if dtype == "float64" else 1e-4
     options = [{"rtol": rtol}, {"maxiter": 1}]
     expected = [solve([device], system, b, x0, **o) for o in options]
-    monkeypatch.setattr(cg_device, "persistent", one_block)
+    monkeypatch.setattr(cg_steps, "resident", one_block)
     for (outcome, x), o in zip(expected, options, strict=True):
         mine, y = solve([device], system, b, x0, **o)
         assert mine.status == outcome.status
@@ -231,54 +225,39 @@ def test_many_iterations_in_one_launch(opencl, monkeypatch, shape, dtype):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    ("shape", "parts"),
-    [
-        *(((1, 1), 1), ((133, 64), 1), ((300, 301), 1), ((512, 512), 1), ("largest", 1)),
-        *((shape, n) for n in (2, 3) for shape in ((4, 7), (133, 64), (512, 512), (260, 700))),
-    ],
-)
-def test_cooperative_launches(monkeypatch, shape, dtype, parts):
+@pytest.mark.parametrize("shape", [(1, 1), (133, 64), (300, 301), (512, 512), "largest"])
+def test_cooperative_launches(monkeypatch, shape, dtype):
     if shape == "largest":  # four rows a block and a row above and below are six points a thread
         shape = (4 * devices.get("cuda:0").multiprocessors, 500)
     system, used = types.Stencil(shape, (0.9, 1.2)), []
     b, x0 = vectors(math.prod(shape), dtype)
-    options, choose = {"rtol": 1e-4, "maxiter": 5000}, cg_device.persistent
-    monkeypatch.setattr(cg_device, "persistent", lambda *a: used.append(choose(*a)) or used[-1])
-    outcome, x = solve(gpus(parts), system, b, x0, **options)
-    again, y = solve(gpus(parts), system, b, x0, **options)
+    options, choose = {"rtol": 1e-4, "maxiter": 5000}, cg_steps.resident
+    monkeypatch.setattr(cg_steps, "resident", lambda *a: used.append(choose(*a)) or used[-1])
+    outcome, x = solve(gpus(1), system, b, x0, **options)
+    again, y = solve(gpus(1), system, b, x0, **options)
     assert used[0] is not None
     assert again == outcome
     np.testing.assert_array_equal(x, y)
-    monkeypatch.setattr(cg_device, "persistent", lambda *_: None)
+    monkeypatch.setattr(cg_steps, "resident", lambda *_: None)
     expected, _ = solve(gpus(1), system, b, x0, **options)
     assert outcome.status == expected.status == types.CONVERGED
     assert abs(outcome.iterations - expected.iterations) <= 1 + expected.iterations // 100
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("side", [300, 3000])
-def test_a_device_that_is_waited_for_in_vain(monkeypatch, side):
-    """One of two launches never comes: the solve ends in bounded time, as a failed device's."""
+def test_a_device_that_is_waited_for_in_vain(monkeypatch):
+    """Launches of one device stop: the solve ends in bounded time, as a failed device's."""
     monkeypatch.setattr(peers, "PATIENCE", 0.3)
-    pair, system = gpus(2), types.Stencil((side, side), (1.0, 1.0))
-    b, x0 = vectors(side * side, "float64")
-    started, launch, begin = [], CooperativeKernel.launch, Part.start
-
-    def some(kernel, *arguments):
-        started.append(kernel)
-        if len(started) != 4:
-            launch(kernel, *arguments)
+    pair, system = gpus(2), types.Stencil((3000, 3000), (1.0, 1.0))
+    b, x0 = vectors(3000 * 3000, "float64")
+    started, begin = [], Part.start
 
     def one_alone(part, *launches):
         started.append(part)
         if len(started) < 40 or part is started[0]:
             begin(part, *launches)
 
-    if side > 1000:
-        monkeypatch.setattr(Part, "start", one_alone)
-    else:
-        monkeypatch.setattr(CooperativeKernel, "launch", some)
+    monkeypatch.setattr(Part, "start", one_alone)
     began = time.monotonic()
     with pytest.raises(DeviceError, match="for another device, in vain"):
         solve(pair, system, b, x0, rtol=1e-12)
@@ -311,7 +290,7 @@ def simulate():
                 types.Dense(A.toarray(), 70, (70, 1)),
             ):
                 solve([device], system, b, x0, maxiter=3, preconditioner=M)
-    cg_device.persistent = one_block
+    cg_steps.resident = one_block
     b, x0 = vectors(60, "float64")
     solve([device], types.Stencil((6, 10), (1.0, 1.0)), b, x0, maxiter=3)
 

@@ -1,17 +1,17 @@
-// Conjugate gradients with a preconditioner that is launches of its own: z = M r.
+// The recurrence of Hestenes and Stiefel by its single operations on vectors of n elements.
 //
-// The recurrence of Hestenes and Stiefel, one reduction at a time:
+// With a preconditioner that is launches of its own, z = M r, one reduction at a time:
 //     cg_dots: r.z and r.r;       cg_direct: p = z + beta p, beta = r.z / r.z of the step before;
 //     q = A p, with p.q;          cg_correct: x += alpha p, r -= alpha q, alpha = r.z / p.q.
-// cg_dots: a.b and b.b, 2 passes, 4 n flops; it follows a product that gives no sums, too (a = q,
-// b = p). cg_direct: 3 passes, 2 n flops. cg_correct: 6 passes, 4 n flops.
+// cg_dots: a.b and b.b, 2 passes, 4 n flops. cg_direct: 3 passes, 2 n flops. cg_correct: 6 passes,
+// 4 n flops. cg_times: z = inverse * r, 3 passes.
 //
-// Of several devices each has its own rows. r and z (a and b) have room for the whole grid, on which
-// the rows begin at element `start`; x and p have `halo` elements of a neighbour before them. Its
-// sums begin at `first_block` among those of all.
+// Over the ranks of an MPI communicator, of which the host knows the scalars: cg_dots and cg_times;
+// ranks_reduce: r -= alpha q with r.r and 0 (x + alpha p), which is NaN where x would not be finite,
+// 5 passes, 6 n flops; ranks_combine: out = of_a a + of_b b, 3 passes.
 //
-// Preconditions. THREADS is a power of two. WIDTH > 1: n is a multiple of WIDTH, and so are all
-// addresses, in elements.
+// Preconditions. THREADS is a power of two, at least 8. WIDTH > 1: n is a multiple of WIDTH, and so
+// are all addresses, in elements; over ranks it is 1. `out` may be a or b, and z may be r.
 
 #include "vectors.cu"
 #define SUMS 2
@@ -26,29 +26,29 @@ DEVICE void pass_on(GLOBAL const double *before, GLOBAL double *after, int statu
 }
 
 KERNEL(THREADS, 1)
-cg_dots(GLOBAL const REAL *RESTRICT a, GLOBAL const REAL *RESTRICT b, GLOBAL double *RESTRICT partial,
-        index_t start, index_t first_block, index_t n, index_t blocks)
+cg_dots(GLOBAL const REAL *a, GLOBAL const REAL *b, GLOBAL double *RESTRICT partial, index_t n,
+        index_t blocks)
 {
     SHARED double scratch[SUMS * THREADS];
     double sums[SUMS] = {0, 0};
     GRID_STRIDE(at)
     {
         REAL as[WIDTH], bs[WIDTH];
-        LOAD(as, a + start + at);
-        LOAD(bs, b + start + at);
+        LOAD(as, a + at);
+        LOAD(bs, b + at);
         EACH(v)
         {
             sums[0] += (double)as[v] * bs[v];
             sums[1] += (double)bs[v] * bs[v];
         }
     }
-    write_block_sums(sums, scratch, partial, (int)threadIdx.x, first_block + blockIdx.x);
+    write_block_sums(sums, scratch, partial, (int)threadIdx.x, blockIdx.x);
 }
 
 KERNEL(THREADS, 1)
 cg_direct(GLOBAL REAL *RESTRICT p, GLOBAL const REAL *RESTRICT z, GLOBAL const double *RESTRICT partial,
           GLOBAL const double *RESTRICT before, GLOBAL double *RESTRICT after,
-          index_t blocks_before, index_t start, index_t n, index_t blocks)
+          index_t blocks_before, index_t n, index_t blocks)
 {
     SHARED double scratch[THREADS];
     add_up_blocks(partial, blocks_before, scratch, (int)threadIdx.x);
@@ -71,7 +71,7 @@ cg_direct(GLOBAL REAL *RESTRICT p, GLOBAL const REAL *RESTRICT z, GLOBAL const d
     {
         REAL ps[WIDTH], zs[WIDTH];
         LOAD(ps, p + at);
-        LOAD(zs, z + start + at);
+        LOAD(zs, z + at);
         EACH(v) ps[v] = zs[v] + beta * ps[v];
         STORE(p + at, ps);
     }
@@ -81,7 +81,7 @@ KERNEL(THREADS, 1)
 cg_correct(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL const REAL *RESTRICT p,
            GLOBAL const REAL *RESTRICT q, GLOBAL const double *RESTRICT partial,
            GLOBAL const double *RESTRICT before, GLOBAL double *RESTRICT after,
-           index_t blocks_before, index_t start, index_t halo, index_t n, index_t blocks)
+           index_t blocks_before, index_t n, index_t blocks)
 {
     SHARED double scratch[THREADS];
     add_up_blocks(partial, blocks_before, scratch, (int)threadIdx.x);
@@ -102,16 +102,47 @@ cg_correct(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL const REAL *
     GRID_STRIDE(at)
     {
         REAL xs[WIDTH], rs[WIDTH], ps[WIDTH], qs[WIDTH];
-        LOAD(xs, x + halo + at);
-        LOAD(rs, r + start + at);
-        LOAD(ps, p + halo + at);
+        LOAD(xs, x + at);
+        LOAD(rs, r + at);
+        LOAD(ps, p + at);
         LOAD(qs, q + at);
         EACH(v)
         {
             xs[v] += alpha * ps[v];
             rs[v] -= alpha * qs[v];
         }
-        STORE(x + halo + at, xs);
-        STORE(r + start + at, rs);
+        STORE(x + at, xs);
+        STORE(r + at, rs);
     }
+}
+
+KERNEL(THREADS, 1)
+cg_times(GLOBAL REAL *z, GLOBAL const REAL *inverse, GLOBAL const REAL *r, index_t n, index_t blocks)
+{
+    GRID_STRIDE(at)
+    EACH(v) z[at + v] = inverse[at + v] * r[at + v];
+}
+
+KERNEL(THREADS, 1)
+ranks_reduce(GLOBAL const REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL const REAL *RESTRICT p,
+             GLOBAL const REAL *RESTRICT q, GLOBAL double *RESTRICT partial, double alpha,
+             index_t n, index_t blocks)
+{
+    SHARED double scratch[SUMS * THREADS];
+    double sums[SUMS] = {0, 0};
+    GRID_STRIDE(at)
+    {
+        const REAL left = r[at] - (REAL)alpha * q[at];
+        r[at] = left;
+        sums[0] += (double)left * left;
+        sums[1] += (x[at] + (REAL)alpha * p[at]) * (REAL)0;
+    }
+    write_block_sums(sums, scratch, partial, (int)threadIdx.x, blockIdx.x);
+}
+
+KERNEL(THREADS, 1)
+ranks_combine(GLOBAL REAL *out, GLOBAL const REAL *a, GLOBAL const REAL *b, double of_a, double of_b,
+              index_t n, index_t blocks)
+{
+    GRID_STRIDE(at) out[at] = (REAL)of_a * a[at] + (REAL)of_b * b[at];
 }

@@ -1,0 +1,369 @@
+"""The steps of conjugate gradients on devices, as launches.
+
+`OnMatrix` takes a product and a launch for the vectors per iteration; `Sweeps`, for grids, one
+launch; `Persistent`, for small grids, many iterations in one cooperative launch. All are PR-CG
+(kernels/cg/cg_scalars.cu). `Preconditioned` is the recurrence of Hestenes and Stiefel, for a
+preconditioner that is launches of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hetero import kernels
+from hetero.arrays import describe, name_of
+from hetero.devices.base import Device
+from hetero.kernels import Launch
+from hetero.kernels.cg import plan as plan_cg
+from hetero.kernels.cg.plan import HALO, X_HALO, GridShare
+from hetero.ops.solvers.cg_device import Loop, Step
+from hetero.ops.solvers.exchange import Bound, BufferCopies, Part, Range, halo_copies, slabs, split
+from hetero.ops.solvers.systems import Csr, Dense, Stencil, unknowns
+
+_STAMPED = 16  # bytes of a value (kernels/common/stamped.cu)
+
+
+def loop_of(
+    devices: Sequence[Device], system: Any, b: Any, x: Any, dtype: np.dtype, M: Any, every: bool
+) -> Loop:
+    """The iteration that suits system and preconditioner, with its buffers; see `cg_device.solve`.
+
+    ``every``: x is looked at after each iteration.
+    """
+    given = devices, system, b, x, dtype
+    if not isinstance(system, Stencil):
+        return OnMatrix(*given, M)
+    if M is not None:
+        return Preconditioned(*given, M)
+    found = None if every or len(devices) > 1 else resident(devices[0], system, dtype)
+    return Sweeps(*given, every) if found is None else Persistent(*given, *found)
+
+
+def product(device: Device, system: Any, dtype: np.dtype) -> tuple[Part, Callable[[], object]]:
+    """A part on one device, which is active, and what starts q = A p by its buffers "p", "q"."""
+    part, n = Part(device, alone=True), unknowns(system)
+    part.allocate(n * dtype.itemsize, "p", "q")
+    part.numbers |= {"own": 0, "first_block": 0}
+    if isinstance(system, Stencil):
+        _, launch = plan_cg.stencil(GridShare.of(*system), device.target, dtype=dtype.name)
+        part.allocate(16 * launch.grid, "partial")
+        launches = [part.bind(launch)]
+    else:
+        launches = _Rows(part, system, (0, n), dtype, False).times("p")
+    return part, partial(part.start, *launches)
+
+
+# -- Matrices --------------------------------------------------------------------------------------
+
+
+class _Rows:
+    """A part's rows of a matrix, in its memory.
+
+    ``needed`` is the range of the columns that they meet, ``times(vector)`` binds q = A times a
+    whole vector, and ``step`` plans q = A p with the sums of a step; None if that has no sums.
+    """
+
+    step: Launch | None = None
+
+    def __init__(self, part: Part, system: Any, span: Range, dtype: np.dtype, diagonal: bool):
+        self._part, self._dtype, self._rows = part, dtype, span[1] - span[0]
+        if isinstance(system, Dense):
+            self.needed, self.times = (0, system.n), self._dense_times
+            self._upload_dense(system, span)
+            return
+        self.needed, self.times = span, self._sparse_times
+        share, how = self._upload_sparse(system, span), {"dtype": dtype.name, "diagonal": diagonal}
+        self.step, self._product = plan_cg.csr(share, part.device.target, **how)
+        part.allocate(16 * self._product.grid, "sums of a product")
+
+    def _upload_sparse(self, system: Csr, span: Range) -> plan_cg.Rows:
+        if not isinstance(system.data, np.ndarray):
+            of = dict(zip(("pointers", "indices", "values"), map(describe, system), strict=True))
+            self._part.buffers |= {name: operand.pointer for name, operand in of.items()}
+            return plan_cg.Rows(self._rows, of["values"].size, name_of(of["indices"].dtype))
+        pointers = system.indptr[span[0] : span[1] + 1]
+        where = slice(int(pointers[0]), int(pointers[-1]))
+        indices, values = system.indices[where], system.data[where]
+        if len(indices) and self._part.stream is not None:  # of several parts
+            self.needed = int(indices.min()), int(indices.max()) + 1
+        index = np.promote_types(pointers.dtype, indices.dtype)
+        if pointers[0]:
+            pointers = pointers - pointers[0]
+        self._part.upload(np.ascontiguousarray(pointers, index), "pointers")
+        self._part.upload(np.ascontiguousarray(indices, index), "indices")
+        self._part.upload(np.ascontiguousarray(values, self._dtype), "values")
+        return plan_cg.Rows(self._rows, len(values), index.name)
+
+    def _sparse_times(self, vector: str) -> list[Bound]:
+        others = {"p": vector, "partial": "sums of a product", "first_block": 0}
+        return [self._part.bind(self._product, **others)]
+
+    def _upload_dense(self, system: Dense, span: Range) -> None:
+        array, self._strides = system.array, system.strides
+        if not isinstance(array, np.ndarray):
+            self._part.buffers["A"] = array
+            return
+        rows = array[slice(*span)].astype(self._dtype, copy=False)
+        self._strides = (system.n, 1)
+        if len(rows) == system.n and rows.flags.f_contiguous and not rows.flags.c_contiguous:
+            rows, self._strides = rows.T, (1, system.n)
+        self._part.upload(np.ascontiguousarray(rows), "A")
+
+    def _dense_times(self, vector: str) -> list[Bound]:
+        part, item = self._part, self._dtype.itemsize
+        plan = kernels.plan_matvec(
+            m=self._rows,
+            k=self.needed[1],
+            batch=1,
+            dtype=self._dtype.name,
+            a_strides=(0, *self._strides),
+            x_strides=(0, 1),
+            y_strides=(0, 1),
+            target=part.device.target,
+            alignment=16 if part.is_aligned("A", vector) else item,
+        )
+        part.allocate(plan.workspace * item, f"scratch of {vector}")
+        names = {"x": vector, "y": "q", "partial": f"scratch of {vector}"}
+        return [part.bind(launch, **names) for launch in plan.launches]
+
+
+class OnMatrix(Loop):
+    """A sparse or dense matrix, by rows over one or several parts, alone or with a diagonal M.
+
+    A part has all of x and p, of which it makes its own elements, and takes those of others that
+    its rows meet: a range.
+    """
+
+    begins = 0
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        system: Csr | Dense,
+        b: Any,
+        x: Any,
+        dtype: np.dtype,
+        inverse: np.ndarray | None = None,
+    ) -> None:
+        n, item, diagonal = unknowns(system), dtype.itemsize, inverse is not None
+        spans = split(n, len(devices))
+        super().__init__(devices, spans, [(0, n)] * len(spans), b, x, dtype, inverse)
+        rows: list[Any] = [None] * len(spans)
+
+        def upload(number: int) -> None:
+            rows[number] = _Rows(self.parts[number], system, spans[number], dtype, diagonal)
+
+        arrays = [part for part in system if isinstance(part, np.ndarray)]
+        self.exchange.at_once(upload, sum(array.nbytes for array in arrays))
+        sums, plans = 8 if diagonal else 4, []
+        for part, (begin, end) in zip(self.parts, spans, strict=True):
+            part.allocate(n * item, "p")
+            part.allocate((end - begin) * item, "r", "q")
+            part.numbers["own"] = begin
+            aligned = part.is_aligned("x", "b") and begin * item % 16 == 0
+            how = {"dtype": dtype.name, "aligned": aligned, "diagonal": diagonal}
+            plans.append(plan_cg.vectors(end - begin, part.device.target, **how))
+            part.allocate(8 * sums * plans[-1][0].grid, "residual sums")
+        residuals, sums_of_p, advances = zip(*plans, strict=True)
+        self.residual_sums = "residual sums", [plan.grid for plan in residuals], sums
+        made = [own.step or plan for own, plan in zip(rows, sums_of_p, strict=True)]
+        gather = self.exchange.share_sums([plan.grid for plan in made], sums, "partial")
+        # 1. r = b - A x, p = M r.
+        needed = [own.needed for own in rows]
+        of_x, of_p = (self.exchange.bind(self.copies(needed, name)) for name in "xp")
+        residual = self.exchange.launches(residuals, partial="residual sums")
+        first = [own.times("x") + then for own, then in zip(rows, residual, strict=True)]
+        nothing: list[list[Bound]] = [[] for _ in self.parts]
+        self.to_residual, self.from_residual = ((nothing, of_x), (first, ())), ((nothing, of_p),)
+        # 3. q = A p, and sums in "partial"; then x, r and p, with one record and the other in turn.
+        before = [own.times("p") if own.step is None else [] for own in rows]
+        together, self._turns = self.exchange.bind(*gather), []
+        for turn in (0, 1):
+            scalars = {"before": f"record{turn}", "after": f"record{1 - turn}"}
+            last = self.exchange.launches(made, **scalars)
+            products = [own + then for own, then in zip(before, last, strict=True)]
+            step = self.exchange.launches(advances, partial_before="partial", **scalars)
+            self._turns.append(((products, together), (step, of_p)))
+
+    def steps(self, iteration: int) -> Sequence[Step]:
+        return self._turns[iteration % 2]
+
+
+# -- Grids -----------------------------------------------------------------------------------------
+
+
+class _OnGrid(Loop):
+    """Stencils; rows over one or several parts."""
+
+    def __init__(
+        self, devices: Sequence[Device], stencil: Stencil, b: Any, x: Any, dtype: np.dtype, *M: Any
+    ) -> None:
+        self._slabs = slabs(stencil.shape[0], len(devices), HALO)
+        plane = self._plane = math.prod(stencil.shape[1:])
+        spans = [(slab.begin * plane, slab.end * plane) for slab in self._slabs]
+        edge, n = X_HALO * plane, spans[-1][1]
+        held = [(max(begin - edge, 0), min(end + edge, n)) for begin, end in spans]
+        super().__init__(devices, spans, held, b, x, dtype, *M)
+        shares = [
+            GridShare.of(*stencil, slab.own, low=slab.above > 0, high=slab.below > 0)
+            for slab in self._slabs
+        ]
+        self._each = list(zip(self.parts, self._slabs, shares, strict=True))
+
+    def _bind_residual(
+        self, places: Sequence[dict[str, int]], *rows: BufferCopies, **names: str
+    ) -> Sequence[Launch]:
+        """``places``: where r and p of each part begin. ``rows``: what is copied of them. Returns
+        the launches of products."""
+        plans = []
+        for (part, _, grid), place in zip(self._each, places, strict=True):
+            plans.append(plan_cg.stencil(grid, part.device.target, dtype=self.dtype.name, **place))
+            part.allocate(16 * plans[-1][0].grid, "residual sums")
+        residuals, products = zip(*plans, strict=True)
+        first = [()] * len(self.parts), self.exchange.bind(self.copies(self.held, "x"))
+        launches = self.exchange.launches(residuals, partial="residual sums", **names)
+        self.to_residual = first, (launches, self.exchange.bind(*rows))
+        self.residual_sums = "residual sums", [plan.grid for plan in residuals], 2
+        return products
+
+
+class Sweeps(_OnGrid):
+    """What a sweep reads and writes change places every time. x takes two steps in every second
+    sweep, or with ``every`` one in each: then it is whole after all iterations."""
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        stencil: Stencil,
+        b: Any,
+        x: Any,
+        dtype: np.dtype,
+        every: bool,
+    ) -> None:
+        super().__init__(devices, stencil, b, x, dtype)
+        pitch = 2 * self._plane
+        pairs, settles, places = [], [], []
+        for part, slab, grid in self._each:
+            part.allocate(pitch * slab.held * dtype.itemsize, "state0", "state1")
+            how = {"dtype": dtype.name, "aligned": part.is_aligned("x")}
+            pairs.append(plan_cg.sweeps(grid, part.device.target, **how))
+            settles.append(plan_cg.settle(grid, pairs[-1][0]))
+            start = slab.above * pitch
+            places.append({"r_start": start + self._plane, "p_start": start, "pitch": pitch})
+        blocks = [pair[0].grid for pair in pairs]
+        partial0, partial1 = self.exchange.share_sums(blocks, 4, "partial0", "partial1")
+        rows = halo_copies(self._slabs, pitch * dtype.itemsize)
+        state0, state1 = (BufferCopies(rows, name, name) for name in ("state0", "state1"))
+        moves = [self.exchange.bind(state0, partial0), self.exchange.bind(state1, partial1)]
+        self._sweeps, self._settle = {}, []
+        for turn in (0, 1):
+            now, new = 1 - turn, turn
+            names = {"now": f"state{now}", "next": f"state{new}", "before": f"record{now}"}
+            names |= {"after": f"record{new}", "partial_before": f"partial{now}"}
+            names |= {"partial": f"partial{new}"}
+            for first in (True, False):
+                add = 0 if first or not (every or turn == 0) else 1 if every else 2
+                launches = self.exchange.launches([p[turn] for p in pairs], add=add, **names)
+                self._sweeps[turn, first] = [(launches, moves[turn])]
+            ends = {"even": "state0", "odd": "state1", "record": f"record{turn}"}
+            self._settle.append(self.exchange.launches(settles, **ends))
+        self._bind_residual(places, state1, r="state1", p="state1")
+
+    def steps(self, iteration: int) -> Sequence[Step]:
+        return self._sweeps[(iteration + 1) % 2, iteration == -1]
+
+    def finish(self) -> None:
+        self.exchange.run(self._settle[self.turn])
+
+
+class Persistent(_OnGrid):
+    """A 2-D grid on one device, of which the vectors fit in the registers; see `resident`."""
+
+    # A launch takes 20 us to start, load and store; it ends by itself when the iteration does.
+    first_batch = 64
+    batch_seconds = 4e-3
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        stencil: Stencil,
+        b: Any,
+        x: Any,
+        dtype: np.dtype,
+        plan: Launch,
+        kernel: Any,
+    ) -> None:
+        super().__init__(devices, stencil, b, x, dtype)
+        self._stamp, self._plan, self._kernel = 0, plan, kernel
+        (part,), points = self.parts, self.spans[-1][1]
+        part.allocate(points * dtype.itemsize, "r", "p")
+        for name, values in (("edges", 2 * points), ("sums", 2 * 4 * plan.grid)):
+            buffer = part.allocate(_STAMPED * values, name)
+            part.device.fill(buffer, _STAMPED * values)
+        self._bind_residual([{}])
+
+    def advance(self, to: int) -> None:
+        if to <= self.done:
+            return
+        scalars = {"iterations": to - self.done, "stamp": self._stamp}
+        scalars |= {"before": f"record{self.turn}", "after": f"record{1 - self.turn}"}
+        values = self.parts[0].values(self._plan, **scalars)
+        self._kernel.launch(self._plan.grid, values, None)
+        self._stamp += to - self.done
+        self.done = to
+        self.turn = 1 - self.turn
+
+
+def resident(device: Device, stencil: Stencil, dtype: np.dtype) -> tuple[Launch, Any] | None:
+    """Plan and kernel of cooperative launches; None if grid, device or software do not allow it."""
+    how = {"dtype": dtype.name, "shared_limit": device.shared_limit}
+    plan = plan_cg.cooperative(GridShare.of(*stencil), device.target, **how)
+    if plan is None:
+        return None
+    text = plan.source, plan.kernel, plan.defines
+    kernel = device.cooperative(*text, plan.block, plan.shared_bytes)
+    return None if kernel is None or kernel.most_blocks < plan.grid else (plan, kernel)
+
+
+class Preconditioned(_OnGrid):
+    """A stencil on one part, and M: the inverse of a diagonal matrix, or a hierarchy of multigrid,
+    of which the symmetric cycle is z = M r."""
+
+    begins, records = 0, 1
+
+    def __init__(
+        self, devices: Sequence[Device], stencil: Stencil, b: Any, x: Any, dtype: np.dtype, M: Any
+    ) -> None:
+        inverse = (M,) if isinstance(M, np.ndarray) else ()
+        super().__init__(devices, stencil, b, x, dtype, *inverse)
+        (part,), n = self.parts, self.spans[-1][1]
+        part.allocate(n * dtype.itemsize, "p", "q", "r", "z")
+        how = {"dtype": dtype.name, "aligned": part.is_aligned("x")}
+        plans = plan_cg.textbook(n, part.device.target, **how)
+        (product,) = self._bind_residual([{}])
+        dots = plans["cg_dots"]
+        for name, launch in (("dots", dots), ("partial", product)):
+            part.allocate(16 * launch.grid, name)
+        part.numbers["first_block"] = 0
+        there = {"before": "record0", "after": "record1", "blocks_before": dots.grid}
+        back = {"before": "record1", "after": "record0", "blocks_before": product.grid}
+        self._launches = (
+            part.bind(dots, a="z", b="r", partial="dots"),  # r.z
+            part.bind(plans["cg_direct"], partial_before="dots", **there),  # p = z + beta p
+            part.bind(product),  # A p, p.Ap
+            # x += alpha p, r -= alpha A p
+            part.bind(plans["cg_correct"], partial_before="partial", **back),
+        )
+        if inverse:
+            self._apply = partial(part.start, part.bind(plans["cg_times"]))
+        else:
+            self._apply = M.bound([part.buffers["r"]], [part.buffers["z"]], symmetric=True)
+
+    def steps(self, iteration: int) -> Sequence[Step]:
+        self._apply()  # launches of its own
+        return [([self._launches], ())]

@@ -46,6 +46,7 @@ class Device(abc.ABC):
     null: Any = 0  # in place of a kernel's buffer that is not there
     errors: tuple[type[Exception], ...] = ()  # of the backend's library, before they become ours
     stages: bool = False  # whether staged copies may be the faster ones
+    takes_rows: bool = False  # whether `enqueue` takes pinned arrays of rows that lie apart
 
     # -- what it is
 
@@ -196,15 +197,11 @@ class Device(abc.ABC):
         stream: Any = None,
         awake: bool = False,
     ) -> Any:
-        """Let a stream copy a pinned array, by "upload" or "download"; what `await_event` waits
-        for. By the default queue it is complete at once, and the array may be in ordinary memory.
-        It is C-contiguous, or one that `copies_directly`. Who waits may stay ``awake`` instead of
-        sleeping.
+        """Let a stream copy a pinned array, by "upload" or "download"; the event of its end. By
+        the default queue it is complete at once, and the array may be in ordinary memory. It is
+        C-contiguous, or of rows where the device `takes_rows`. Who waits may stay ``awake`` instead
+        of sleeping.
         """
-
-    @abc.abstractmethod
-    def await_event(self, event: Any) -> None:
-        """Hold up the host until a copy has come that a stream was given."""
 
     @abc.abstractmethod
     def pinned(self, nbytes: int, purpose: str = "pinned arrays") -> np.ndarray:
@@ -213,10 +210,6 @@ class Device(abc.ABC):
     def is_pinned(self, array: np.ndarray) -> bool:
         """Whether an array lies in memory that the device copies from and to directly."""
         return bool(pinned.RANGES) and pinned.holds(array)
-
-    def copies_directly(self, array: np.ndarray) -> bool:
-        """Whether `enqueue` takes an array as it lies in pinned memory."""
-        return self.is_pinned(array) and array.flags.c_contiguous
 
     def ring(self) -> Ring | None:
         """The pinned buffers of staged copies; None where there are none, or not now."""
@@ -332,7 +325,7 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def wait(self, event: Any, stream: Any = None) -> None:
         """Let a stream go on only after an event of this or another device of the same kind; where
-        that cannot be, the host waits."""
+        that cannot be, and without a stream, the host waits."""
 
 
 def short_host(error: MemoryError) -> DeviceMemoryError:

@@ -83,7 +83,7 @@ def test_where_no_thread_starts_the_caller_copies(device, monkeypatch):
 def _slow(device, monkeypatch):
     """A device on which each slice takes 10 ms; tells how many are under way, and how many were."""
     flying, begun = set(), []
-    send, arrive = device.enqueue, device.await_event
+    send, arrive = device.enqueue, device.wait
 
     def slow_send(*arguments):
         mark = send(*arguments)
@@ -91,13 +91,13 @@ def _slow(device, monkeypatch):
         begun.append(True)
         return mark
 
-    def slow_arrive(mark):
-        time.sleep(0.01)
-        arrive(mark)
+    def slow_arrive(mark, stream=None):
+        time.sleep(0.01 * (stream is None))
+        arrive(mark, stream)
         flying.discard(id(mark))
 
     monkeypatch.setattr(device, "enqueue", slow_send)
-    monkeypatch.setattr(device, "await_event", slow_arrive)
+    monkeypatch.setattr(device, "wait", slow_arrive)
     return flying, begun
 
 

@@ -207,9 +207,6 @@ class FakeCuda(Device):
     def wait(self, event, stream=None):
         """All is done when it returns."""
 
-    def await_event(self, event):
-        """Likewise."""
-
     def pinned(self, nbytes, purpose=""):
         return np.empty(nbytes, np.uint8)
 

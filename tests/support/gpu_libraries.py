@@ -13,7 +13,7 @@ import pytest
 import hetero
 from hetero import devices
 from hetero.devices import cuda
-from hetero.devices.cuda.driver import array_type
+from hetero.devices.cuda.driver import array_type, given
 
 DEVICE = "cuda:0"
 SPIN = """
@@ -26,7 +26,7 @@ extern "C" __global__ void spin(long long cycles) {
 def cycles_of(seconds: float) -> int:
     """What a kernel counts meanwhile."""
     device = devices.get(DEVICE)
-    return int(1e3 * seconds * device.raw.get_attribute(device.driver.device_attribute.CLOCK_RATE))
+    return int(1e3 * seconds * given("cuDeviceGetAttribute", 13, device.number))
 
 
 def _cupy():

@@ -1,55 +1,30 @@
-"""The names of ``pycuda.driver`` that hetero uses, on NVIDIA's ``cuda.bindings.driver``.
+"""The names of ``pycuda.driver`` that hetero uses, without PyCUDA: launches by NVIDIA's
+``cuda.bindings.driver``, all else by the driver's own functions (`driver`).
 
-They take the same arguments, raise errors of one type, and keep to PyCUDA's rules of contexts: each
-thread has a stack of those that were pushed here, and what another library makes current is left
-alone. Streams and modules last as long as their context.
+They take the same arguments and keep to PyCUDA's rules of contexts: each thread has a stack of
+those that were pushed here, and what another library makes current is left alone. Streams and
+modules last as long as their context.
 """
 
 from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
-
-import numpy as np
 
 from hetero.devices.cuda import driver
+from hetero.errors import DeviceError
 from hetero.imports import load
 
-_api = load("cuda.bindings.driver")
+Error = DeviceError  # of a call that failed
 # CU_LAUNCH_PARAM_BUFFER_POINTER, _BUFFER_SIZE and _END, and the most bytes of arguments of a launch
 # that every driver takes.
 _BUFFER, _SIZE, _END, _MOST_ARGUMENTS = 1, 2, 0, 4096
-
-
-class Error(Exception):
-    """A call of the driver failed."""
-
-
-def _error(function: Callable[..., Any], status: int) -> Error:
-    return Error(f"{function.__name__} failed: {driver.error_text(int(status))}")
-
-
-def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a call of the driver gives; its status as an error where it failed."""
-    status, *values = function(*arguments)
-    if status:
-        raise _error(function, status)
-    return values[0] if len(values) == 1 else values
+_launch = load("cuda.bindings.driver").cuLaunchKernel
+function_attribute = SimpleNamespace(MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
 
 
 # -- Devices and contexts
-
-
-def _names(values: Any, prefix: str) -> SimpleNamespace:
-    """An enumeration by PyCUDA's names, which lack the driver's prefix."""
-    return SimpleNamespace(**{n.removeprefix(prefix): v for n, v in values.__members__.items()})
-
-
-device_attribute = _names(_api.CUdevice_attribute, "CU_DEVICE_ATTRIBUTE_")
-function_attribute = _names(_api.CUfunction_attribute, "CU_FUNC_ATTRIBUTE_")
 
 
 class _Thread(threading.local):
@@ -72,24 +47,21 @@ _thread = _Thread()
 
 def init(flags: int = 0) -> None:
     """Begin to use the driver."""
-    _call(_api.cuInit, flags)
+    driver.call("cuInit", flags)
 
 
 class Device:
     """A device, by its number."""
 
     def __init__(self, ordinal: int) -> None:
-        self._raw = _call(_api.cuDeviceGet, ordinal)
+        self._number = driver.given("cuDeviceGet", ordinal)
 
     @staticmethod
     def count() -> int:
-        return _call(_api.cuDeviceGetCount)
-
-    def get_attribute(self, attribute: Any) -> int:
-        return _call(_api.cuDeviceGetAttribute, attribute, self._raw)
+        return driver.given("cuDeviceGetCount")
 
     def retain_primary_context(self) -> Context:
-        return Context(_call(_api.cuDevicePrimaryCtxRetain, self._raw))
+        return Context(driver.given("cuDevicePrimaryCtxRetain", self._number))
 
 
 class Context:
@@ -103,8 +75,8 @@ class Context:
         Until it is detached.
     """
 
-    def __init__(self, raw: Any) -> None:
-        self.handle, self.is_alive, self._raw = int(raw), True, raw
+    def __init__(self, handle: int) -> None:
+        self.handle, self.is_alive = handle, True
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Context) and self.handle == other.handle
@@ -115,7 +87,7 @@ class Context:
     def push(self) -> None:
         if not self.is_alive:
             raise Error("a context that was detached cannot be pushed")
-        _call(_api.cuCtxPushCurrent, self._raw)
+        driver.call("cuCtxPushCurrent_v2", self.handle)
         _thread.contexts.append(self)
 
     def detach(self) -> None:
@@ -126,7 +98,7 @@ class Context:
     def pop() -> None:
         if not _thread.contexts:
             raise Error("no context is current that could be popped")
-        _call(_api.cuCtxPopCurrent)
+        driver.given("cuCtxPopCurrent_v2")
         _thread.contexts.pop()
 
     @staticmethod
@@ -138,26 +110,8 @@ class Context:
         return stack[-1] if stack else None
 
 
-# -- Memory
-
-
 class PointerHolderBase:
     """What has an address on the device."""
-
-
-def _buffer(array: np.ndarray) -> np.ndarray:
-    """An array without axes as one element: the driver would take its value for an address."""
-    return array if array.ndim else array.reshape(1)
-
-
-def memcpy_htod(target: int, source: np.ndarray) -> None:
-    """Copy an array to a device, and wait."""
-    _call(_api.cuMemcpyHtoD, target, _buffer(source), source.nbytes)
-
-
-def memcpy_dtoh(target: np.ndarray, source: int) -> None:
-    """Copy from a device into an array, and wait."""
-    _call(_api.cuMemcpyDtoH, _buffer(target), source, target.nbytes)
 
 
 # -- Streams and kernels
@@ -167,22 +121,23 @@ class Stream:
     """A queue of the device's work, which lasts as long as its context."""
 
     def __init__(self, flags: int = 0) -> None:
-        self.handle = int(_call(_api.cuStreamCreate, flags))
+        self.handle = driver.given("cuStreamCreate", flags)
 
 
 class Module:
     """Machine code that is loaded, as long as its context lasts."""
 
     def __init__(self, code: bytes) -> None:
-        self._raw = _call(_api.cuModuleLoadData, code)
+        self._handle = driver.given("cuModuleLoadData", code)
 
     def get_function(self, name: str) -> Function:
-        return Function(_call(_api.cuModuleGetFunction, self._raw, name.encode()))
+        return Function(driver.given("cuModuleGetFunction", self._handle, name.encode()))
 
     def get_global(self, name: str) -> tuple[int, int]:
         """The address of a variable, and its bytes."""
-        address, nbytes = _call(_api.cuModuleGetGlobal, self._raw, name.encode())
-        return int(address), nbytes
+        nbytes = ctypes.c_size_t()
+        rest = ctypes.byref(nbytes), self._handle, name.encode()
+        return driver.given("cuModuleGetGlobal_v2", *rest), nbytes.value
 
 
 module_from_buffer = Module  # from compiled code
@@ -191,11 +146,11 @@ module_from_buffer = Module  # from compiled code
 class Function:
     """A kernel."""
 
-    def __init__(self, raw: Any) -> None:
-        self._raw = raw
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
 
-    def set_attribute(self, attribute: Any, value: int) -> None:
-        _call(_api.cuFuncSetAttribute, self._raw, attribute, value)
+    def set_attribute(self, attribute: int, value: int) -> None:
+        driver.call("cuFuncSetAttribute", self._handle, attribute, value)
 
     def _launch_kernel(
         self,
@@ -209,8 +164,6 @@ class Function:
         here.arguments[:nbytes] = arguments
         here.size.value = nbytes
         queue = driver.LEGACY if stream is None else stream.handle
-        (status,) = _api.cuLaunchKernel(
-            self._raw, *grid, *block, shared_bytes, queue, 0, here.extra
-        )
+        (status,) = _launch(self._handle, *grid, *block, shared_bytes, queue, 0, here.extra)
         if status:
-            raise _error(_api.cuLaunchKernel, status)
+            raise driver.error_of("cuLaunchKernel", int(status))

@@ -13,7 +13,7 @@ import os
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from hetero import locks
 from hetero.devices.base import Device, short_host
@@ -55,8 +55,7 @@ class Active:
         except Exception as error:
             if self._pushed:
                 self._pop()
-            ours = self._ours(error)
-            raise ours from (None if ours is error else error)
+            self._raise(error)
         self._outer = device.local.state
         device.local.state = state
         return device
@@ -66,11 +65,15 @@ class Active:
         refused = self._pop() if self._pushed else None
         if error is None:
             if refused is not None:
-                raise self._ours(refused) from refused
+                self._raise(refused)
         elif isinstance(error, DeviceError):
             self._ours(error)
         elif isinstance(error, (self._device.driver.Error, MemoryError)):
-            raise self._ours(error) from error
+            self._raise(error)
+
+    def _raise(self, error: Exception) -> NoReturn:
+        ours = self._ours(error)
+        raise ours from (None if ours is error else error)
 
     def _ours(self, error: Exception) -> DeviceError:
         made = error if isinstance(error, DeviceError) else reported(error)

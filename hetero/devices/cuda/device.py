@@ -14,11 +14,25 @@ from hetero.devices.cuda.compiler import Compiling
 from hetero.devices.cuda.context import Lent
 from hetero.devices.storage import allocated, rounded
 from hetero.host.copying import slices
-from hetero.host.copying.staging import PURPOSE, UPLOAD, Ring
+from hetero.host.copying.staging import DOWNLOAD, PURPOSE, UPLOAD, Ring
 from hetero.kernels.procedure import Card, of_attributes
 
-_CAPABILITY = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+_ATTRIBUTES = {  # CU_DEVICE_ATTRIBUTE_...
+    "MAX_THREADS_PER_BLOCK": 1,
+    "MAX_SHARED_MEMORY_PER_BLOCK": 8,
+    "WARP_SIZE": 10,
+    "MULTIPROCESSOR_COUNT": 16,
+    "MAX_THREADS_PER_MULTIPROCESSOR": 39,
+    "COMPUTE_CAPABILITY_MAJOR": 75,
+    "COMPUTE_CAPABILITY_MINOR": 76,
+    "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": 81,
+    "MAX_REGISTERS_PER_MULTIPROCESSOR": 82,
+    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 97,
+    "MAX_BLOCKS_PER_MULTIPROCESSOR": 106,
+    "RESERVED_SHARED_MEMORY_PER_BLOCK": 111,
+}
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
+_COPY = {UPLOAD: "cuMemcpyHtoD_v2", DOWNLOAD: "cuMemcpyDtoH_v2"}
 # CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, _PEER_ACCESS_ALREADY_ENABLED, _NOT_READY
 _NO_PATH, _IS_OPEN, _NOT_READY = 217, 704, 600
 
@@ -32,16 +46,15 @@ class CudaDevice(Compiling):
         Such as "sm_90".
     """
 
-    stages = True
+    stages = takes_rows = True
 
     def __init__(self, ordinal: int, package: Any, package_name: str) -> None:
         super().__init__(ordinal, package)
         self.name = f"cuda:{ordinal}"
-        attribute = package.device_attribute
-        self.multiprocessors = self.raw.get_attribute(attribute.MULTIPROCESSOR_COUNT)
-        self.block_limit = self.raw.get_attribute(attribute.MAX_THREADS_PER_BLOCK)
-        self.shared_limit = self.raw.get_attribute(attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
-        major, minor = (driver.given("cuDeviceGetAttribute", n, self.number) for n in _CAPABILITY)
+        self.multiprocessors = self.attribute("MULTIPROCESSOR_COUNT")
+        self.block_limit = self.attribute("MAX_THREADS_PER_BLOCK")
+        self.shared_limit = self.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+        major, minor = (self.attribute(f"COMPUTE_CAPABILITY_{n}") for n in ("MAJOR", "MINOR"))
         self.capability, arch = (major, minor), f"sm_{major}{minor}"
         # Code for tensor cores by groups of warps is for this capability alone.
         self.arch = f"{arch}a" if self.capability == (9, 0) else arch
@@ -63,9 +76,12 @@ class CudaDevice(Compiling):
 
     # -- what it is
 
+    def attribute(self, name: str) -> int:
+        """What the driver says of the device, by the name that CUDA has for it."""
+        return driver.given("cuDeviceGetAttribute", _ATTRIBUTES[name], self.number)
+
     def card(self) -> Card:
-        names = self.driver.device_attribute
-        return of_attributes(self, lambda name: self.raw.get_attribute(getattr(names, name)))
+        return of_attributes(self, self.attribute)
 
     def describe(self) -> dict[str, Any]:
         """kind, name, pci_bus_id, memory_bytes, multiprocessors, block_limit, shared_limit, arch,
@@ -136,15 +152,11 @@ class CudaDevice(Compiling):
         awake: bool = False,
     ) -> Any:
         if stream is None:
-            if direction == UPLOAD:
-                return self.driver.memcpy_htod(buffer + offset, array)
-            return self.driver.memcpy_dtoh(array, buffer + offset)
+            ends = memory.ends(direction, array, buffer + offset)
+            return driver.call(_COPY[direction], *ends, array.nbytes)
         memory.start(direction, array, buffer + offset, stream.handle)
         # One event for all parts: the bus rests for 10 us where a stream comes past one.
         return self.record(stream, None if awake else self._event(driver.SLEEPING))
-
-    def await_event(self, event: Any) -> None:
-        driver.call("cuEventSynchronize", event.handle)
 
     def pinned(self, nbytes: int, purpose: str = "pinned arrays") -> np.ndarray:
         self.primary()
@@ -153,10 +165,6 @@ class CudaDevice(Compiling):
 
     def is_pinned(self, array: np.ndarray) -> bool:
         return super().is_pinned(array) or driver.is_pinned(memory.address_of(array))
-
-    def copies_directly(self, array: np.ndarray) -> bool:
-        is_taken = array.flags.c_contiguous or memory.can_take(array)
-        return is_taken and self.is_pinned(array)
 
     def ring(self) -> Ring | None:
         return super().ring() if self.same_in_threads() else None
@@ -176,7 +184,7 @@ class CudaDevice(Compiling):
         return self.record(stream, self._event(driver.TIMED))
 
     def elapsed(self, start: Any, end: Any) -> float:
-        self.await_event(end)
+        self.wait(end)
         milliseconds = ctypes.c_float()
         ends = start.handle, end.handle
         driver.call("cuEventElapsedTime", ctypes.byref(milliseconds), *ends)
@@ -204,7 +212,7 @@ class CudaDevice(Compiling):
 
     def wait(self, event: Any, stream: Any = None) -> None:
         if stream is None:
-            self.await_event(event)
+            driver.call("cuEventSynchronize", event.handle)
         else:
             driver.call("cuStreamWaitEvent", stream.handle, event.handle, 0)
 

@@ -10,31 +10,23 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import mmap
 import os
 from typing import Any
 
 import numpy as np
 
-from hetero.devices import at_once
 from hetero.devices.cuda import driver
 from hetero.devices.storage import Storage, rounded
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.host import cpu
 from hetero.host.copying import slices
 from hetero.host.copying.staging import DOWNLOAD, UPLOAD, pieces, rows
 
 _HUGE_PAGE = 2 << 20  # bytes of a huge page
-_TOUCHED = 4 << 20  # bytes for each thread that touches pages, at least
-_MOST_THREADS = 8  # that touch pages: more wait for one another in the kernel
-_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, from Linux 5.14 on
 _PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE: pinned for every context
 _HOST, _DEVICE = 1, 2  # CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_DEVICE
-_LEAST = 256  # bytes of a row; the bus is slow with less
 _PART = 64 << 20  # bytes that are copied at once: both directions then share the bus better
 _SEND = {UPLOAD: "cuMemcpyHtoDAsync_v2", DOWNLOAD: "cuMemcpyDtoHAsync_v2"}
-_advise = ctypes.CDLL(None).madvise
 
 
 class Pool:
@@ -147,7 +139,6 @@ class _Pages(mmap.mmap):
         address = np.frombuffer(made, np.uint8).__array_interface__["data"][0]
         made.offset = -address % _HUGE_PAGE if room > nbytes else 0
         address += made.offset
-        _touch(address, nbytes)
         try:
             with driver.primary(device):
                 driver.call("cuMemHostRegister_v2", address, nbytes, _PORTABLE)
@@ -163,44 +154,7 @@ class _Pages(mmap.mmap):
                 driver.twice("cuMemHostUnregister", self._address)
 
 
-def _touch(address: int, nbytes: int) -> None:
-    """Have the system find and clear pages, by several threads; the driver does what is left.
-
-    It would do so with one, and nobody else could copy meanwhile.
-    """
-    count = min(nbytes // _TOUCHED, _MOST_THREADS, cpu.cores() // 2)
-    if count < 2:
-        return
-    part = -(-nbytes // count // _HUGE_PAGE) * _HUGE_PAGE
-    begins = range(0, nbytes, part)
-
-    def touch(begin: int) -> None:
-        size = min(part, nbytes - begin) // mmap.PAGESIZE * mmap.PAGESIZE
-        _advise(ctypes.c_void_p(address + begin), ctypes.c_size_t(size), _POPULATE_WRITE)
-
-    at_once.side_by_side([functools.partial(touch, begin) for begin in begins])
-
-
 # -- Copies from and to the host
-
-
-def can_take(array: np.ndarray) -> bool:
-    """Whether the bus takes the rows of an array that is not contiguous."""
-    found = rows(array)
-    return found is not None and found[2] >= found[1] >= _LEAST
-
-
-def copy_rows(direction: str, array: np.ndarray, address: int, stream: int) -> None:
-    """Begin to copy a pinned matrix that `can_take` to an address of packed device memory, or from
-    there, in the order of a stream, which is the driver's handle."""
-    found = rows(array)
-    assert found is not None
-    number, nbytes, pitch = found
-    here = 0, 0, _HOST, address_of(array), 0, 0, pitch  # CUDA_MEMCPY2D: two sides, width and height
-    there = 0, 0, _DEVICE, 0, address, 0, nbytes
-    sides = here + there if direction == UPLOAD else there + here
-    words = (ctypes.c_uint64 * 16)(*sides, nbytes, number)
-    driver.call("cuMemcpy2DAsync_v2", words, stream)
 
 
 def address_of(array: np.ndarray) -> int:
@@ -208,15 +162,31 @@ def address_of(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
+def ends(direction: str, array: np.ndarray, address: int) -> tuple[int, int]:
+    """Where a copy of an array goes to, and where it comes from."""
+    here = address_of(array)
+    return (address, here) if direction == UPLOAD else (here, address)
+
+
 def start(direction: str, array: np.ndarray, address: int, stream: int) -> None:
-    """Let a stream copy a pinned array, contiguous or one that `can_take`."""
+    """Let a stream, which is the driver's handle, copy a pinned array, contiguous or of `rows`, to
+    an address of packed device memory, or from there."""
     for part, begin in pieces(array, _PART):
-        if not part.flags.c_contiguous:
-            copy_rows(direction, part, address + begin, stream)
-            continue
-        there, here = address + begin, address_of(part)
-        ends = (there, here) if direction == UPLOAD else (here, there)
-        driver.call(_SEND[direction], *ends, part.nbytes, stream)
+        there = address + begin
+        if part.flags.c_contiguous:
+            driver.call(_SEND[direction], *ends(direction, part, there), part.nbytes, stream)
+        else:
+            copy_rows(direction, part, there, stream)
+
+
+def copy_rows(direction: str, array: np.ndarray, address: int, stream: int) -> None:
+    """`start` of a matrix of `rows`."""
+    number, nbytes, pitch = rows(array)
+    here = 0, 0, _HOST, address_of(array), 0, 0, pitch  # CUDA_MEMCPY2D: two sides, width and height
+    there = 0, 0, _DEVICE, 0, address, 0, nbytes
+    sides = here + there if direction == UPLOAD else there + here
+    words = (ctypes.c_uint64 * 16)(*sides, nbytes, number)
+    driver.call("cuMemcpy2DAsync_v2", words, stream)
 
 
 class SliceCopies:

@@ -269,8 +269,8 @@ class OpenCLDevice(Device):
         return made
 
     def wait(self, event: Any, stream: Any = None) -> None:
-        if event.context == self._open()[0]:
-            self.cl.enqueue_barrier(self._queue(stream), wait_for=[event])
+        if stream is not None and event.context == self._open()[0]:
+            self.cl.enqueue_barrier(stream, wait_for=[event])
         else:
             event.wait()
 
@@ -302,6 +302,3 @@ class OpenCLDevice(Device):
         if not wait:
             queue.flush()
         return sent
-
-    def await_event(self, event: Any) -> None:
-        event.wait()

@@ -39,6 +39,7 @@ from hetero.host.copying import slices
 UPLOAD, DOWNLOAD = "upload", "download"
 THREADS = "hetero-copy"  # the names of threads that copy begin so
 _LEAST_ROW = 128  # bytes of a row that is copied by itself, at least
+_LEAST_SENT = 256  # of one that the bus takes by itself; it is slow with less
 
 # Device -> direction -> bytes from which on staged copies of pageable memory are faster, as the
 # profile says; before calibration, of devices that stage, and of others.
@@ -132,7 +133,7 @@ class Copy:
             if flight.marks:
                 with self._device.active():
                     for mark in flight.marks:
-                        self._device.await_event(mark)
+                        self._device.wait(mark)
             self._flight = None
         finally:
             if interrupt is not None:
@@ -201,7 +202,7 @@ def begin(
         return DONE
     if after is None:
         after = device.record()
-    is_direct = overlap and device.copies_directly(array)
+    is_direct = overlap and _may_be_sent(device, array) and device.is_pinned(array)
     start = ring.start_pinned if is_direct else ring.start
     return start(direction, array, buffer, offset, after)
 
@@ -219,6 +220,14 @@ def rows(array: np.ndarray) -> tuple[int, int, int] | None:
     if row < _LEAST_ROW or any(a[1] != b[0] * b[1] for a, b in itertools.pairwise(outer)):
         return None
     return array.nbytes // row, row, outer[-1][1]
+
+
+def _may_be_sent(device: Any, array: np.ndarray) -> bool:
+    """Whether a device takes an array as it lies in pinned memory."""
+    if array.flags.c_contiguous or not device.takes_rows:
+        return array.flags.c_contiguous
+    found = rows(array)
+    return found is not None and found[2] >= found[1] >= _LEAST_SENT
 
 
 def pieces(array: np.ndarray, most: int, begin: int = 0) -> Iterator[tuple[np.ndarray, int]]:
@@ -270,7 +279,7 @@ class Ring:
     def start_pinned(
         self, direction: str, array: np.ndarray, buffer: Any, offset: int = 0, after: Any = None
     ) -> Copy:
-        """Begin to copy an array that `Device.copies_directly`; the device must be active."""
+        """Begin to copy an array that the device takes from pinned memory; it must be active."""
         with self._lock:
             if direction not in self._streams:
                 self._streams[direction] = self.device.new_stream()
@@ -373,7 +382,7 @@ class _Lane(threading.Thread):
 
         def arrive() -> None:
             mark, view, packed = flying.pop(0)
-            device.await_event(mark)
+            device.wait(mark)
             if self._direction != UPLOAD:
                 self._pack(view, packed)
 

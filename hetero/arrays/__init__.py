@@ -21,6 +21,7 @@ from hetero.arrays.operand import element_strides as element_strides
 from hetero.arrays.operand import name_of as name_of
 from hetero.arrays.operand import of_numpy as of_numpy
 from hetero.arrays.operand import overlap as overlap
+from hetero.arrays.operand import pinned_sizes as pinned_sizes
 from hetero.arrays.operand import spec as spec
 
 Array = TypeVar("Array")  # an operand's type, which the result has too

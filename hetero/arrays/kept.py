@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from hetero import locks
-from hetero.arrays.operand import addresses, key_of
-from hetero.arrays.pinned import holds
+from hetero.arrays.operand import addresses, is_pinned, key_of
 from hetero.host import write_tracking
 from hetero.settings import forced
 
@@ -128,7 +127,7 @@ def find(array: np.ndarray, used: bool = False, source: Any = None) -> Kept | No
             if key not in views and len(views) >= _MOST_VIEWS:
                 views.clear()
             return views.get(key) or views.setdefault(key, Kept(promised=True))
-    if array.nbytes < LEAST_WATCHED or obstacle() or holds(array):
+    if array.nbytes < LEAST_WATCHED or obstacle() or is_pinned(array):
         return None
     if not used and source is None:
         known = remembered.get(key)

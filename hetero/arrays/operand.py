@@ -1,18 +1,25 @@
-"""What an operand is: shape, strides, dtype and where it lies, without its data."""
+"""What an operand is: shape, strides, dtype and where it lies, without its data; and which arrays
+lie in pinned memory that hetero allocated, by their addresses."""
 
 from __future__ import annotations
 
+import bisect
+import contextlib
+import weakref
+from collections import Counter
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.arrays.pinned import RANGES, holds
+from hetero import locks
 
 HOST = "host"
 UNKNOWN_STREAM = -1  # of an array from a library that does not report its stream
 _ORDERED_STREAMS = (None, 0, 1, 2)
 _LARGEST = 2**63 - 1  # bytes, and elements along an axis: what NumPy's own sizes hold
+_lock = locks.new()
+PINNED: list[tuple[int, int, str]] = []  # first address, the one behind the last, purpose; sorted
 
 
 class Operand(NamedTuple):
@@ -208,10 +215,10 @@ def dense(
 def of_numpy(array: np.ndarray, known: Any = None) -> Operand:
     """An array of NumPy's, with what is `kept` of it where it does not change."""
     facts, writeable = (array.shape, array.strides, array.dtype, HOST), array.flags.writeable
-    if writeable and known is None and not RANGES:
+    if writeable and known is None and not PINNED:
         return Operand(*facts)
     copies = () if known is None else known.copies
-    return Operand(*facts, 0, not writeable, None, copies, known, bool(RANGES) and holds(array))
+    return Operand(*facts, 0, not writeable, None, copies, known, bool(PINNED) and is_pinned(array))
 
 
 _NAMES = {dtype.char: dtype.name for dtype in map(np.dtype, "fdFD")}
@@ -258,3 +265,39 @@ def key_of(array: np.ndarray) -> tuple[Any, tuple[int, int]]:
     if array.flags.forc:
         return (low, high), (low, high)
     return (low, array.shape, array.strides, array.itemsize), (low, high)
+
+
+# -- Pinned memory ---------------------------------------------------------------------------------
+
+
+def is_pinned(array: np.ndarray) -> bool:
+    """Whether an array lies in pinned memory that was made here."""
+    if not PINNED:
+        return False
+    address = array.__array_interface__["data"][0]
+    place = bisect.bisect_right(PINNED, (address, 1 << 64))
+    # As a slice: one may go meanwhile, in another thread or a finalizer.
+    return any(address < end for _, end, _ in PINNED[max(place - 1, 0) : place])
+
+
+def pinned_sizes() -> dict[str, int]:
+    """Purpose -> bytes of the pinned memory that this process holds."""
+    found: Counter[str] = Counter()
+    for begin, end, purpose in list(PINNED):
+        found[purpose] += end - begin
+    return dict(found)
+
+
+def known_pinned(array: np.ndarray, purpose: str) -> np.ndarray:
+    """Register pinned memory for `is_pinned`, as long as the array or one of its views lives."""
+    begin = array.__array_interface__["data"][0]
+    entry = begin, begin + array.nbytes, purpose
+    with _lock:
+        bisect.insort(PINNED, entry)
+    weakref.finalize(array, _forget, entry).atexit = False
+    return array
+
+
+def _forget(entry: tuple[int, int, str]) -> None:
+    with _lock, contextlib.suppress(ValueError):
+        PINNED.remove(entry)

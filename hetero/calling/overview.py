@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hetero import devices, profile
-from hetero.arrays import kept, pinned
+from hetero.arrays import kept, pinned_sizes
 from hetero.errors import DeviceError
 from hetero.host import loops, pages
 from hetero.imports import load
@@ -204,7 +204,7 @@ def memory() -> Memory:
     for name, device in devices.available().items():
         held = {} if devices.inherited(name) else device.memory_held()
         found[name] = dict(sorted(held.items()))
-    if held := pinned.sizes() | pages.sizes():
+    if held := pinned_sizes() | pages.sizes():
         found["host"] = dict(sorted(held.items()))
     return found
 

@@ -60,24 +60,21 @@ def side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
 
     begun = []
     try:
-        try:
-            for number in range(1, len(tasks)):
-                # What `use` blocks say holds in the threads, too; a context is entered only once.
-                begun.append(_pool().submit(contextvars.copy_context().run, do, number))
-        except RuntimeError:  # the interpreter is ending, or there are too many threads
-            _pool.cache_clear()  # which counts its threads wrongly from now on
-            for number in range(len(begun) + 1, len(tasks)):
-                do(number)
-        do(0)
+        for number in range(1, len(tasks)):
+            # What `use` blocks say holds in the threads, too; a context is entered only once.
+            begun.append(_pool().submit(contextvars.copy_context().run, do, number))
+    except RuntimeError:  # the interpreter is ending, or there are too many threads
+        _pool.cache_clear()  # which counts its threads wrongly from now on
     except BaseException as error:  # an interrupt
         errors[-1] = error
-    while True:
-        try:
-            for one in begun:
+    for number in (0, *range(len(begun) + 1, len(tasks))):
+        do(number)
+    for one in begun:
+        while not one.done():
+            try:
                 one.result()
-            break
-        except BaseException as error:  # an interrupt
-            errors.setdefault(-1, error)
+            except BaseException as error:  # an interrupt
+                errors.setdefault(-1, error)
     if errors:
         raise errors[min(errors)]
 

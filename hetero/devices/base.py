@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hetero import kernels, locks
-from hetero.arrays import pinned
+from hetero.arrays.operand import is_pinned
 from hetero.devices import peers
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError
@@ -209,7 +209,7 @@ class Device(abc.ABC):
 
     def is_pinned(self, array: np.ndarray) -> bool:
         """Whether an array lies in memory that the device copies from and to directly."""
-        return bool(pinned.RANGES) and pinned.holds(array)
+        return is_pinned(array)
 
     def ring(self) -> Ring | None:
         """The pinned buffers of staged copies; None where there are none, or not now."""
@@ -220,8 +220,8 @@ class Device(abc.ABC):
                     storage.ring = Ring(self)
         return storage.ring
 
-    def slice_copies(self, direction: str, stream: Any) -> Any:
-        """`cuda.memory.SliceCopies` of the current context; None where there are none."""
+    def slice_calls(self, direction: str, stream: Any) -> dict[str, Any] | None:
+        """What `slices.copy` takes of the driver; None where it is not for this device."""
         return None
 
     # -- kernels

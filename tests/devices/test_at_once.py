@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 import processes
 import pytest
-from fakes import FakeCuda, raising
+from fakes import FakeCuda
 
 import hetero
 from hetero.devices import at_once
@@ -51,14 +51,6 @@ def test_an_interrupt_waits_for_all(monkeypatch):
     with pytest.raises(KeyboardInterrupt, match="first"):
         at_once.run([FakeCuda(0), FakeCuda(1)], [lambda: begun.wait(20.0), slow], LEAST)
     assert done == [1]
-
-
-def test_where_no_thread_can_be_started(monkeypatch):
-    at_once._pool.cache_clear()
-    monkeypatch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
-    done = []
-    at_once.run([FakeCuda(0), FakeCuda(1)], [lambda n=n: done.append(n) for n in range(2)], LEAST)
-    assert sorted(done) == [0, 1]
 
 
 def test_settings_hold_in_the_threads():

@@ -91,7 +91,7 @@ def test_a_context_of_pycudas_own_and_the_primary_one(library):
         assert succeeded(run("own_context.py"))[-1] == "right"
 
 
-@pytest.mark.parametrize("script", ["short_of_memory", "clearing_memory", "pinned_rows"])
+@pytest.mark.parametrize("script", ["clearing_memory", "pinned_rows"])
 def test_memory_is_shared_counted_given_back_and_pinned(run_once, script):
     assert succeeded(run_once(f"{script}.py"))[-1] == "right"
 

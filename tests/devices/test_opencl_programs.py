@@ -12,7 +12,6 @@ from fakes import noting, raising
 from hetero import paths
 from hetero.devices import opencl as backend
 from hetero.devices.opencl import OpenCLDevice
-from hetero.devices.opencl import runtime as opencl_programs
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def sources(monkeypatch, tmp_path):
             seen.append(rest[0])
 
     noting(monkeypatch, cl.Program, "__init__", note)
-    if opencl_programs._instructions() is None:
+    if backend._instructions() is None:
         pytest.skip("nothing is kept of a CPU whose instructions are not known")
 
     def probed():
@@ -59,13 +58,13 @@ def test_other_options_and_other_cpus_have_programs_of_their_own(sources, monkey
     if change == "options":
         monkeypatch.setenv("PYOPENCL_BUILD_OPTIONS", "-DOTHER=1")
     else:
-        monkeypatch.setattr(opencl_programs, "_instructions", lambda: "flags: fewer")
+        monkeypatch.setattr(backend, "_instructions", lambda: "flags: fewer")
     assert [sources(), len(kept())] == [2, 2]
 
 
 def test_nothing_is_kept_of_a_cpu_that_is_not_known(sources, monkeypatch, tmp_path):
-    monkeypatch.setattr(opencl_programs, "_CPU", tmp_path / "none")
-    monkeypatch.setattr(opencl_programs, "_instructions", opencl_programs._instructions.__wrapped__)
+    monkeypatch.setattr(backend, "_CPU", tmp_path / "none")
+    monkeypatch.setattr(backend, "_instructions", backend._instructions.__wrapped__)
     assert [sources(), sources(), len(kept())] == [1, 2, 0]
 
 

@@ -18,14 +18,10 @@ import runtimes
 from fakes import raising
 
 import hetero
-from hetero import cli, devices, registry
+from hetero import cli, devices
 from hetero.calling import planner
 from hetero.devices import opencl as backend
-from hetero.devices.opencl import runtime as opencl_runtime
 from hetero.errors import DeviceError, DeviceNotAvailable
-from hetero.evaluation import verify
-from hetero.evaluation.calls import Arrays
-from hetero.evaluation.problems import Trial
 from hetero.profile import inventory
 
 NO_BUILD = {"PYOPENCL_BUILD_OPTIONS": "-Dfloat=@@ -Dlong=@@"}  # errors in every line of a kernel
@@ -55,8 +51,8 @@ def none(request, monkeypatch):
     if getattr(request, "param", "") != "no runtime":
         monkeypatch.setitem(sys.modules, "pyopencl", None)
     else:
-        monkeypatch.setattr(opencl_runtime, "platforms", list)
-        monkeypatch.setattr(opencl_runtime, "installed", lambda: None)
+        monkeypatch.setattr(backend, "platforms", list)
+        monkeypatch.setattr(backend, "installed", lambda: None)
     afresh(monkeypatch)
     yield
     inventory.changed()
@@ -132,39 +128,7 @@ def test_calls_of_a_new_process(planted, tmp_path):
 # -- A device that fails later -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("set_aside", [False, True])
-def test_verify_leaves_out_what_fails(opencl, monkeypatch, set_aside):
-    """A plan for what is set aside would run on the CPU, and be taken for the device."""
-    devices.proven()
-    gone = raising(devices.get(opencl).cl.RuntimeError("planted: the device has gone"))
-    monkeypatch.setattr("hetero.devices.opencl.OpenCLDevice.launch", gone)
-    for _ in range(2 * set_aside):
-        devices.count_failure(opencl, DeviceError("planted"))
-    inventory.changed()
-    operation, predicted = registry.operation("matmul"), verify._predicted
-    every = lambda plan: predicted(plan) | {f"tiled on {opencl}": 1.0}  # noqa: E731
-    monkeypatch.setattr(verify, "_predicted", every)
-    row = verify.measure_candidates(operation, Trial((A32, B32)), Arrays("host"))
-    assert row.chosen == "blas on cpu"
-    assert row.measured.keys() == {"blas on cpu"}
-    assert "planted" in row.failed[f"tiled on {opencl}"]
-    assert "planted" in verify.summary([row])["left_out"][opencl]
-    assert bool(devices.disabled(opencl)) == set_aside, "measuring does not count as failing"
-    inventory.changed()
-
-
 # -- The probe -----------------------------------------------------------------------------------
-
-
-def test_a_device_is_asked_once(cuda, monkeypatch):
-    asked = []
-    monkeypatch.setattr(cuda, "probe", lambda: asked.append(1))
-    hetero.matmul(A32, B32)  # too small for a GPU: nobody asks
-    assert not asked
-    for _ in range(2):
-        inventory.changed()
-        hetero.matmul(A32, B32, device="cuda:0")
-    assert asked == [1]
 
 
 def test_a_plan_drops_a_device_that_is_broken(two, monkeypatch, warnings_of):
@@ -213,23 +177,6 @@ def test_wrong_values_are_seen(opencl, monkeypatch, mistake):
 # -- Building ------------------------------------------------------------------------------------
 
 
-def test_a_home_that_cannot_be_written(opencl, tmp_path):
-    """PyOpenCL makes a folder in it before the first launch, or fails."""
-    (tmp_path / "home").write_text("a file is no folder")
-    home = str(tmp_path / "home")
-    code = """if True:
-        import numpy as np, hetero
-        A = np.ones((9, 9))
-        assert (hetero.matmul(A, A, device="%s") == A @ A).all()
-        print(hetero.machine()["broken"])
-    """
-    environment = {"HOME": home, "XDG_CACHE_HOME": f"{home}/cache"}
-    environment["HETERO_PROFILE"] = str(tmp_path / "none.json")
-    done = processes.python("-c", code % opencl, **environment)
-    assert done.stdout == "{}\n"
-    assert "Traceback" not in done.stderr
-
-
 def test_a_damaged_cache_of_pyopencls_takes_no_device_away(opencl, tmp_path):
     """PyOpenCL's database of pickles, where it puts it itself and where hetero once put it."""
 
@@ -249,9 +196,9 @@ def test_a_damaged_cache_of_pyopencls_takes_no_device_away(opencl, tmp_path):
 
 
 def test_who_has_a_runtime_is_not_asked_to_install_one(monkeypatch):
-    monkeypatch.setattr(opencl_runtime, "platforms", raising(OSError("a damaged file")))
+    monkeypatch.setattr(backend, "platforms", raising(OSError("a damaged file")))
     for library, asked in ((Path("libintelocl.so.1"), False), (None, True)):
-        monkeypatch.setattr(opencl_runtime, "installed", lambda found=library: found)
+        monkeypatch.setattr(backend, "installed", lambda found=library: found)
         found, (missing,) = backend.find()
         assert not found
         assert "a damaged file" in missing
@@ -267,29 +214,15 @@ def test_the_loader_is_shown_the_library_for_a_moment(monkeypatch, tmp_path):
     system = tmp_path / "vendors"
     system.mkdir()
     (system / "other.icd").write_text("libother.so")
-    monkeypatch.setattr(opencl_runtime, "_SYSTEM", system)
+    monkeypatch.setattr(backend, "_SYSTEM", system)
     library = tmp_path / "with space and ü" / "libintelocl.so.1"
-    with opencl_runtime._shown(library):
+    with backend._shown(library):
         folder = Path(os.environ["OCL_ICD_VENDORS"])
         assert folder.stat().st_mode & 0o777 == 0o700
         texts = {file.read_text().strip() for file in folder.glob("*.icd")}
         assert texts == {"libother.so", str(library)}
     assert not folder.exists()
     assert "OCL_ICD_VENDORS" not in os.environ
-
-
-@pytest.mark.parametrize("named", ["OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH", None])
-def test_where_the_user_names_a_folder_or_there_is_no_room_nothing_is_shown(monkeypatch, named):
-    for name in ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"):
-        monkeypatch.delenv(name, raising=False)
-    if named is not None:
-        monkeypatch.setenv(named, "/somewhere")
-    else:
-        full = raising(OSError(28, "No space left on device"))
-        monkeypatch.setattr(opencl_runtime.tempfile, "TemporaryDirectory", full)
-    before = dict(os.environ)
-    with opencl_runtime._shown(Path("/x/libintelocl.so.1")):
-        assert dict(os.environ) == before
 
 
 def test_one_runtime_that_fails_leaves_the_others(monkeypatch):
@@ -300,13 +233,13 @@ def test_one_runtime_that_fails_leaves_the_others(monkeypatch):
             raise RuntimeError("planted")
 
     device = runtimes.opencl_device()
-    monkeypatch.setattr(opencl_runtime, "platforms", lambda: [Platform(), device._device.platform])
+    monkeypatch.setattr(backend, "platforms", lambda: [Platform(), device._device.platform])
     found, missing = backend.find()
     assert [d.describe()["platform"] for d in found] == [device.describe()["platform"]]
     assert missing == ["opencl: no device of planted can be used (planted)"]
 
 
 def test_a_path_with_a_space_is_said(monkeypatch):
-    monkeypatch.setattr(opencl_runtime, "installed", lambda: Path("/with space/libintelocl.so.1"))
+    monkeypatch.setattr(backend, "installed", lambda: Path("/with space/libintelocl.so.1"))
     _, missing = backend.find()
     assert any("/with space/libintelocl.so.1" in text for text in missing)

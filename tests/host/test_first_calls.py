@@ -207,30 +207,6 @@ print(len(results))
     assert int(fresh(code)) == 9 * 12 * (5 + 2) * 2
 
 
-SCIPYS = {
-    "ones(81), ones(81)[:3, :3], 'same', fillvalue=1": "(9, 9) 9.0 True",
-    "ones(81, 'F'), ones(81, 'F')[:3, :3], 'same'": "(9, 9) (4+0j) True",
-    "ones(81, 'g'), ones(81, 'g')[:3, :3], 'same'": "(9, 9) 4.0 True",
-    "ones(0), ones(81)[:3, :3]": "(2, 11) 0.0 True",
-    "ones(81), ones(0), 'same'": "(9, 9) 0.0 True",
-}
-
-
-def test_what_numpys_sums_do_not_take_is_scipys():
-    """Each as the first call of a process."""
-    code = f"""
-import os, sys, numpy as np, hetero
-ones = lambda size, dtype="d": np.ones(size, dtype).reshape(-1, 9)
-for given in {[*SCIPYS]}:
-    if not os.fork():
-        found = eval(f"hetero.convolve2d({{given}})")
-        print(found.shape, found[0, 0], "scipy.signal" in sys.modules, flush=True)
-        os._exit(0)
-    os.wait()
-"""
-    assert fresh(code).splitlines() == [*SCIPYS.values()]
-
-
 def test_many_small_solves_import_numba_in_the_end():
     """Not the first one; and the later ones are planned anew."""
     done = processes.python(

@@ -19,15 +19,12 @@ from hetero.host import loops
 from hetero.kernels.cpu import (
     cg,
     csr,
-    jacobi,
     kmeans,
     kmeans_bounds,
-    multigrid,
     plain,
     vectors,
 )
 from hetero.ops.convolve2d import filters
-from hetero.ops.convolve2d.problem import window_of
 from hetero.ops.kmeans import compiled_cpu
 from hetero.ops.solvers import cg_loop, systems
 
@@ -129,35 +126,10 @@ def test_who_names_a_method_waits_for_it(compiled, warnings_of):
     assert len(said) == 2
 
 
-def test_read_only_arrays_compile_nothing_anew():
-    """Nor do 64-bit indices that need not be."""
-    A, b = spd(80)
-    f, image, taps = np.ones((40, 50)), np.ones((200, 300)), np.ones((5, 5))
-
-    def compiled():
-        hetero.solve_poisson(f, method="multigrid")
-        hetero.solve_poisson(f, method="jacobi", rtol=0.1)
-        hetero.solve_cg(A, b, method="numba", M="jacobi", maxiter=20)
-        hetero.solve_cg(hetero.Poisson((80, 80)), b, method="numba", maxiter=20)
-        filters.is_wide(
-            image, filters.Filter(taps), window_of(image.shape, taps.shape, "same"), 0.0
-        )
-        found = {}
-        for module in (cg, csr, jacobi, multigrid, vectors):
-            for name, loop in vars(module).items():
-                for inner in dispatchers(loop):
-                    found[module.__name__, name, id(inner)] = len(inner.signatures)
-        return found
-
-    before = compiled()
-    assert sum(before.values()) > 10
-    for array in (b, f, image, taps, A.data):
-        array.flags.writeable = False
-    A.indices, A.indptr = A.indices.astype(np.int64), A.indptr.astype(np.int64)
-    assert compiled() == before
-
-
 # -- What serves meanwhile -------------------------------------------------------------------------
+
+
+# -- What compiles ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("module", [vectors, plain], ids=lambda m: m.__name__)
@@ -173,9 +145,6 @@ def test_a_step_that_is_not_finite_leaves_x(module, value, dtype, n):
     assert module.times_zero(x) == 0.0
     x[n - 1] = value
     assert np.isnan(module.times_zero(x))
-
-
-# -- What compiles ---------------------------------------------------------------------------------
 
 
 def test_the_command(cache, monkeypatch, capsys):

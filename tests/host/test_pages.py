@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import processes
 import pytest
-from fakes import raising
 
 import hetero
 from hetero.host import pages
@@ -73,17 +72,6 @@ def test_the_last_ones_are_kept_and_no_more_than_a_share_of_the_memory(kept, mon
         del arrays
         assert len(kept) == 2
         limits[which] = resource.RLIM_INFINITY
-
-
-def test_without_memory_what_is_kept_is_given_back_and_numpy_says_so(kept, monkeypatch):
-    array = pages.empty((8 * PAGE,), np.uint8)
-    del array
-    assert kept
-    monkeypatch.setattr(pages.mmap, "mmap", raising(OSError("none")))
-    assert pages.empty(SHAPE, np.float32).flags.owndata
-    assert not kept
-    with pytest.raises(MemoryError):
-        pages.empty((1 << 55,), np.float64)
 
 
 def test_memory_is_never_that_of_two(kept):

@@ -12,11 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import processes
 import pytest
-from fakes import raising
 
 import hetero
 from hetero import devices
-from hetero.arrays import describe, pinned
+from hetero.arrays import describe, pinned_sizes
 from hetero.calling import overview
 from hetero.host.copying import staging
 
@@ -48,14 +47,14 @@ def small_buffers(monkeypatch):
 @pytest.fixture(name="ring")
 def _ring(device):
     gc.collect()  # what other tests' failures refer to
-    before = threads_that_copy(), pinned.sizes()
+    before = threads_that_copy(), pinned_sizes()
     ring = staging.Ring(device)
     yield ring
     ring.close()
     gc.collect()
     # Those of other rings may have ended meanwhile.
     assert threads_that_copy() <= before[0]
-    assert sum(pinned.sizes().values()) <= sum(before[1].values())
+    assert sum(pinned_sizes().values()) <= sum(before[1].values())
 
 
 def there_and_back(ring, device, array, offset=0):
@@ -70,13 +69,6 @@ def there_and_back(ring, device, array, offset=0):
 
 
 # -- Failures --------------------------------------------------------------------------------------
-
-
-def test_where_no_thread_starts_the_caller_copies(device, monkeypatch):
-    monkeypatch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
-    ring = staging.Ring(device)
-    there_and_back(ring, device, X[::2])
-    ring.close()
 
 
 @pytest.fixture(name="slow")
@@ -138,16 +130,6 @@ def test_an_interrupt_leaves_nothing_in_flight(ring, device, slow, direction):
     finally:
         no_more()  # or one that is under way would end the process
         signal.signal(signal.SIGALRM, before)
-
-
-def test_a_copy_that_is_dropped_is_waited_for(ring, device, slow):
-    flying, begun = slow
-    array = np.zeros(30 * SLICE, np.uint8)
-    buffer, _owner = device.allocate(array.nbytes)
-    copy = ring.start("upload", array, buffer)
-    del copy
-    assert not flying
-    assert len(begun) == 30
 
 
 # -- Company ---------------------------------------------------------------------------------------
@@ -237,7 +219,7 @@ def test_a_forked_child_has_no_ring(opencl):
 
 def test_pinned_arrays_are_told_by_their_address(device, monkeypatch):
     monkeypatch.setattr(device, "stages", True)
-    before = pinned.sizes()
+    before = pinned_sizes()
     array = hetero.empty_pinned((300, 200), "float32")
     assert (array.shape, array.dtype, array.flags.c_contiguous) == ((300, 200), np.float32, True)
     assert type(array) is np.ndarray
@@ -253,7 +235,7 @@ def test_pinned_arrays_are_told_by_their_address(device, monkeypatch):
     np.testing.assert_array_equal(product, np.full((300, 300), 800.0))
     del array, view, frozen
     gc.collect()
-    assert pinned.sizes() == before
+    assert pinned_sizes() == before
 
 
 def test_without_a_gpu_pinned_arrays_are_ordinary_ones_and_one_warning_says_so(

@@ -175,32 +175,6 @@ def test_a_forked_child_watches_its_own_memory(watched):
     assert watch.is_written()
 
 
-def test_files_that_were_closed_by_somebody_else():
-    """Their numbers belong to others then, also in a forked child."""
-    code = """
-import os
-import numpy as np
-from hetero.host import write_tracking
-array = np.ones(1 << 20)
-begin = array.__array_interface__["data"][0]
-first = write_tracking.watch(begin, begin + array.nbytes)
-os.closerange(3, 100)
-others = [os.open("/dev/null", os.O_RDONLY) for _ in range(4)]
-child = os.fork()
-if not child:
-    os._exit(sum(os.fstat(other).st_size for other in others))
-assert os.waitpid(child, 0)[1] == 0
-assert first.is_written()
-assert write_tracking.watch(begin, begin + array.nbytes) is None
-second = write_tracking.watch(begin, begin + array.nbytes)
-assert not second.is_written()
-array[1000] = 2
-assert second.is_written()
-assert len([os.fstat(other) for other in others]) == 4
-"""
-    processes.python("-c", code)
-
-
 def test_where_the_system_call_is_forbidden(monkeypatch):
     def refuse(*_):
         ctypes.set_errno(errno.EPERM)

@@ -7,8 +7,6 @@ and moves the matrix in the time that ten products take on the CPU.
 from __future__ import annotations
 
 import gc
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import fakes
 import numpy as np
@@ -85,24 +83,6 @@ def test_the_promise_ends_with_what_keep_gave():
     assert kept.find(view) is None  # A may be written to again
     assert kept.find(other) is not None
     del other
-
-
-def test_nothing_is_left_of_arrays_that_died():
-    gc.collect()
-    before = len(kept.every())
-    for _ in range(50):
-        frozen = rng.random((96, 96))
-        frozen.flags.writeable = False
-        kept.find(frozen)
-        hetero.keep(rng.random((96, 96)))
-    del frozen
-    A = hetero.keep(rng.random((96, 96)))
-    for begin in range(96):
-        for end in range(begin + 8, 96):
-            kept.find(A[begin:end])
-    assert len(kept.every()) <= before + 1024
-    del A
-    assert len(kept.every()) == before
 
 
 # -- By the made-up machine's prices -------------------------------------------------------------
@@ -235,21 +215,6 @@ def test_a_device_that_fails_takes_its_copies_with_it(device, monkeypatch):
     assert device.live == 0
     np.testing.assert_allclose(hetero.matvec(K, x, device="cuda:0"), right, rtol=1e-4)
     assert device.uploads == 2
-
-
-def test_threads_make_one_copy(device):
-    A, x = operands()
-    K, right, barrier = hetero.keep(A), A @ x, threading.Barrier(4)
-
-    def work(_):
-        barrier.wait()
-        for _ in range(10):
-            np.testing.assert_allclose(hetero.matvec(K, x, device="cuda:0"), right, rtol=1e-4)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(4)))
-    assert device.live == A.nbytes
-    assert kept.find(K).copies == ("cuda:0",)
 
 
 def test_a_forked_child_has_no_copies(device):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import logging
-import pickle
 import sys
 import types
 
@@ -283,20 +281,6 @@ def test_solves_and_clusters_on_opencl(here):
     plain, numbers, _ = hetero.kmeans(X, 3, random_state=0, device=device.name)
     np.testing.assert_array_equal(hetero.to_host(labels), numbers)
     np.testing.assert_array_equal(hetero.to_host(centroids), plain)
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
-def test_an_estimator_that_was_fitted_on_opencl_can_be_copied(here, copied):
-    device, _ = here
-    with hetero.use(device=device.name, results="device"):
-        fitted = hetero.KMeans(3, random_state=0).fit(X)
-    assert describe(fitted.cluster_centers_).location == device.name
-    again = copied(fitted)
-    assert describe(fitted.cluster_centers_).location == device.name
-    assert type(again.cluster_centers_) is type(again.labels_) is np.ndarray
-    np.testing.assert_array_equal(again.labels_, hetero.to_host(fitted.labels_))
-    np.testing.assert_array_equal(again.predict(X), again.labels_)
-    assert again.get_params() == fitted.get_params()
 
 
 def test_arrays_of_pyopencl(here):

@@ -14,7 +14,7 @@ from made_up import CPU, GPU, link, machine, priced, square
 from scipy import signal
 
 import hetero
-from hetero import devices, profile
+from hetero import devices
 from hetero.devices import at_once, peers
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.moving import ranges
@@ -105,15 +105,6 @@ def test_convolutions(two, shape, boundary, fill, mode):
         np.testing.assert_array_equal(
             one, signal.convolve2d(expected, filter, mode, boundary, fill)
         )
-
-
-@pytest.mark.parametrize("several", [3], indirect=True)
-def test_fewer_rows_than_devices(several):
-    """One device each, and the others have nothing to do; a single row is one device's."""
-    for rows in (3, 2, 1):
-        A, B = values(rows, 50), values(50, 2)
-        np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
-        assert used(several) == [f"cuda:{n}" for n in range(rows)]
 
 
 def out_of(kind, shape):
@@ -273,6 +264,13 @@ def test_the_cpu_does_what_a_device_failed_to_do(two, case, which, what, monkeyp
     assert two[1 - which].log.count("compute") == 1
 
 
+# -- Plans and prices -----------------------------------------------------------------------------
+
+SEVERAL = {"cpu": CPU, "cuda:0": GPU, "cuda:1": {**GPU, "same_as": "cuda:0"}}
+BUS = {"upload": link(1e-5, 1e9), "download": link(2e-5, 5e8)}
+TOGETHER = {"upload": link(1e-5, 8e8), "download": link(2e-5, 4e8)}
+
+
 def test_no_room_is_no_failure(two, monkeypatch):
     A, B = values(40, 30), values(30, 20)
     monkeypatch.setattr(two[1], "allocate", raising(DeviceMemoryError("no room")))
@@ -280,13 +278,6 @@ def test_no_room_is_no_failure(two, monkeypatch):
         np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
     assert devices.troubles() == {"cuda:1": "out of memory"}
     assert not devices.disabled("cuda:1")
-
-
-# -- Plans and prices -----------------------------------------------------------------------------
-
-SEVERAL = {"cpu": CPU, "cuda:0": GPU, "cuda:1": {**GPU, "same_as": "cuda:0"}}
-BUS = {"upload": link(1e-5, 1e9), "download": link(2e-5, 5e8)}
-TOGETHER = {"upload": link(1e-5, 8e8), "download": link(2e-5, 4e8)}
 
 
 def shared(plan, method="tiled"):
@@ -338,33 +329,7 @@ def test_devices_that_differ_have_ranges_that_take_equally_long():
     assert max(times) < 1.02 * min(times)
 
 
-def test_unasked(two, monkeypatch):
-    """The plan chooses it by itself, and so does the call, new and remembered."""
-    monkeypatch.setattr(at_once, "LEAST", 0)
-    profile.set_current(
-        machine(links={"cuda:*": {"upload": link(0, 1e12), "download": link(0, 1e12)}})
-    )
-    A, B = values(300, 200), values(200, 100)
-    assert hetero.plan("matmul", A, B).chosen.device == ALL
-    for _ in range(2):
-        np.testing.assert_array_equal(hetero.matmul(A, B), A @ B)
-        assert used(two) == ["cuda:0", "cuda:1"]
-
-
 # -- Ranges ---------------------------------------------------------------------------------------
-
-
-def test_a_memory_limit_is_that_of_each_device(two):
-    """Half of the product fits where all of it does not; less is streamed, or done in pieces."""
-    A, B = values(600, 300), values(300, 200)
-    for limit in ("900 kB", "700 kB", "300 kB"):
-        with hetero.use(memory_limit=limit, device=ALL):
-            plan = hetero.plan("matmul", A, B)
-            assert plan.chosen.device == ALL
-            np.testing.assert_array_equal(hetero.matmul(A, B), A @ B)
-        assert (plan.chosen.method == "tiled") == (limit == "900 kB")
-        assert used(two) == ["cuda:0", "cuda:1"]
-    assert not devices.troubles()
 
 
 def test_copies_of_operands_that_do_not_change_are_none_of_the_parts(two):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays.pinned import known
+from hetero.arrays.operand import known_pinned
 from hetero.devices.base import Device
 from hetero.devices.cuda import compiler, driver, libraries, memory
 from hetero.devices.cuda.compiler import Compiling
@@ -161,7 +161,7 @@ class CudaDevice(Compiling):
     def pinned(self, nbytes: int, purpose: str = "pinned arrays") -> np.ndarray:
         self.primary()
         pages = memory.pinned_pages(nbytes, self.number, purpose != PURPOSE)
-        return known(pages, purpose)[:nbytes]
+        return known_pinned(pages, purpose)[:nbytes]
 
     def is_pinned(self, array: np.ndarray) -> bool:
         return super().is_pinned(array) or driver.is_pinned(memory.address_of(array))
@@ -169,11 +169,11 @@ class CudaDevice(Compiling):
     def ring(self) -> Ring | None:
         return super().ring() if self.same_in_threads() else None
 
-    def slice_copies(self, direction: str, stream: Any) -> memory.SliceCopies | None:
+    def slice_calls(self, direction: str, stream: Any) -> dict[str, Any] | None:
         if not slices.library():
             return None
         events = [self._event(driver.SLEEPING) for _ in range(slices.BUFFERS)]
-        return memory.SliceCopies(direction, stream, events)
+        return memory.slice_calls(direction, stream, events)
 
     # -- what orders the work that was started
 

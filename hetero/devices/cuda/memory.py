@@ -19,7 +19,6 @@ import numpy as np
 from hetero.devices.cuda import driver
 from hetero.devices.storage import Storage, rounded
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.host.copying import slices
 from hetero.host.copying.staging import DOWNLOAD, UPLOAD, pieces, rows
 
 _HUGE_PAGE = 2 << 20  # bytes of a huge page
@@ -189,25 +188,11 @@ def copy_rows(direction: str, array: np.ndarray, address: int, stream: int) -> N
     driver.call("cuMemcpy2DAsync_v2", words, stream)
 
 
-class SliceCopies:
-    """Compiled code (`hetero.host.copying.slices`) that copies one way, in a stream's order, with
-    ``events`` for its buffers (`hetero.devices.cuda.context.Lent`)."""
-
-    def __init__(self, direction: str, stream: Any, events: list[Any]) -> None:
-        self._direction, self._kept = direction, events
-        functions = {"send": _SEND[direction], "record": "cuEventRecord", "query": "cuEventQuery"}
-        self._driver = {"stream": stream.handle, "event": tuple(event.handle for event in events)}
-        for name, function in functions.items():
-            called = getattr(driver.libcuda(), function)
-            self._driver[name] = ctypes.cast(called, ctypes.c_void_p).value
-
-    def copy(self, array: np.ndarray, address: int, region: np.ndarray, threads: int) -> bool:
-        """Copy an array as `slices.copy` does; whether it consists of `rows`."""
-        layout, down = rows(array), self._direction == DOWNLOAD
-        if layout is None:
-            return False
-        there = address_of(array), address
-        if status := slices.copy(*there, layout, region, threads, down, **self._driver):
-            text = f"a staged {self._direction} failed: {driver.error_text(status)}"
-            raise DeviceError(text)
-        return True
+def slice_calls(direction: str, stream: Any, events: list[Any]) -> dict[str, Any]:
+    """What `hetero.host.copying.slices.copy` takes of the driver, to copy one way in a stream's
+    order with these events (`hetero.devices.cuda.context.Lent`)."""
+    functions = {"send": _SEND[direction], "record": "cuEventRecord", "query": "cuEventQuery"}
+    found: dict[str, Any] = {"stream": stream, "events": events, "text": driver.error_text}
+    for name, function in functions.items():
+        found[name] = ctypes.cast(driver.libcuda()[function], ctypes.c_void_p).value
+    return found

@@ -98,8 +98,8 @@ def copy(
     region: np.ndarray,
     threads: int,
     down: bool,
+    driver: dict[str, Any],
     is_new: bool = False,
-    **driver: Any,
 ) -> int:
     """Copy rows of contiguous memory; 0, or the driver's first error.
 
@@ -118,12 +118,12 @@ def copy(
         How many copy, at most.
     down : bool
         Whether to the host.
+    driver : dict
+        The driver's ``stream``, `BUFFERS` of its ``events``, and addresses of functions: ``send``
+        (to, from, bytes, stream), ``record`` (event, stream) and ``query`` (event), which returns
+        600 while the event is to come.
     is_new : bool
         Whether the memory begins a huge page and has no pages.
-    **driver
-        The driver's ``stream``, `BUFFERS` of its events (``event``), and addresses of functions:
-        ``send`` (to, from, bytes, stream), ``record`` (event, stream) and ``query`` (event), which
-        returns 600 while the event is to come.
     """
     number, row, pitch = layout
     nbytes = number * row
@@ -131,9 +131,9 @@ def copy(
         # Two threads that touch the same new page for the first time both clear it.
         head = -host % _HUGE_PAGE
         rest = 1, row - head, row - head
-        if status := copy(host, device, (1, head, head), region, threads, down, **driver):
+        if status := copy(host, device, (1, head, head), region, threads, down, driver):
             return status
-        return copy(host + head, device + head, rest, region, threads, down, True, **driver)
+        return copy(host + head, device + head, rest, region, threads, down, driver, True)
     # Each slice costs its calls, and the last one the time to send it: both together are least.
     size = min(max(math.isqrt(nbytes * _IN_CALLS), _LEAST_SLICE), _SLICE, region.nbytes)
     chunk = min(max(nbytes // _CHUNKS // _LEAST_CHUNK * _LEAST_CHUNK, _LEAST_CHUNK), _CHUNK)
@@ -149,8 +149,8 @@ def copy(
     job.helpers, job.pool = min(threads - (threads <= _FEW), nbytes // _SHARE), helpers()
     job.past = _NEVER if is_new or (not down and nbytes >= _LONG) else _PAST
     job.down = down
-    for name, value in driver.items():
-        setattr(job, name, value)
+    job.stream, job.event = driver["stream"].handle, tuple([e.handle for e in driver["events"]])
+    job.send, job.record, job.query = driver["send"], driver["record"], driver["query"]
     try:
         return found.copy_slices(ctypes.byref(job))
     finally:

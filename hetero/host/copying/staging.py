@@ -255,7 +255,7 @@ class Ring:
         self.device, self.storage = device, device.storage()
         self._lock = locks.new()
         self._streams: dict[str, Any] = {}
-        _close_at_exit()
+        self.process = os.getpid()
         _rings.add(self)
 
     def start(
@@ -327,7 +327,7 @@ class _Lane(threading.Thread):
         super().__init__(name=f"{THREADS} {direction}", daemon=True)
         self._device, self._storage, self._direction = ring.device, ring.storage, direction
         self.jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()  # also a signal handler's
-        self._most, self._stream, self._slices = _REGION, None, None
+        self._most, self._stream, self._calls = _REGION, None, None
         self._region = np.empty(0, np.uint8)
         with contextlib.suppress(RuntimeError):  # the interpreter is ending, or there are too many
             self.start()
@@ -354,17 +354,23 @@ class _Lane(threading.Thread):
                 raise DeviceError("the context in which a copy was begun is gone")
             if self._stream is None:
                 stream = device.new_stream()
-                self._slices = device.slice_copies(self._direction, stream)
+                self._calls = device.slice_calls(self._direction, stream)
                 self._stream = stream
             if after is not None:
                 device.wait(after, self._stream)
             try:
-                region, compiled = self._grow(array.nbytes), self._slices
+                region = self._grow(array.nbytes)
+                layout = rows(array) if self._calls else None
                 if region.nbytes < min(_SLICE, array.nbytes):
                     if after is not None:
                         device.wait(after)
                     copy_packed(device, self._direction, array, buffer, offset)
-                elif compiled and compiled.copy(array, buffer + offset, region, usual_threads()):
+                elif layout is not None:
+                    ends = array.__array_interface__["data"][0], buffer + offset
+                    how = usual_threads(), self._direction == DOWNLOAD, self._calls
+                    if status := slices.copy(*ends, layout, region, *how):
+                        text = self._calls["text"](status)
+                        raise DeviceError(f"a staged {self._direction} failed: {text}")
                     return [device.record(self._stream)]
                 else:
                     self._copy_packed(array, buffer, offset)
@@ -423,17 +429,11 @@ class _Lane(threading.Thread):
         return self._region
 
 
-def close_all() -> None:
-    """Give the buffers of all rings back."""
-    for ring in list(_rings):
+@atexit.register
+def _close_all() -> None:
+    """Close this process's rings at its end."""
+    for ring in [each for each in _rings if each.process == os.getpid()]:
         ring.close()
-
-
-@functools.cache
-def _close_at_exit() -> None:
-    """Close all rings when this process ends; no forked child does."""
-    process = os.getpid()
-    atexit.register(lambda: close_all() if os.getpid() == process else None)
 
 
 @functools.cache

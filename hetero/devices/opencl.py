@@ -1,22 +1,38 @@
-"""OpenCL devices through PyOpenCL: other vendors' GPUs, and any CPU that has a runtime."""
+"""OpenCL devices through PyOpenCL: other vendors' GPUs, and any CPU that has a runtime.
+
+OpenCL's loader learns of a runtime from an .icd file in a folder: /etc/OpenCL/vendors, or what
+``OCL_ICD_VENDORS`` names. The package ``intel-opencl-rt`` puts its library where Python's other
+data is, with an .icd file that names a place of the vendor's own making, so the loader never finds
+it. For the moment in which the loader looks, it is shown a folder with the right file, and with
+links to the machine's own. Where the user names a folder, that one alone counts.
+
+Programs are built from source once, and kept as machine code for the next process: a CPU's runtime
+takes 0.1 to 2 seconds for a program, and 3 ms for one that was kept. PyOpenCL's own cache is
+unchecked pickles in a folder that others may read; here it is `hetero.paths`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import logging
+import os
+import tempfile
 import threading
+import warnings
 import weakref
 from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hetero import locks
+from hetero import locks, paths
 from hetero.arrays.libraries import set_name
-from hetero.arrays.pinned import known
+from hetero.arrays.operand import known_pinned
 from hetero.devices.base import Defines, Device, short_host
-from hetero.devices.opencl import runtime
 from hetero.devices.storage import Storage, allocated
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 from hetero.host import cpu
@@ -26,13 +42,19 @@ from hetero.kernels import kernel_text
 
 _MOST = 256  # programs that are kept: shapes without end have programs without end
 _SCALARS = {int: np.int64, float: np.float64}
+with contextlib.suppress(OSError):  # there may be none, and then none is needed
+    tempfile.gettempdir()  # Python looks for it under a lock of its own; now, a fork waits for that
+_FOLDERS = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")  # the user's word to the loader
+_SYSTEM = Path("/etc/OpenCL/vendors")
+_KIND = "opencl"  # of things in the cache
+_CPU = Path("/proc/cpuinfo")
 log = logging.getLogger("hetero")
 
 
 def find() -> tuple[list[Device], list[str]]:
     """The OpenCL devices here, and a sentence for each thing that is missing."""
     try:
-        cl = runtime.pyopencl()
+        cl = pyopencl()
     except ImportError:
         return [], [f"opencl: PyOpenCL is not installed; {INSTALL['opencl']}"]
     except Exception as error:
@@ -41,15 +63,15 @@ def find() -> tuple[list[Device], list[str]]:
     found: list[Device] = []
     missing: list[str] = []
     try:
-        library = runtime.installed()
+        library = installed()
         brings = "" if library else brings
         if " " in str(library):
             why = f"does not work in a folder with a space in its path: {library}"
             missing.append(f"opencl: Intel's runtime {why}")
-        platforms = runtime.platforms()
+        found_here = platforms()
     except Exception as error:  # PyOpenCL's, or what a damaged runtime makes of it
         return [], [f"opencl: no runtime can be used ({error}){brings}"]
-    for platform in platforms:
+    for platform in found_here:
         # NVIDIA's are the cuda devices again; the simulator is for tests, which open it alone.
         if "NVIDIA" in platform.name or "Oclgrind" in platform.name:
             continue
@@ -206,14 +228,14 @@ class OpenCLDevice(Device):
             log.debug("OpenCL compiler of %s, %s: %s", self.name, text, error)
             raise KernelCompileError(
                 f"the OpenCL compiler of {self._device.platform.name} cannot build {text}: "
-                f"{runtime.cause(error)}"
+                f"{cause(error)}"
             ) from error
         return made
 
     def _built(self, text: str, defines: Defines) -> Any:
         options = [f"-D{name}={value}" for name, value in defines]
         source = kernel_text(text, self.kind)
-        return runtime.built(self._open()[0], self._device, source, options)
+        return built(self._open()[0], self._device, source, options)
 
     def launch(
         self,
@@ -282,7 +304,7 @@ class OpenCLDevice(Device):
         array, _ = cl.enqueue_map_buffer(
             queue, buffer, cl.map_flags.READ | cl.map_flags.WRITE, 0, (max(nbytes, 1),), np.uint8
         )
-        return known(array, purpose)[:nbytes]
+        return known_pinned(array, purpose)[:nbytes]
 
     def enqueue(
         self,
@@ -302,3 +324,128 @@ class OpenCLDevice(Device):
         if not wait:
             queue.flush()
         return sent
+
+
+# -- Runtimes --------------------------------------------------------------------------------------
+
+
+def pyopencl() -> Any:
+    """PyOpenCL. Where hetero is the first to import it, it keeps no pickles on disk: they take
+    longer than what they save, and where their file is damaged no kernel can be launched."""
+    with _environment("PYOPENCL_NO_CACHE", os.environ.get("PYOPENCL_NO_CACHE", "1")):
+        return load("pyopencl")
+
+
+def platforms() -> list[Any]:
+    """Every OpenCL platform, as PyOpenCL gives them; the loader looks for them only once."""
+    with _shown(installed()):
+        return load("pyopencl").get_platforms()
+
+
+def installed() -> Path | None:
+    """The library of Intel's CPU runtime as pip installed it, None if it did not."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        for file in metadata.files("intel-opencl-rt") or ():
+            path = Path(str(file.locate())).resolve()
+            if file.name.startswith("libintelocl.so.") and path.is_file():
+                return path
+    return None
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+@contextlib.contextmanager
+def _shown(library: Path | None) -> Iterator[None]:
+    """Let the loader find a library, unless the user names the folder to look in."""
+    with contextlib.ExitStack() as stack:
+        if library is not None and not any(os.environ.get(name) for name in _FOLDERS):
+            with contextlib.suppress(OSError):  # nowhere to write: then without it
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hetero-icd-"))
+                Path(folder, "intel.icd").write_bytes(os.fsencode(library) + b"\n")
+                for file in _SYSTEM.glob("*.icd"):
+                    Path(folder, f"system-{file.name}").symlink_to(file)
+                stack.enter_context(_environment(_FOLDERS[0], folder))
+        yield
+
+
+# -- Programs --------------------------------------------------------------------------------------
+
+
+def built(context: Any, device: Any, text: str, options: list[str]) -> Any:
+    """A program of PyOpenCL's for the one device of a context, from the cache where it is there.
+
+    Raises
+    ------
+    pyopencl.Error
+        With the compiler's own words; and whatever else PyOpenCL stumbles over.
+    """
+    cl = load("pyopencl")
+
+    def loaded(code: bytes) -> Any:
+        kept = cl.Program(context, [device], [code])
+        return kept.build(options=options, cache_dir=False)
+
+    with warnings.catch_warnings():
+        # PyOpenCL warns of every compiler that says anything at all.
+        warnings.simplefilter("ignore", cl.CompilerWarning)
+        name = _name(device, text, options)
+        code = None if name is None else paths.cached(_KIND, name)
+        if code is not None:
+            try:
+                return loaded(code)
+            except Exception as error:  # the driver's word on its own code is final: built again
+                log.info("the kept program %s cannot be used: %s", name, cause(error))
+        program = cl.Program(context, text).build(options=options, cache_dir=False)
+        try:
+            (code,) = program.get_info(cl.program_info.BINARIES)
+            if name is not None and code:
+                paths.cache(_KIND, name, code)
+            return loaded(code)  # with the program go some MB that its compiler holds
+        except Exception as error:  # a runtime that gives no code, or takes none
+            log.info("the program %s cannot be kept: %s", name, cause(error))
+    return program
+
+
+def _name(device: Any, text: str, options: list[str]) -> str | None:
+    """A file's name, by all that the code depends on; None where that is not known."""
+    cl = load("pyopencl")
+    platform = device.platform
+    instructions = _instructions() if device.type & cl.device_type.CPU else ""
+    if instructions is None:
+        return None
+    parts = (
+        *(text, *options, os.environ.get("PYOPENCL_BUILD_OPTIONS", "")),
+        *(platform.vendor, platform.name, platform.version),
+        *(device.vendor, device.name, device.version, device.driver_version, instructions),
+    )
+    return f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.program"
+
+
+@functools.cache
+def _instructions() -> str | None:
+    """What the CPU can execute, as Linux lists it: CPUs of one name, in a home directory of many
+    machines, need not have the same. None where it is not known."""
+    try:
+        lines = _CPU.read_text().splitlines()
+    except OSError:
+        return None
+    found = {line for line in lines if line.startswith(("flags", "Features"))}
+    return "\n".join(sorted(found)) or None
+
+
+def cause(error: Exception) -> str:
+    """The line of a compiler's output that tells why, or what kind of error it is."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "error" in line.lower() and "BUILD_PROGRAM" not in line]
+    return f"{type(error).__name__}: {[*telling, *lines, 'no message'][0][:160]}"

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import sys
 import time
 from collections.abc import Callable
 from itertools import groupby
 
+from tqdm import tqdm
+
 Progress = Callable[[float, str], None]
 
-_WIDTH = 30
 _BETWEEN = 10.0  # seconds from one line to the next, at least
-_ERASE = "\x1b[K"  # what is behind, to the end of the line
-_drawn: list[Progress] = []  # the bar, while it is on the screen
+_FORMAT = "[{bar:30}] {desc}"
+_shown: list[Bar] = []
 
 
-def bar(fraction: float, text: str) -> None:
-    """Draw a progress bar in place, of a fraction from 0 to 1 and a text."""
-    filled = round(_WIDTH * min(max(fraction, 0.0), 1.0))
-    room = max(shutil.get_terminal_size((80, 24)).columns - _WIDTH - 4, 20)
-    done = fraction >= 1.0
-    line = f"\r[{'#' * filled:.<{_WIDTH}}] {text[:room]}{_ERASE}"
-    print(line, end="\n" * done, file=sys.stderr, flush=True)
-    _drawn[:] = [] if done else [bar]
+class Bar(tqdm):
+    """Progress from 0 to 1 on a terminal, with a text; text above it by `tqdm.write`."""
+
+    monitor_interval = 0  # no thread that wakes up while calls are timed
+
+    def __init__(self) -> None:
+        super().__init__(total=1.0, bar_format=_FORMAT, ascii=".#", file=sys.stderr, leave=False)
+
+    def __call__(self, fraction: float, text: str) -> None:
+        self.n = min(max(fraction, 0.0), 1.0)
+        self.set_description_str(text)
+        if fraction >= 1.0:
+            self.close()
 
 
 class Lines:
@@ -40,29 +45,30 @@ class Lines:
 
 
 def progress_bar() -> Progress | None:
-    """`bar` on a terminal, None elsewhere."""
-    return bar if sys.stderr.isatty() else None
+    """A `Bar` on a terminal, None elsewhere."""
+    if not sys.stderr.isatty():
+        return None
+    _shown.append(Bar())
+    return _shown[-1]
 
 
 def clear() -> None:
-    """Erase the bar from the screen, so that other text has the line to itself."""
-    if _drawn:
-        _drawn.clear()
-        print(f"\r{_ERASE}", end="", file=sys.stderr, flush=True)
+    """Erase what an error left on the screen."""
+    while _shown:
+        _shown.pop().close()
 
 
 def line(text: str) -> None:
     """Print to the standard output, above the bar."""
-    clear()
-    print(text, flush=True)
+    tqdm.write(text)
+    sys.stdout.flush()
 
 
 class LogHandler(logging.StreamHandler):
     """Log records on the standard error, each on a line of its own."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        clear()
-        super().emit(record)
+        tqdm.write(self.format(record), file=self.stream)
 
 
 def part(progress: Progress | None, start: float, end: float) -> Progress | None:

@@ -23,7 +23,7 @@ from hetero.host import loops
 from hetero.imports import load
 from hetero.pricing import pricing
 from hetero.pricing.plan import CPU
-from hetero.profile import inventory
+from hetero.profile import constants, inventory
 from hetero.registry import BLAS, Arguments
 from hetero.registry.models import ModelKey
 from hetero.times import readable
@@ -83,8 +83,8 @@ def calibrate(
 
     Notes
     -----
-    Samples that the others contradict are measured once more. Where many stay doubtful, or other
-    processes kept the machine busy, a warning says so. The log has seconds of each stage at INFO.
+    Where other processes kept the machine busy, a warning says so. The log has the seconds of each
+    stage at INFO.
 
     A second calibration of the same user waits for the first one's end, since both would measure
     how they disturb each other. It does not where the user's cache directory cannot be written.
@@ -193,9 +193,9 @@ def _measure(
     schedule = _Schedule(progress, len(cases) + len(places) + 1)
     compile_first(cases, schedule.begin)
     stays = (base or conservative).data
-    found, host, shares = links.measured(places, cases, budget, only, stays, schedule.begin)
+    found, host = links.measured(places, budget, only, stays, schedule.begin)
     try:
-        measured = take_all(cases, budget.point, shares, schedule.begin)
+        measured = take_all(cases, budget.point, schedule.begin)
     finally:
         operands.forget_numbers()
     schedule.begin("fitting")
@@ -203,8 +203,13 @@ def _measure(
     models |= fitted(measured, found)
     with leaving_out("derived models"):
         models |= fit.derived(models)
-    load = measure.load(before, measure.reading(), *_counts(measured))
-    measure.warn_if_loaded(load)
+    load = measure.load(before, measure.reading())
+    if not constants.is_trusted(load):
+        log.warning(
+            "other work ran during the calibration: %s; it cannot be trusted: calibrate again when "
+            "nothing else runs",
+            measure.described(load),
+        )
     schedule.begin("done")
     if progress is not None:
         progress(1.0, "done")
@@ -228,10 +233,10 @@ def _measure(
 
 
 def take_all(
-    cases: list[Case], point: float, shares: links.Shares, begin: Callable[[str, str], object]
+    cases: list[Case], point: float, begin: Callable[[str, str], object]
 ) -> list[tuple[Case, Samples]]:
-    """Samples of all cases that can be measured, of ``point`` seconds each; ``shares`` are the
-    host's of a call. ``begin(stage, text)`` is called before each case."""
+    """Samples of all cases that can be measured, of ``point`` seconds each; ``begin(stage, text)``
+    is called before each case."""
     benches: dict[str, Bench] = {}
     measured, before = [], None
     for case in cases:
@@ -244,27 +249,18 @@ def take_all(
         with leaving_out(case), place.devices[0].active() if alone else contextlib.nullcontext():
             if place.name not in benches:
                 benches[place.name] = Bench(place.devices)
-            host = shares.get((place.name, row.operation, row.method), 0.0)
-            measured.append((case, samples.take(case, benches[place.name], point, host)))
+            measured.append((case, samples.take(case, benches[place.name], point)))
     return measured
-
-
-def _counts(measured: list[tuple[Case, Samples]]) -> tuple[int, int, int]:
-    """The numbers of samples, of those taken again, and of those that are still doubtful."""
-    each = [found for _, found in measured]
-    total = sum(len(found.seconds) + len(found.held_out) for found in each)
-    left = sum(len(samples.contradicted(case, found)) for case, found in measured)
-    return total, sum(len(found.again) for found in each), left
 
 
 def fitted(measured: list[tuple[Case, Samples]], links: dict[str, Any]) -> dict[ModelKey, Any]:
     """The models of samples; by ``links``, link models of a profile, those of several devices leave
     out what is moved."""
-    constants = profile.Profile({"name": "", "devices": {}, "links": links})
+    known = profile.Profile({"name": "", "devices": {}, "links": links})
     models: dict[ModelKey, Any] = {}
     for case, found in measured:
         with leaving_out(case):
-            models[case.key] = fit.model(case, found, constants)
+            models[case.key] = fit.model(case, found, known)
     return models
 
 
@@ -368,7 +364,7 @@ def kernels_of(device: Device, cases: Iterable[Case]) -> Iterable[tuple[str, Any
     recorder = _Recorder(device)
     with device.active():
         for case in (case for case in cases if case.steps is None):
-            for dims in (*case.knots.values(), *[*case.between.values()][: case.checks]):
+            for dims in case.knots.values():
                 with contextlib.suppress(Exception):  # reported when the case is measured
                     problem = case.problem(*dims)
                     options = case.options(problem) if case.options is not None else None

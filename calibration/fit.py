@@ -7,7 +7,7 @@ Every fit minimises relative errors, since a microsecond matters at ten and not 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -52,12 +52,12 @@ def model(case: Case, samples: Samples, constants: Profile) -> Model:
         made = solve(case.axes, found.setup, found.seconds)
         return made if still is None else {**made, "moves_apart": True}
     if not case.estimated:
-        return table(case.axes, samples.seconds, samples.held_out, case.block)
-
-    def estimate(dims: Dims) -> float:
-        return case.row.work(case.problem(*dims), case.place.info).estimate
-
-    return by_estimate(case.axes, samples.seconds, samples.held_out, samples.host, estimate)
+        return table(case.axes, samples.seconds, case.block)
+    ratios = {
+        dims: took / case.row.work(case.problem(*dims), case.place.info).estimate
+        for dims, took in samples.seconds.items()
+    }
+    return by_estimate(case.axes, ratios)
 
 
 # -- Tables ----------------------------------------------------------------------------------------
@@ -66,14 +66,13 @@ def model(case: Case, samples: Samples, constants: Profile) -> Model:
 def table(
     axes: Sequence[Sequence[int]],
     seconds: dict[Dims, float],
-    held_out: dict[Dims, float],
     block: int | None = None,
 ) -> Model:
     """A "table": measured seconds on a grid, missing knots filled at constant rate.
 
     ``axes`` have the knots of each dimension, increasing; of ``seconds`` knots may be missing that
-    would have taken too long; ``held_out`` are shapes that are no knots, for the residuals. A
-    ``block`` makes it one over the points of an image and of a filter.
+    would have taken too long. A ``block`` makes it one over the points of an image and of a
+    filter.
     """
     knots = grid(axes)
     known = monotone(axes, [seconds.get(dims, inf) for dims in knots])
@@ -90,34 +89,23 @@ def table(
         whole[dims] = min(larger) if larger else (max if block is None else min)(guesses)
     constants: dict[str, Any] = {"overhead": overhead, "axes": [list(axis) for axis in axes]}
     constants["seconds"] = [_short(whole[dims]) for dims in knots]
-    made = _with_residuals({"form": "table", "constants": constants}, held_out)
-    if block is not None:  # from here on it takes four extents
+    if block is not None:  # it takes four extents
         constants["block"] = block
-    return made
+    return {"form": "table", "constants": constants}
 
 
-def by_estimate(
-    axes: Sequence[Sequence[int]],
-    seconds: dict[Dims, float],
-    held_out: dict[Dims, float],
-    overhead: float,
-    estimate: Callable[[Dims], float],
-) -> Model:
+def by_estimate(axes: Sequence[Sequence[int]], ratios: dict[Dims, float]) -> Model:
     """A "table" of ratios of measured seconds to an implementation's own estimate.
 
-    ``seconds`` and ``held_out`` are as in `table`, but of the device alone; ``overhead`` is the
-    host's share; ``estimate`` gives the seconds that the implementation expects of the device. A
-    knot too slow to measure gets the ratio of its largest smaller neighbour.
+    A knot too slow to measure gets the ratio of its largest smaller neighbour.
     """
-    ratios: dict[Dims, float] = {}
+    known = dict(ratios)
     for dims in grid(axes):
-        if dims in seconds:
-            ratios[dims] = seconds[dims] / estimate(dims)
-        else:
-            ratios[dims] = max(ratios[one] for _, one in _smaller(dims, axes))
-    constants: dict[str, Any] = {"overhead": overhead, "axes": [list(axis) for axis in axes]}
-    constants["ratios"] = [float(f"{ratio:.4g}") for ratio in ratios.values()]
-    return _with_residuals({"form": "table", "constants": constants}, held_out, estimate)
+        if dims not in known:
+            known[dims] = max(known[one] for _, one in _smaller(dims, axes))
+    constants: dict[str, Any] = {"overhead": 0.0, "axes": [list(axis) for axis in axes]}
+    constants["ratios"] = [float(f"{known[dims]:.4g}") for dims in grid(axes)]
+    return {"form": "table", "constants": constants}
 
 
 def _short(seconds: float) -> float:
@@ -132,21 +120,6 @@ def _smaller(dims: Dims, axes: Sequence[Sequence[int]]) -> list[tuple[int, Dims]
         for i, position in enumerate(at)
         if position
     ]
-
-
-def _with_residuals(
-    made: Model, held_out: dict[Dims, float], estimate: Callable[[Dims], float] | None = None
-) -> Model:
-    """The model, with its errors at shapes that are no knots; of estimates their own share."""
-    if held_out:
-        cost = bind(made)
-        predicted = []
-        for dims in held_out:
-            own = estimate(dims) if estimate else 0.0
-            overhead, compute = cost(Work(dims, 0.0, 0.0, estimate=own))
-            predicted.append(compute if estimate else overhead + compute)
-        made["residuals"] = residuals(predicted, list(held_out.values()))
-    return made
 
 
 # -- Solves ----------------------------------------------------------------------------------------

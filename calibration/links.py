@@ -48,10 +48,8 @@ _SAMPLES = 8  # of a size
 _NOISE = 1.05  # times as long as alone: less counts as equal
 _STAGE = "links and overheads"
 _SMALLEST = 16
-_HOST_ROUNDS, _HOST_CALLS = 40, 8
 _DISPATCH_ROUNDS = 3
 _PACKED = tuple(4**power for power in range(5, 13))  # bytes of copies within the host's memory
-Shares = dict[tuple[str, str, str], float]  # place, operation and method -> seconds of the host
 
 
 class Copies:
@@ -215,14 +213,13 @@ def from_peers(devices: Sequence[Device], sizes: Sequence[int]) -> dict[str, Any
 
 def measured(
     places: list[Place],
-    cases: list[Case],
     budget: Budget,
     only: tuple[str, ...],
     base: dict[str, Any],
     begin: Callable[[str, str], object],
-) -> tuple[dict[str, Any], dict[str, Any], Shares]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The links and the "host" of a profile, those of ``base``, a profile's content, with what is
-    measured; and the shares of the host in calls on devices.
+    measured.
 
     Without ``only`` all is measured. With it, links are of devices that it names, or their kinds,
     and of those that the base does not know.
@@ -230,7 +227,6 @@ def measured(
     found: dict[str, Any] = {**base["links"]} if only else {}
     host: dict[str, Any] = {**base["host"]}
     around: dict[str, Any] = {**host.get("dispatch", {})} if only else {}
-    shares: Shares = {}
     if not only or CPU in only:
         begin(_STAGE, "copies in host memory")
         host["pack"] = pack(budget)
@@ -242,15 +238,12 @@ def measured(
                 if asked or place.name not in around:
                     found[place.name] = links(place.devices[0], budget)
                     around[place.name] = dispatch(place.devices[0], budget)
-                if (own := around[place.name].get("device")) is not None:
-                    mine = [case for case in cases if case.place is place]
-                    shares |= host_shares(place, mine, own)
             elif place.devices and asked:
                 begin(_STAGE, f"links of {place.name} at once")
                 first = found.get(place.devices[0].name, {})
                 found[place.name] = together(place, first, budget.largest_copy)
                 around[place.name] = {}
-    return found, {**host, "dispatch": around}, shares
+    return found, {**host, "dispatch": around}
 
 
 def pack(budget: Budget) -> dict[str, Any]:
@@ -309,37 +302,3 @@ def dispatch(device: Device, budget: Budget) -> dict[str, float]:
         around["device"] = max(took["there"] - alone, 0.0)
         around["detour"] = max(took["fallback"] - 2 * download - upload, 0.0)
     return around
-
-
-def host_shares(place: Place, cases: list[Case], dispatch: float) -> Shares:
-    """What the host adds to each call on a CUDA device in addition to ``dispatch`` seconds.
-
-    Place, operation and method -> seconds: of calls by the public function on arrays of the device,
-    as a program makes them, less the device's own time. They are measured in turn, so that noise
-    hits all alike, and are one figure for all layouts and dtypes: of each alone it
-    would be too uncertain to choose by.
-    """
-    (device,) = place.devices
-    samples: dict[tuple[str, str, str], list[float]] = {}
-    calls: dict[tuple[str, str, str], tuple[Callable[[], object], float]] = {}
-    with device.active():
-        bench = Bench(place.devices)
-        for case in cases:
-            row = case.row
-            key = (row.operation, row.method, case.dtype)
-            if case.steps is not None or case.options is not None or key in calls:
-                continue
-            problem = case.problem(*(_SMALLEST for _ in case.axes))
-            if row.obstacle(problem, place.info) is not None:
-                continue
-            arrays = [device.new_array(a.shape, a.dtype)[0] for a in problem.inputs]
-            function = registry.operation(row.operation).call
-            call = partial(function, *arrays, device=device.name, method=row.method)
-            calls[key] = awaited(call, [device]), bench.seconds(case, problem, 0)
-
-    for _ in range(_HOST_ROUNDS):
-        for (operation, method, _), (call, alone) in calls.items():
-            call()  # not counted: another one ran before
-            differences = samples.setdefault((place.name, operation, method), [])
-            differences.extend(once(call) - alone for _ in range(_HOST_CALLS))
-    return {key: max(undisturbed(found) - dispatch, 0.0) for key, found in samples.items()}

@@ -19,7 +19,6 @@ import numpy as np
 
 from hetero.devices.base import Device
 from hetero.errors import DeviceError
-from hetero.profile.constants import is_trusted
 
 # -- By the host's clock --
 _VERY_LONG = 10.0  # budgets, of a call of which two samples are enough
@@ -41,9 +40,6 @@ _LONGEST_COPY = 0.01  # seconds
 _REPEATS = 3  # of calls that are timed quickly
 _ALONE = 1e-3  # seconds of a call, above which calls are timed one at a time
 _ONCE = 5e-3  # seconds of a call, above which one is timed
-# -- Other load: of the cores' time, what others take is reported, or makes all samples doubtful. By
-# half of them calls of the CPU took two to three times as long.
-_OTHERS, _CROWDED = 0.1, 0.3
 _STAT = "/proc/stat"
 log = logging.getLogger("hetero")
 
@@ -231,13 +227,9 @@ class Queue:
 
     def quickly(self, call: Callable[[int], None]) -> float:
         """Seconds of device time, with as few calls as its length allows."""
-        if self._alone(call) > _ONCE:  # or its code had to be loaded
-            seconds = self._seconds(call, 1, 1)
-            if seconds > _ONCE:
-                return seconds
-        alone = self._alone(call)
-        if alone > _ALONE:  # or the host was delayed
-            alone = min(alone, self._alone(call))
+        alone = min(self._alone(call) for _ in range(2))  # for the first one code is loaded
+        if alone > _ONCE:
+            return self._seconds(call, 1, 1)
         return self._seconds(call, 1 if alone > _ALONE else 2 if alone > 1e-4 else 8, _REPEATS)
 
     def _alone(self, call: Callable[[int], None]) -> float:
@@ -276,48 +268,20 @@ def reading() -> tuple[float, float, float]:
     return time.perf_counter(), busy, own
 
 
-def load(
-    before: tuple[float, float, float], after: tuple[float, float, float], *counts: int
-) -> dict[str, Any]:
-    """The other load between two readings, as a profile keeps it.
-
-    ``counts`` are the number of samples, of those measured again, and of those that others still
-    contradict: all where others took too much of the cores. In the dict, ``others`` is how many
-    cores other processes kept busy, on average; None where it is not known.
-    """
-    total, repeated, left = counts
+def load(before: tuple[float, float, float], after: tuple[float, float, float]) -> dict[str, Any]:
+    """The other load between two readings, as a profile keeps it: ``others`` is how many cores
+    other processes kept busy, on average; None where it is not known."""
     passed, busy, own = (now - then for then, now in zip(before, after, strict=True))
-    cores = os.cpu_count() or 1
-    others = max((busy - own) / max(passed, 1e-9), 0.0) if not math.isnan(busy) else None
-    if others is not None and others > _CROWDED * cores:
-        left = total
+    others = None if math.isnan(busy) else max((busy - own) / max(passed, 1e-9), 0.0)
     return {
         "seconds": round(passed, 3),
-        "cores": cores,
+        "cores": os.cpu_count() or 1,
         "others": others if others is None else round(others, 3),
-        "samples": total,
-        "again": repeated,
-        "left": left,
     }
-
-
-def warn_if_loaded(seen: dict[str, Any]) -> None:
-    """One warning where the machine was busy, or samples contradict one another, with what it
-    means."""
-    others = seen.get("others") or 0.0
-    if seen["samples"] and (not is_trusted(seen) or others > _OTHERS * seen["cores"]):
-        meaning = "calls of the CPU may be faster than predicted"
-        if not is_trusted(seen):
-            meaning = "it cannot be trusted: calibrate again when nothing else runs"
-        log.warning("other work ran during the calibration: %s; %s", described(seen), meaning)
 
 
 def described(seen: dict[str, Any]) -> str:
     """The other load as text."""
-    parts = [f"{seen['again']} samples measured again"]
-    if "samples" in seen:
-        parts.append(f"{seen['left']} of {seen['samples']} still doubtful")
-    if seen.get("others") is not None:
-        others = f"other processes kept {seen['others']:.1f} of {seen['cores']} cores busy"
-        parts.insert(0, others)
-    return ", ".join(parts)
+    if seen.get("others") is None:
+        return "how busy other processes kept the cores is not known"
+    return f"other processes kept {seen['others']:.1f} of {seen['cores']} cores busy"

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf, prod
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from hetero.arrays import Operand
-from hetero.calibration.measure import Queue, in_turn, measure, monotone, once
+from hetero.calibration.measure import Queue, in_turn, measure, once
 from hetero.calibration.operands import numbers
 from hetero.calibration.sizes import LONGEST, Case, Dims, grid
 from hetero.devices.base import Device
@@ -31,8 +30,6 @@ _VERY_LONG = 20.0  # points that few and more steps take together, which are the
 _STANDS_OUT = 2.5  # ratio of the solve of more steps to the one of few
 _NO_SETUP = 1e-7  # seconds
 _LEAST_STEP = 0.1  # of a solve's time per step: a lower bound of its steps' time
-_ALLOWED = 1.5  # times what the other samples of a case allow
-_AGAIN = 0.25  # of the knots of a case, that are measured once more at most
 
 
 @dataclass(frozen=True)
@@ -40,85 +37,29 @@ class Samples:
     """The measurements of a case: seconds by dimensions."""
 
     seconds: dict[Dims, float] = field(default_factory=dict)  # of knots; of one step of a solve
-    held_out: dict[Dims, float] = field(default_factory=dict)  # of shapes that are no knots
     setup: dict[Dims, float] = field(default_factory=dict)  # of a solve without its steps
-    host: float = 0.0  # the host's share of each call, where it is known
-    again: list[Dims] = field(default_factory=list)  # knots that were measured once more
 
 
-def take(case: Case, bench: Bench, point: float, host: float = 0.0) -> Samples:
-    """Measure a case: ``point`` seconds for each sample; ``host`` is the host's share of a call.
+def take(case: Case, bench: Bench, point: float) -> Samples:
+    """Measure a case: ``point`` seconds for each sample.
 
-    Knots of a table that would take too long are left out. Those that the others contradict are
-    taken once more, if they are few: else the machine is busy. The faster ones count.
+    Knots of a table that would take too long are left out.
     """
-    found = _all(case, bench, point, host)
-    doubtful = contradicted(case, found)
-    for dims in doubtful if len(doubtful) <= max(_AGAIN * len(found.seconds), 1) else ():
-        setup, seconds = sample(case, dims, bench, point, host)
-        many = case.steps[1] if case.steps is not None else 1
-        if setup + many * seconds < found.setup.get(dims, 0.0) + many * found.seconds[dims]:
-            found.seconds[dims], found.setup[dims] = seconds, setup
-        found.again.append(dims)
-    return found
-
-
-def _all(case: Case, bench: Bench, point: float, host: float) -> Samples:
-    """All samples of a case, once."""
-    found = Samples(host=host)
+    found = Samples()
     if case.steps is not None:
         prepared(case, tuple(axis[0] for axis in case.axes), bench)(1)  # compiles
         for dims in grid(case.axes):
-            found.setup[dims], found.seconds[dims] = sample(case, dims, bench, point, host)
+            found.setup[dims], found.seconds[dims] = _parts(case, dims, bench, point)
         return found
     tells = _TELLS[bool(bench.devices)]
     best = most = 0.0  # volume per second, and seconds, of all calls
-
-    def is_longer(dims: Dims, than: float) -> bool:
-        """Whether a call is predicted to take longer; not where all were too short for a rate."""
-        return most > tells and prod(dims) / best > than
-
-    for dims in case.knots:  # from small to large
-        if not is_longer(dims, case.longest):
-            _, taken = sample(case, dims, bench, point, host)
-            found.seconds[dims] = taken
-            best, most = max(best, prod(dims) / taken), max(most, taken)
-    for dims in case.between:
-        longest = case.longest / (4 if case.options is None else 1)
-        if len(found.held_out) < case.checks and not is_longer(dims, longest):
-            _, found.held_out[dims] = sample(case, dims, bench, point, host)
+    for dims, sizes in case.knots.items():  # from small to large
+        if most > tells and prod(dims) / best > case.longest:
+            continue
+        taken = bench.seconds(case, case.problem(*sizes), point)
+        found.seconds[dims] = taken
+        best, most = max(best, prod(dims) / taken), max(most, taken)
     return found
-
-
-def contradicted(case: Case, found: Samples) -> list[Dims]:
-    """Samples that the others rule out: more work takes no less time, and n times the work at most
-    n times as long.
-
-    What a method estimates itself is measured by a device's clock, which other load does not bend.
-    """
-    seconds = found.seconds
-    if not seconds or case.estimated:
-        return []
-    axes = [sorted(set(extents)) for extents in zip(*seconds, strict=True)]
-    known = [seconds.get(dims, inf) for dims in grid(axes)]
-    power = 2 if case.layout == "dense" else 1  # of a matrix's rows in the work
-    with suppress(ValueError):  # a failed clock; the fit reports it
-        work = [[n**power for n in axis] for axis in axes]
-        most = monotone(work, known, _ALLOWED, _ALLOWED)
-        pairs = zip(grid(axes), known, most, strict=True)
-        return [dims for dims, took, limit in pairs if limit < took < inf]
-    return []
-
-
-def sample(case: Case, dims: Dims, bench: Bench, point: float, host: float) -> tuple[float, float]:
-    """Seconds of a solve's set-up and of one of its steps; of tables 0 and those of a call.
-
-    The host's share is in a call, but for what estimates a device's time.
-    """
-    if case.steps is not None:
-        return _parts(case, dims, bench, point)
-    problem = case.problem(*(case.knots.get(dims) or case.between[dims]))
-    return 0.0, bench.seconds(case, problem, point) + (0.0 if case.estimated else host)
 
 
 # -- Solves ----------------------------------------------------------------------------------------
@@ -142,8 +83,7 @@ def _parts(case: Case, dims: Dims, bench: Bench, point: float) -> tuple[float, f
     while many < most and took <= min(_STANDS_OUT * less, LONGEST / 2.0):
         many = min(few + 2 * (many - few), most)
         took = once(partial(call, many))
-    least = _LEAST_STEP * took / many
-    if less + took <= _VERY_LONG * point or (took - less) / (many - few) <= least:
+    if less + took <= _VERY_LONG * point:
         less, took = in_turn([partial(call, n) for n in (few, many)], budget=point)
     step = min(max((took - less) / (many - few), _LEAST_STEP * took / many), took / many)
     return max(less - few * step, _NO_SETUP), step

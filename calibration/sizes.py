@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import inf, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,70 +31,51 @@ from hetero.registry.problem import DEVICE_DTYPES
 Dims = tuple[int, ...]
 
 # What is measured, and the kind of place -> sizes along each dimension; --quick leaves out those in
-# parentheses. OpenCL's are small, since its device may be a slow one.
+# parentheses. OpenCL has CUDA's, up to `_MOST_OPENCL`, since its device may be a slow one.
 SIZES = {
     # rows, columns
     "matvec first cpu": ("4 16 128 (512) 1024 (2048) 4096 (8192)",) * 2,
     "matvec first cuda": ("4 (64) 256 (512) (1024) 2048 (4096) 16384",) * 2,
-    "matvec first opencl": ("4 64 (256) (512) 1024",) * 2,
     "matvec others cuda": ("4 (256) 1024 16384",) * 2,
-    "matvec others opencl": ("4 (256) 1024",) * 2,
     # rows, columns, sum
     "matmul first cpu": ("4 32 128 (256) 512 2048",) * 3,
     "matmul first cuda": ("4 64 (256) 1024 (2048) (4096) 8192",) * 3,
-    "matmul first opencl": ("4 64 (256) 512",) * 3,
-    "matmul others cuda": ("4 256 (2048) 8192",) * 3,
-    "matmul others opencl": ("4 (256) 512",) * 3,
+    "matmul others cuda": (*("4 256 (2048) 8192",) * 2, "4 32 256 (2048) 8192"),
     "matmul estimated cuda": ("16 (64) 256 (1024) 8192",) * 3,
-    "matmul estimated opencl": ("16 64 (256) 512",) * 3,
     "matmul estimated, others cuda": ("16 256 8192",) * 3,
-    "matmul estimated, others opencl": ("16 (256) 512",) * 3,
     # side of the image, of the filter
     "direct cpu": ("4 16 64 128 256 512 1024 (2048)", "1 (2) 3 5 11 31 (63) 129"),
     "direct cuda": ("16 256 1024 (4096) 8192", "1 3 (7) 15 63"),
-    "direct opencl": ("4 16 64 256", "1 3 (7) 15 63"),
     "separable cpu": ("4 16 64 128 256 512 1024 (2048)", "3 7 15 (31) 63"),
     "separable cuda": ("16 256 1024 (4096) 8192", "3 15 63"),
-    "separable opencl": ("4 16 64 256", "3 15 63"),
     "fft cpu": ("4 16 (32) 64 (128) 256 512 (768) 1024 (2048)",),
     "fft cuda": ("16 256 1024 (4096) 8192",),
-    "fft opencl": ("4 16 64 256",),
     # unknowns; of sparse matrices also entries in a row
     "cg dense cpu": ("16 256 (512) 1024 (2048)",),
     "cg dense cuda": ("16 256 (512) 1024 (2048) 4096",),
-    "cg dense opencl": ("16 256 512",),
     "cg csr cpu": ("256 (1024) 4096 (16384) 65536 (262144)", "5 27"),
     "cg csr cuda": ("256 (1024) (4096) 16384 (65536) (262144) 1048576", "5 27"),
-    "cg csr opencl": ("256 (1024) (4096) 16384", "5 27"),
     "grid cpu": ("256 (1024) (4096) 16384 (65536) 262144 (1048576)",),
     "grid cuda": ("256 (1024) (4096) (16384) 65536 (262144) (1048576) 4194304 (16777216)",),
-    "grid opencl": ("256 (1024) (4096) (16384) 65536",),
     # of smaller systems multigrid would be no more than its coarsest grid
     "cycles cpu": ("1024 (4096) 16384 (65536) 262144 (1048576)",),
     "cycles cuda": ("1024 (4096) (16384) 65536 (262144) (1048576) 4194304 (16777216)",),
-    "cycles opencl": ("1024 (4096) (16384) 65536",),
     # rows, columns, clusters
     "kmeans dense cpu": ("256 4096 (16384)", "2 (16) 128", "2 (16) 128"),
     "kmeans dense cuda": ("1024 16384 131072", "2 (16) 128", "2 (16) 128"),
-    "kmeans dense opencl": ("256 4096", "2 (16) 128", "2 (16) 128"),
     "kmeans first cpu": ("256 4096 (16384)", "2 128", "2 (16) 64"),
     "kmeans first cuda": ("1024 (16384) 131072", "2 128", "2 (16) 64"),
-    "kmeans first opencl": ("256 4096", "2 128", "2 (16) 64"),
 }
 _LAYOUTS = {
     "cg": ("dense", "csr", "stencil2", "stencil3", "stencil2-multigrid"),
     "poisson": ("2d", "3d"),
     "kmeans": ("dense", operands.FIRST),
 }
-# Shapes that are no knots, by which fits are checked: an image's side and its filter's; of
-# products as many between the knots as here, in full and with --quick.
-_IMAGES_BETWEEN = ((100, 4), (300, 13), (700, 6), (1500, 3), (1900, 20))
-_FFT_BETWEEN = ((300, 13), (2900, 20))  # on devices: a new size takes long to prepare
-_BETWEEN = 12, 6
 # Steps of a solve: few; more of them; how many at most, where the set-up hides them.
 _ITERATIONS, _CYCLES, _DENSE, _ONE = (4, 12, 516), (1, 4, 4), (2, 18, 18), (1, 1, 1)
 _KMEANS, _KMEANS_ON_DEVICES = (1, 3, 9), (4, 40, 516)
 _ORDERS = {"matvec": ("C", "F"), "matmul": ("CC", "CF", "FC", "FF")}
+_MOST_OPENCL = 1 << 16
 _FEW = 4  # sizes of calls that several devices share, and the smallest: only large ones are
 _ROOM = 0.5  # of a device's memory, for the operands of one call
 # Seconds of a call above which larger ones are extrapolated: in full, with --quick, of transforms.
@@ -142,11 +122,8 @@ class Case:
     arguments: Any = None
     options: Any = None
     steps: tuple[int, int, int] | None = None  # few, more of them, the most
-    # Of a table: what the model knows a problem by -> the arguments of ``problem``, of its knots
-    # and of shapes between them; the checks are as many of these as are not too long.
+    # Of a table: what the model knows a problem by -> the arguments of ``problem``.
     knots: dict[Dims, Dims] = field(default_factory=dict)
-    between: dict[Dims, Dims] = field(default_factory=dict)
-    checks: int = 0
     longest: float = LONGEST
     block: int | None = None  # of columns, in a table over the points of image and filter
     estimated: bool = False  # the method estimates its time, and how far off it is gets fitted
@@ -174,12 +151,17 @@ def grid(axes: Iterable[Iterable[int]]) -> list[Dims]:
     return [*itertools.product(*axes)]
 
 
+def _sizes(text: str, quick: bool) -> list[int]:
+    return [int(size.strip("()")) for size in text.split() if not (quick and size[0] == "(")]
+
+
 def axes_of(what: str, place: Place, quick: bool) -> list[list[int]]:
     """The sizes of the table along each dimension."""
-    texts = SIZES.get(f"{what} {place.info['kind']}") or SIZES[f"{what} cuda"]
+    kind = place.info["kind"]
+    most = _MOST_OPENCL if kind == "opencl" else inf
     return [
-        [int(size.strip("()")) for size in text.split() if not (quick and size[0] == "(")]
-        for text in texts
+        [size for size in _sizes(text, quick) if size <= most]
+        for text in SIZES[f"{what} {'cpu' if kind == 'cpu' else 'cuda'}"]
     ]
 
 
@@ -221,7 +203,6 @@ def _products(
         axes = [[n - less for n in axis] for axis in axes_of(f"{operation} {what}", place, quick)]
         if row.why_not(problem(*(axis[-1] for axis in axes)), place.info) is not None:
             continue  # it cannot, or would do as another one does
-        checks = _BETWEEN[quick] // (2 if "others" in what else 1)
         knots = [dims for dims in sorted(grid(axes), key=prod) if _fits(problem(*dims), place)]
         yield Case(
             place,
@@ -231,8 +212,6 @@ def _products(
             axes,
             problem,
             knots={dims: dims for dims in knots},
-            between={dims: dims for dims in _random_shapes(axes, 20 * checks, 4, less)},
-            checks=checks,
             longest=_QUICK_LONGEST if quick else LONGEST,
             estimated=estimated,
         )
@@ -244,26 +223,13 @@ def _fits(problem: Any, place: Place) -> bool:
     return not place.devices or nbytes <= _ROOM * place.info.get("memory_bytes", nbytes / _ROOM)
 
 
-def _random_shapes(axes: list[list[int]], count: int, multiple: int, less: int) -> list[Dims]:
-    """Random shapes between the knots, the same ones each time."""
-    draw = random.Random(1)
-    found = [
-        tuple(
-            round(a[0] * (a[-1] / a[0]) ** draw.random()) // multiple * multiple - less
-            for a in axes
-        )
-        for _ in range(count)
-    ]
-    return [dims for dims in found if min(dims) > 1]
-
-
 def _images(
     operation: str, rows: list[Implementation], place: Place, quick: bool
 ) -> Iterator[Case]:
     """Convolutions of square images, filtered to the same size."""
     on_cpu, options = not place.devices, functools.cache(operands.filter_options)
     for row, dtype in itertools.product(rows, DEVICE_DTYPES):
-        if f"{row.method} {row.kind}" not in SIZES:
+        if f"{row.method} cuda" not in SIZES:
             continue
         problem = functools.partial(operands.image, row, dtype, place.operands_on)
         images, *filters = axes_of(row.method, place, quick)
@@ -276,11 +242,7 @@ def _images(
             if on_cpu:
                 convolve = load("hetero.kernels.cpu.convolve")
                 block = convolve.block_width(np.dtype(dtype))
-        between = _IMAGES_BETWEEN if on_cpu or filters else _FFT_BETWEEN
-        knots, held_out = (
-            _by_work(row, problem, chosen, block)
-            for chosen in (sizes, [size for size in between if size[0] <= images[-1]])
-        )
+        knots = _by_work(row, problem, sizes, block)
         yield Case(
             place,
             row,
@@ -290,8 +252,6 @@ def _images(
             problem,
             options=lambda made: options(made.inputs[1].shape, made.dtype),
             knots=knots,
-            between=held_out,
-            checks=len(held_out),
             longest=_LONGEST_FFT if not filters else _QUICK_LONGEST if quick else LONGEST,
             block=block,
         )

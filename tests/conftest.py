@@ -260,13 +260,10 @@ def general(monkeypatch):
 
 @pytest.fixture
 def hasty(monkeypatch):
-    """Calibrating takes a second: what is measured does not matter, only that all is there.
-
-    It may take a few on a busy machine, or nothing would be held out to check the fit with.
-    """
+    """Calibrating takes a second: what is measured does not matter, only that all is there."""
     import importlib
 
-    from hetero.calibration import measure, samples, sizes
+    from hetero.calibration import measure, sizes
     from hetero.profile import constants
 
     calibrate = importlib.import_module("hetero.calibration.calibrate")
@@ -278,7 +275,6 @@ def hasty(monkeypatch):
 
     monkeypatch.setattr(sizes, "axes_of", few)
     monkeypatch.setattr(calibrate, "QUICK", sizes.Budget(True, 2e-4, 2**16))
-    monkeypatch.setattr(samples, "contradicted", lambda *_: [])
     monkeypatch.setattr(measure, "_STAT", "/dev/null")  # what else runs is no matter
     monkeypatch.setattr(constants, "OFF", math.inf)
 

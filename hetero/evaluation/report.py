@@ -135,7 +135,7 @@ def calibration(profile: Profile, every: bool = True) -> str:
     if every and (stages := profile.data.get("stages")):
         lines += ["", *(f"{name}: {readable(took)}" for name, took in stages.items()), ""]
     wrong, names = not_acceptable(profile), profile.residuals()
-    head, *errors = errors_text("error of the fit at shapes not fitted", names, 52)
+    head, *errors = errors_text("error of the fit, of copies", names, 52)
     lines += [head] + [
         line.replace("|", " ") + " !" * (name in wrong)
         for name, line in zip(names, errors, strict=True)

@@ -33,6 +33,9 @@ LARGEST = 16 << 20  # bytes of a profile file; a full one of a machine with a GP
 UNITS = {"time": "seconds", "size": "bytes", "work": "flops"}
 OFF = 1.0  # mean relative error of a model from which on it is not to be trusted
 LEFT = 0.1  # of the samples may be doubtful in a calibration that is trusted
+# Of the cores' time, what other processes may take. By half of it calls of the CPU took two to
+# three times as long.
+CROWDED = 0.3
 log = logging.getLogger("hetero")
 _lock = locks.new()
 _current: Profile | None = None
@@ -58,7 +61,10 @@ def encode(data: dict[str, Any]) -> bytes:
 
 
 def is_trusted(load: dict[str, Any]) -> bool:
-    """Whether few enough samples are doubtful to trust a calibration, by the profile's "load"."""
+    """Whether other load left a calibration as it should be, by the profile's "load": processes
+    that kept cores busy and, in older profiles, samples that the others contradict."""
+    if (load.get("others") or 0.0) > CROWDED * load.get("cores", 1):
+        return False
     return load.get("left", 0) <= LEFT * max(load.get("samples", 0), 1)
 
 

@@ -101,7 +101,7 @@ def test_kernels_are_compiled_before_any_is_measured(cuda, monkeypatch):
     fails."""
     place, ahead, solved = Place(cuda.name, cuda.describe(), (cuda,)), [], []
     found = [
-        replace(case, checks=0, knots={k: d for k, d in case.knots.items() if max(d) <= 256})
+        replace(case, knots={k: d for k, d in case.knots.items() if max(d) <= 256})
         for case in cases("convolve2d", "poisson", place=place)
     ]
 
@@ -125,71 +125,23 @@ def test_kernels_are_compiled_before_any_is_measured(cuda, monkeypatch):
     assert len(solved) < len(nbytes)
 
 
-def test_host_shares_are_of_calls_that_ran_on_the_device(cuda, monkeypatch):
-    monkeypatch.setattr(links_of_devices.Bench, "seconds", lambda *_: 1e-9)
-    place = Place(cuda.name, cuda.describe(), (cuda,))
-    found = cases("matvec", "matmul", place=place)
-    shares = links_of_devices.host_shares(place, found, 0.0)
-    tiled = {("cuda:0", operation, "tiled") for operation in ("matvec", "matmul")}
-    assert tiled <= set(shares)
-    assert all(seconds > 0.0 for seconds in shares.values())
-    calls = 2 * len(shares) * links_of_devices._HOST_ROUNDS * (1 + links_of_devices._HOST_CALLS)
-    assert cuda.log.count("compute") == calls
-    assert set(links_of_devices.host_shares(place, found, 10.0).values()) == {0.0}
-
-
 # -- Samples ---------------------------------------------------------------------------------------
-
-SIZES = [64, 256, 1024, 4096]
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "left"),
-    [
-        pytest.param({}, {}, 0, id="quiet"),
-        pytest.param({256: 40.0}, {}, 0, id="a burst"),
-        pytest.param({256: 40.0}, {256: 9.0}, 1, id="busy"),
-    ],
-)
-def test_samples_that_contradict_the_others_are_taken_once_more(first, second, left, monkeypatch):
-    """More work takes no less time, and n times the work at most n times as long."""
-    asked = []
-
-    def seconds(bench, case, problem, point):
-        asked.append(problem)
-        slow = first if len(asked) <= len(SIZES) else second
-        return (3e-6 + 1e-9 * problem) * slow.get(problem, 1.0)
-
-    monkeypatch.setattr(samples.Bench, "seconds", seconds)
-    row = next(i for i in registry.lookup("matvec") if i.kind == "cpu")
-    knots = {(n,): (n,) for n in SIZES}
-    case = Case(here(), row, "float32", "C", [SIZES], lambda n: n, knots=knots)
-    ((_, found),) = measured = calibrate.take_all([case], 0.005, {}, lambda *_: None)
-    assert asked == [*SIZES, *first]
-    assert calibrate._counts(measured) == (len(SIZES), len(first), left)
-    for n in SIZES:
-        least = min(first.get(n, 1.0), second.get(n, 1.0))
-        assert found.seconds[n,] == pytest.approx((3e-6 + 1e-9 * n) * least)
 
 
 def test_what_takes_too_long_is_left_out(monkeypatch):
     row = next(i for i in registry.lookup("matvec") if i.kind == "cpu")
     knots = {(2**n,): (2**n,) for n in range(10, 25)}
-    between = {(3000,): (3000,), (10**7,): (10**7,)}
-    shapes = {"knots": knots, "between": between, "checks": 2}
-    case = Case(here(), row, "float64", "*", [], lambda n: n, **shapes)
+    case = Case(here(), row, "float64", "*", [], lambda n: n, knots=knots)
     monkeypatch.setattr(samples.Bench, "seconds", lambda bench, case, n, point: 1e-8 * n)
     found = samples.take(case, samples.Bench(), 0.005)
     assert 0.5 * sizes.LONGEST < max(found.seconds.values()) <= sizes.LONGEST
-    assert list(found.held_out) == [(3000,)]
 
 
 class Solver:
-    """A machine on which solves take a set-up and steps, and at times longer."""
+    """A machine on which solves take a set-up and steps."""
 
     def __init__(self, monkeypatch, setup, step):
         self.now, self.setup, self.step = 0.0, setup, step
-        self.slow = lambda now: 1.0
         self.counts = []
         monkeypatch.setattr(samples, "prepared", lambda *_: self.solve)
         monkeypatch.setattr(samples.once.__globals__["time"], "perf_counter", lambda: self.now)
@@ -198,7 +150,7 @@ class Solver:
 
     def solve(self, count):
         self.counts.append(count)
-        self.now += (self.setup + count * self.step) * self.slow(self.now)
+        self.now += self.setup + count * self.step
 
     def taken(self):
         return samples.take(self.case, None, 0.005)
@@ -215,10 +167,3 @@ def test_steps_that_hardly_take_time_are_timed_in_numbers(monkeypatch):
     machine.step, machine.counts = 1e-2, []
     machine.taken()
     assert set(machine.counts) == {1, 4, 12}, "these take long enough"
-
-
-def test_times_of_a_solve_that_tell_no_step_are_taken_once_more(monkeypatch):
-    machine = Solver(monkeypatch, 1e-3, 1e-3)
-    machine.slow = lambda now: 20.0 if machine.counts[-1] == 4 and now < 0.15 else 1.0
-    found = machine.taken()
-    assert found.seconds == pytest.approx({(2**16,): 1e-3, (2**20,): 1e-3})

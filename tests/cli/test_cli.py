@@ -41,7 +41,6 @@ def test_calibrate(data, run, profile_file, monkeypatch):
     assert "cpu" in found["devices"]
     for key, figures in found["residuals"].items():
         assert {"mean", "p95", "worst"} <= figures.keys(), key
-    assert any(key.startswith("cpu|matmul|blas|float32") for key in found["residuals"])
     stored = profile.read(profile_file)
     assert "cpu|matmul|blas|float32|*" in stored.data["models"]
     assert stored.data.keys() >= {"schema_version", "units", "fingerprint", "sha256", "created"}

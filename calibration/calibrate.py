@@ -23,7 +23,7 @@ from hetero.host import loops
 from hetero.imports import load
 from hetero.pricing import pricing
 from hetero.pricing.plan import CPU
-from hetero.profile import constants, inventory
+from hetero.profile import inventory
 from hetero.registry import BLAS, Arguments
 from hetero.registry.models import ModelKey
 from hetero.times import readable
@@ -204,7 +204,7 @@ def _measure(
     with leaving_out("derived models"):
         models |= fit.derived(models)
     load = measure.load(before, measure.reading())
-    if not constants.is_trusted(load):
+    if not profile.is_trusted(load):
         log.warning(
             "other work ran during the calibration: %s; it cannot be trusted: calibrate again when "
             "nothing else runs",

@@ -263,8 +263,8 @@ def hasty(monkeypatch):
     """Calibrating takes a second: what is measured does not matter, only that all is there."""
     import importlib
 
+    from hetero import profile
     from hetero.calibration import measure, sizes
-    from hetero.profile import constants
 
     calibrate = importlib.import_module("hetero.calibration.calibrate")
 
@@ -276,7 +276,7 @@ def hasty(monkeypatch):
     monkeypatch.setattr(sizes, "axes_of", few)
     monkeypatch.setattr(calibrate, "QUICK", sizes.Budget(True, 2e-4, 2**16))
     monkeypatch.setattr(measure, "_STAT", "/dev/null")  # what else runs is no matter
-    monkeypatch.setattr(constants, "OFF", math.inf)
+    monkeypatch.setattr(profile, "OFF", math.inf)
 
 
 @pytest.fixture

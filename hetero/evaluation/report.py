@@ -7,7 +7,7 @@ from itertools import cycle
 from typing import Any
 
 from hetero.calibration.measure import described
-from hetero.profile import Profile, constants
+from hetero.profile import OFF, Profile, is_trusted
 from hetero.registry.models import ModelKey
 from hetero.times import readable
 
@@ -145,11 +145,11 @@ def calibration(profile: Profile, every: bool = True) -> str:
     lines += ["", f"acceptable: {limits.format(*OF_METHODS, *OF_LINKS)}"]
     if load := profile.data.get("load"):
         lines += ["", f"while it was measured: {described(load)}"]
-        if not constants.is_trusted(load):
+        if not is_trusted(load):
             lines.append("This calibration cannot be trusted: calibrate when nothing else runs.")
     if off := profile.doubtful():
         names = ", ".join(name.replace("|", " ") for name in off)
-        lines += ["", f"off by more than {constants.OFF:.0%} in the mean: {names}"]
+        lines += ["", f"off by more than {OFF:.0%} in the mean: {names}"]
         lines.append("Something else was running, it seems; calibrate again when nothing is.")
     return "\n".join(lines)
 

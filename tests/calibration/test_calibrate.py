@@ -19,8 +19,7 @@ from hetero import cli, paths, profile
 from hetero.calibration import measure as timing
 from hetero.calibration.samples import Samples
 from hetero.evaluation import report
-from hetero.profile import inventory
-from hetero.profile.constants import is_trusted
+from hetero.profile import inventory, is_trusted
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ from hetero.calling import planner
 from hetero.ops import functions
 from hetero.ops.products.public import matmul_problem
 A = np.ones((5, 5))
-for lock in (tables._lock, profile.constants._lock, devices.lock):
+for lock in (tables._lock, profile._lock, devices.lock):
     with lock:
         profile.set_current(None)
         assert planner.plan(matmul_problem(A, A)).chosen.device == "cpu"

@@ -165,7 +165,7 @@ def spoiled(data, *path_and_value):
 DAMAGE = {
     "truncated": (lambda d: profile.encode(d)[:-40], "JSON"),
     "a list": (lambda d: b"[1, 2]", "object"),
-    "nested": (lambda d: b'{"schema_version": 3, "name": %s}' % (b"[" * 9**5), "nested"),
+    "nested": (lambda d: b'{"schema_version": 3, "name": %s}' % (b"[" * 9**5), "Recursion"),
     "bit flipped": (flipped, "sha256"),
     "no checksum": (lambda d: json.dumps(d).encode(), "sha256"),
     "newer schema": (lambda d: {**d, "schema_version": 99}, "schema_version"),

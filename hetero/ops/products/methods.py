@@ -33,8 +33,6 @@ _constants = {
 }  # alpha and beta; kept alive, cuBLAS reads them by address
 _alpha_beta = {name: (a.ctypes.data, b.ctypes.data) for name, (a, b) in _constants.items()}
 _prefix = {"float32": "s", "float64": "d"}
-# Rows and columns of the largest matrix that calibration measures, by kind of device; of others.
-LARGEST = {"cpu": 8192, "opencl": 1024, "": 16384}
 
 
 def _run_blas(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
@@ -59,22 +57,6 @@ def _work(problem: Problem, dims: tuple[int, ...], repeat: int) -> Work:
     (a, b), c = problem.inputs, problem.output
     moved = (a.nbytes + b.nbytes + c.nbytes) / repeat
     return Work(dims, 2.0 * prod(dims), moved, repeat)
-
-
-def _of_vectors(of: Callable[..., Work], problem: Problem, info: dict[str, Any]) -> Work:
-    """The work with the dimensions of a shorter matrix of as many elements, if one is very long.
-
-    Each element is read once, whatever the shape, and that is what takes the time. A matrix that
-    has few elements for its length tells of the start of a call, not of the rate.
-    """
-    work = of(problem, info)
-    m, k = work.dims
-    most = LARGEST.get(info.get("kind"), LARGEST[""])
-    fold = min(max(m, k) / most, most / min(m, k))
-    if fold <= 1.0:
-        return work
-    m, k = (m / fold, k * fold) if m > k else (m * fold, k / fold)
-    return work._replace(dims=(round(m), round(k)))
 
 
 # -- Our own kernels -------------------------------------------------------------------------------
@@ -260,7 +242,6 @@ def _tiled(family: str = "") -> dict[str, Callable[..., Any]]:
     }
 
 
-_cpu, _gpu = (functools.partial(_of_vectors, of) for of in (cpu_work, gpu_work))
 for operation, method, kinds, work, more in (
     ("matmul", "blas", ("cpu",), cpu_work, {"run": _run_blas}),
     ("matmul", "tiled", ("cuda",), _tiled_work, _tiled()),
@@ -273,8 +254,8 @@ for operation, method, kinds, work, more in (
     ("matmul", "streamed", registry.PORTABLE, gpu_work,
         {"excludes": places.not_in_ranges, "run": streaming.run, "blocks": registry.ALWAYS,
          "price": ranges.price}),
-    ("matvec", "blas", ("cpu",), _cpu, {"run": _run_blas}),
-    ("matvec", "tiled", ("cuda",), _gpu, _tiled()),
-    ("matvec", "tiled", ("opencl",), _gpu, {"run": _run_tiled}),
+    ("matvec", "blas", ("cpu",), cpu_work, {"run": _run_blas}),
+    ("matvec", "tiled", ("cuda",), gpu_work, _tiled()),
+    ("matvec", "tiled", ("opencl",), gpu_work, {"run": _run_tiled}),
 ):  # fmt: skip
     registry.register_method(operation=operation, method=method, kinds=kinds, work=work, **more)

@@ -16,8 +16,7 @@ from hetero.arrays import Array, as_array, is_device_array
 from hetero.arrays.kept import written
 from hetero.calling.call_cache import MISS
 from hetero.imports import load
-from hetero.ops.products.operands import as_given, describe_problem, from_shapes
-from hetero.ops.products.ranges import cut
+from hetero.ops.products.operands import as_given, cut, describe_problem, from_shapes
 from hetero.registry.problem import Problem, check_dims
 from hetero.tables import bind, find
 

@@ -7,7 +7,8 @@
 //
 // stencil_residual: r = b - A x; p = r; sums r.r, b.b. 4 passes.
 // stencil_product: q = A p; sums p.q, p.p. 2 passes.
-// stencil_squares: the sums of stencil_residual alone, over lines `first_line` to `last_line` - 1 of all. 2 passes.
+// stencil_squares: the sums of stencil_residual alone, in double, over rows `first_row` to `last_row` - 1 of `rows`,
+// which are `pitch` elements apart. 2 passes.
 //
 // `low` and `high`: whether the neighbouring rows -1 and `rows` are there in memory (`halo` rows lie
 // before row 0 of x, and of p in a product); else they are zero.
@@ -17,16 +18,16 @@
 #define SUMS 2
 #include "block_sums.cu"
 
-// A times u at a point; u points at the first element of the point's line.
-#define PRODUCT(u, row, line, column)                                                          \
-    ((REAL)(2 * (row_weight + line_weight + column_weight)) * (u)[column]                      \
-     - (REAL)row_weight * (((row) > 0 || low ? (u)[(column) - plane] : 0)                      \
-                           + ((row) < rows - 1 || high ? (u)[(column) + plane] : 0))           \
-     - (DIMS == 3 ? (REAL)line_weight * (((line) > 0 ? (u)[(column) - columns] : 0)            \
-                                         + ((line) < lines - 1 ? (u)[(column) + columns] : 0)) \
-                  : 0)                                                                         \
-     - (REAL)column_weight * (((column) > 0 ? (u)[(column) - 1] : 0)                           \
-                              + ((column) < columns - 1 ? (u)[(column) + 1] : 0)))
+// A times u at a point, computed in type T; u points at the first element of the point's line.
+#define PRODUCT(T, u, row, line, column)                                                         \
+    ((T)(2 * (row_weight + line_weight + column_weight)) * (T)(u)[column]                        \
+     - (T)row_weight * (((row) > 0 || low ? (T)(u)[(column) - plane] : 0)                        \
+                        + ((row) < rows - 1 || high ? (T)(u)[(column) + plane] : 0))             \
+     - (DIMS == 3 ? (T)line_weight * (((line) > 0 ? (T)(u)[(column) - columns] : 0)              \
+                                      + ((line) < lines - 1 ? (T)(u)[(column) + columns] : 0))   \
+                  : 0)                                                                           \
+     - (T)column_weight * (((column) > 0 ? (T)(u)[(column) - 1] : 0)                             \
+                           + ((column) < columns - 1 ? (T)(u)[(column) + 1] : 0)))
 
 KERNEL(THREADS, 1)
 stencil_residual(GLOBAL const REAL *RESTRICT x, GLOBAL const REAL *RESTRICT b,
@@ -45,7 +46,7 @@ stencil_residual(GLOBAL const REAL *RESTRICT x, GLOBAL const REAL *RESTRICT b,
         const index_t at = row * pitch + line * columns;
         for (index_t column = thread; column < columns; column += THREADS) {
             const REAL given = b[along * columns + column];
-            const REAL left = given - PRODUCT(u, row, line, column);
+            const REAL left = given - PRODUCT(REAL, u, row, line, column);
             r[r_start + at + column] = left;
             p[p_start + at + column] = left;
             sums[0] += (double)left * left;
@@ -69,7 +70,7 @@ stencil_product(GLOBAL const REAL *RESTRICT p, GLOBAL REAL *RESTRICT q,
         const index_t row = along / lines, line = along % lines;
         GLOBAL const REAL *u = p + halo * plane + along * columns;
         for (index_t column = thread; column < columns; column += THREADS) {
-            const REAL product = PRODUCT(u, row, line, column);
+            const REAL product = PRODUCT(REAL, u, row, line, column);
             q[along * columns + column] = product;
             sums[0] += (double)u[column] * product;
             sums[1] += (double)u[column] * u[column];
@@ -80,20 +81,20 @@ stencil_product(GLOBAL const REAL *RESTRICT p, GLOBAL REAL *RESTRICT q,
 
 KERNEL(THREADS, 1)
 stencil_squares(GLOBAL const REAL *RESTRICT x, GLOBAL const REAL *RESTRICT b, GLOBAL double *RESTRICT partial,
-                index_t rows, index_t lines, index_t columns, index_t first_line, index_t last_line,
+                index_t rows, index_t lines, index_t columns, index_t pitch, index_t first_row, index_t last_row,
                 index_t blocks, double row_weight, double line_weight, double column_weight)
 {
     SHARED double scratch[SUMS * THREADS];
-    const index_t plane = lines * columns;
+    const index_t plane = pitch;
     const int low = 0, high = 0;
     double sums[SUMS] = {0, 0};
-    for (index_t along = first_line + blockIdx.x; along < last_line; along += blocks) {
-        const index_t row = along / lines, line = along % lines;
-        GLOBAL const REAL *u = x + along * columns;
+    for (index_t along = first_row * lines + blockIdx.x; along < last_row * lines; along += blocks) {
+        const index_t row = along / lines, line = along % lines, at = row * pitch + line * columns;
+        GLOBAL const REAL *u = x + at;
         for (index_t column = threadIdx.x; column < columns; column += THREADS) {
-            const REAL given = b[along * columns + column], left = given - PRODUCT(u, row, line, column);
-            sums[0] += (double)left * left;
-            sums[1] += (double)given * given;
+            const double given = b[at + column], left = given - PRODUCT(double, u, row, line, column);
+            sums[0] += left * left;
+            sums[1] += given * given;
         }
     }
     write_block_sums(sums, scratch, partial, (int)threadIdx.x, blockIdx.x);

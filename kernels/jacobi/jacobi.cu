@@ -1,12 +1,12 @@
 // Jacobi's method for -div grad u = f on a 2-D grid with 5 points: DEPTH sweeps in one pass over the
-// memory, and the residual.
+// memory.
 //
 // Buffers hold `held` rows of `pitch` elements, of which the first `columns` are points of the grid;
 // outside of them, and of the held rows, u is zero. What lies between `columns` and `pitch` is zero
 // in u and stays so. `first` and `last` are the rows (counted as in the buffers) where the grid
 // begins and ends.
 //
-// jacobi_blocked: a sweep makes u_new = (f + sum over axes of weight (before + after)) / sum of 2
+// A sweep makes u_new = (f + sum over axes of weight (before + after)) / sum of 2
 // weights. A point has the same operations in the same order whatever the grid's cut into tiles and
 // slabs, so the results are the same bits.
 //
@@ -22,17 +22,11 @@
 // Preconditions: pitch is a multiple of WIDTH, addresses are multiples of 16 bytes; rows
 // begin - DEPTH to end + DEPTH are held where the grid has them. With WARPS (CUDA): LANES is 32, and
 // DEPTH is even or 1.
-//
-// jacobi_residual: partial[row, chunk] = sum over a chunk of a row of (f - A u)^2, in double. A chunk
-// is CHUNK elements, so that the sums depend on the grid alone. Per point: 2 elements moved.
 
 #define THREADS (LANES * GROUPS)
-#define CHUNK (32 * THREADS)
-#define SUMS 1
-#include "block_sums.cu"
 #include "vectors.cu"
 
-#ifdef DEPTH  // of a pass; AHEAD rows of loads are in flight, which divides PHASES
+// DEPTH: sweeps of a pass; AHEAD: rows of loads that are in flight, which divides PHASES.
 #define SKIRT ((DEPTH + WIDTH - 1) / WIDTH * WIDTH)
 #define VALID (LANES * WIDTH - 2 * SKIRT)
 
@@ -176,31 +170,4 @@ jacobi_blocked(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f,
 #endif
     walk(u, f, u_new, exchange, thread, lane, (int)held, (int)first, (int)last, (int)columns,
          pitch, column, row, stop, (REAL)row_factor, (REAL)column_factor, (REAL)f_factor, 1);
-}
-#endif
-
-KERNEL(THREADS, 1)
-jacobi_residual(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f,
-                GLOBAL double *RESTRICT partial, index_t held, index_t columns, index_t pitch,
-                index_t begin, index_t chunks, double row_weight, double column_weight)
-{
-    SHARED double scratch[THREADS];
-    const index_t row = begin + blockIdx.x / (unsigned int)chunks;
-    const unsigned int chunk = blockIdx.x % (unsigned int)chunks;
-    const double diagonal = 2 * (row_weight + column_weight);
-    double sum[SUMS] = {0};
-
-    u += row * pitch;
-    f += row * pitch;
-    for (int step = 0; step < CHUNK; step += THREADS) {
-        const index_t column = (index_t)chunk * CHUNK + step + threadIdx.x;
-        if (column >= columns) break;
-        double r = f[column] - diagonal * u[column];
-        if (row > 0) r += row_weight * u[column - pitch];
-        if (row + 1 < held) r += row_weight * u[column + pitch];
-        if (column > 0) r += column_weight * u[column - 1];
-        if (column + 1 < columns) r += column_weight * u[column + 1];
-        sum[0] += r * r;
-    }
-    write_block_sums(sum, scratch, partial, (int)threadIdx.x, blockIdx.x);
 }

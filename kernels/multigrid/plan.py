@@ -1,9 +1,13 @@
-"""Launch parameters of the multigrid kernels."""
+"""Launch plans of multigrid cycles, and what their kernels must know of an axis: how its points go
+over into a coarser grid's."""
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
+
+import numpy as np
 
 from ..common.launch import REAL, Launch, Target, ceil_div, check_dtype, launch
 
@@ -15,18 +19,24 @@ __all__ = [
     "UP",
     "UP_WITH_SQUARES",
     "Sweep",
+    "Transfer",
     "coarse_points",
     "plan_sweep",
+    "squares",
+    "tiles",
+    "transfer",
 ]
 
 DOWN, DOWN_FROM_ZERO, UP, UP_WITH_SQUARES = range(4)  # modes of a pass, as in multigrid.cu
-# Buffers of a pass with what it must know of each axis: fields of `transfers.Transfer`.
+# Buffers of a pass with what it must know of each axis: fields of `Transfer`.
 TABLES = (
     *(f"{axis} {field}" for axis in "zyx" for field in ("left", "weight")),
     *(f"{axis} {field}" for axis in "yx" for field in ("first", "taps")),
 )
 
+_TAPS = 4  # fine points that a coarse one takes from, at most
 _COARSE_BYTES = 44 << 10  # of 48 KB of shared memory, for the grids of multigrid_coarse.cu
+_SUM_THREADS = 128
 HALO = 3  # points around a tile that its own depend on
 # A window in 2-D: pairs of points, blocks that a multiprocessor is to hold, rows to prefetch.
 _FLAT_PAIRS = 128
@@ -39,6 +49,67 @@ _WINDOW_ROWS = {"float32": 28, "float64": 20}
 _MOST_PLANES, _LEAST_PLANES = 32, 4
 _BLOCKS = 4
 
+Box = tuple[int, int, int]  # (nz, ny, nx); ny = 1 in 2-D
+
+
+class Transfer(NamedTuple):
+    """One axis between a fine grid of n points and a coarse one of m.
+
+    Each fine point is interpolated between the coarse one to its left, -1 for the boundary, and the
+    next one. A coarse one takes from four fine ones, of which some may lie outside, with weight 0.
+    """
+
+    left: np.ndarray  # (n,) int32
+    weight: np.ndarray  # (n,) float64, of the right one; the left one has the rest
+    first: np.ndarray  # (m,) int32, the first of the four
+    taps: np.ndarray  # (m, 4) float64, their weights
+
+
+@lru_cache(maxsize=64)
+def transfer(n: int, m: int) -> Transfer:
+    """Linear interpolation from m to n evenly spread points; the identity if they are as many."""
+    if n == m:
+        points = np.arange(n, dtype=np.int32)
+        taps = np.zeros((n, _TAPS))
+        taps[:, 0] = 1.0
+        return Transfer(points, np.zeros(n), points, taps)
+    place = np.arange(1, n + 1) * (m + 1) / (n + 1)  # in coarse spacings from the boundary
+    place = np.where(np.abs(place - np.rint(place)) < 1e-9, np.rint(place), place)
+    below = np.floor(place).astype(np.int32)
+    weight = place - below
+    # A coarse point takes from the fine ones whose right neighbour it is, then whose left one.
+    rising = np.flatnonzero((below < m) & (weight > 0.0)).astype(np.int32)
+    falling = np.flatnonzero(below > 0).astype(np.int32)
+    first = np.empty(m, np.int32)
+    first[below[falling[::-1]] - 1] = falling[::-1]  # of several, the first one stays
+    first[below[rising[::-1]]] = rising[::-1]
+    taps = np.zeros((m, _TAPS))
+    for points, coarse, part in (
+        (rising, below[rising], weight[rising]),
+        (falling, below[falling] - 1, 1.0 - weight[falling]),
+    ):
+        taps[coarse, points - first[coarse]] = part * (m + 1) / (n + 1)
+    return Transfer(below - np.int32(1), weight, first, taps)
+
+
+def tiles(transfer: Transfer, points: int) -> np.ndarray:
+    """One axis cut into tiles of that many coarse points, and the fine ones that go with them.
+
+    Returns
+    -------
+    (tiles, 5) int32
+        Of each tile: its first fine point, the end of its fine points, the end of all those that
+        its coarse points take from (they begin with its own), its first coarse point, their end.
+    """
+    n, m = len(transfer.left), len(transfer.first)
+    begin = np.searchsorted(transfer.left, np.arange(m + 1) - 1)
+    start = np.arange(0, m, points)
+    end = np.minimum(start + points, m)
+    last = np.where(end < m, begin[np.minimum(end + 1, m)], n)
+    return np.stack(
+        [begin[start], np.where(end < m, begin[end], n), last, start, end], axis=1
+    ).astype(np.int32)
+
 
 class Sweep(NamedTuple):
     """How multigrid.cu's pass over a grid is launched.
@@ -48,8 +119,8 @@ class Sweep(NamedTuple):
     points are read in pairs; one less where they are not.
     """
 
-    shape: tuple[int, int, int]  # points of each axis, (nz, ny, nx)
-    coarse: tuple[int, int, int]  # those of the next coarser grid
+    shape: Box  # points of each axis
+    coarse: Box  # those of the next coarser grid
     dtype: str
     pairs: int
     rows: int
@@ -88,13 +159,8 @@ def coarse_points(dtype: str, shared_limit: int) -> int:
     return min(_COARSE_BYTES, shared_limit) // check_dtype(dtype)
 
 
-def plan_sweep(
-    shape: tuple[int, int, int], coarse: tuple[int, int, int], dtype: str, target: Target
-) -> Sweep:
-    """Choose a window and tiles for passes between a grid and the next coarser one.
-
-    Both have (nz, ny, nx) points, with ny = 1 in 2-D.
-    """
+def plan_sweep(shape: Box, coarse: Box, dtype: str, target: Target) -> Sweep:
+    """Choose a window and tiles for passes between a grid and the next coarser one."""
     check_dtype(dtype)
     flat = shape[1] == 1
     if flat:
@@ -116,3 +182,25 @@ def plan_sweep(
         z //= 2
     ahead = _FLAT_AHEAD if flat else 0
     return Sweep(shape, coarse, dtype, pairs, rows, resident, ahead, (z, y, x))
+
+
+def squares(
+    shape: Box,
+    weights: tuple[float, float, float],
+    dtype: str,
+    target: Target,
+    rows: tuple[int, int],
+    blocks: int,
+    pitch: int = 0,
+) -> Launch:
+    """Plan sums of squares of f - A u and of f, in double, by block, over a range of rows.
+
+    A sum is over whole lines in turn: with a block for each line, its bits do not depend on the
+    range. Rows are ``pitch`` elements apart, by default as many as they have. Buffers: "u", "f" and
+    "squares", with two doubles for each block.
+    """
+    threads = min(_SUM_THREADS, target.block_limit)
+    box = (*shape, pitch or shape[1] * shape[2], *rows, blocks, *map(float, weights))
+    where = "stencil.cu", "stencil_squares", dtype, blocks, threads
+    dims = 3 if shape[1] > 1 else 2
+    return launch(*where, ("u", "f", "squares", *box), DIMS=dims, THREADS=threads)

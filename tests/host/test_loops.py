@@ -22,6 +22,7 @@ from hetero.kernels.cpu import (
     kmeans,
     kmeans_bounds,
     plain,
+    poisson,
     vectors,
 )
 from hetero.ops.convolve2d import filters

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,8 @@ from hetero.devices.base import Device
 from hetero.host.loops import as_loops_take
 from hetero.imports import load
 from hetero.kernels.jacobi import plan as plan_jacobi
+from hetero.kernels.multigrid.plan import squares
+from hetero.ops.solvers import multigrid
 from hetero.ops.solvers.exchange import BufferCopies, Exchange, Part, Slab, halo_copies, slabs
 from hetero.ops.solvers.systems import CONVERGED, LIMIT, ROUNDING, Outcome, Solve, Stencil, judged
 
@@ -58,69 +59,56 @@ def _iterate(run: _Cpu | _Devices, asked: Solve) -> Outcome:
 
     The residual is computed only now and then. Its norm falls ever more slowly, towards a factor of
     cos(pi / (n + 1)) a sweep: the sweeps that are left, reckoned with the last factor seen, are
-    rather too few, and the next look comes after as many. Equal runs end after equally many sweeps.
-    Without rounding the norm would never rise: where it did not fall twice in a row, rounding keeps
-    it up.
+    rather too few, and the next look comes after as many, made whole passes. Equal runs end after
+    equally many sweeps. Without rounding the norm would never rise: where it did not fall twice in
+    a row, rounding keeps it up.
     """
-    norm, limit = run.right_side(), asked.maxiter  # the host would take longer to see f's range
+    (residual, norm), limit = run.norms(), asked.maxiter
     if norm == 0.0 and not asked.exactly:
         run.zero()
         return Outcome(CONVERGED, 0, 0.0, 0.0)
-    target, more = (-1.0, limit) if asked.exactly else (asked.rtol * norm, 0)
-    before, residual, stalled = 0, math.inf, 0
-    while True:
-        run.advance(more)
-        last, residual = residual, run.residual()
-        done, stalled = run.sweeps, stalled + 1 if residual >= last else 0
-        if not target < residual < math.inf or done >= limit or stalled == 2:
-            why = LIMIT if done >= limit else ROUNDING
-            return judged(residual, target, why, done, norm)
-        more = _FEWEST
-        if residual < last < math.inf:
-            per_e = (done - before) / math.log(last / residual)  # sweeps for an e-th part
-            left = per_e * math.log(residual / target) if target else math.inf
+    target, more = (-1.0, limit) if asked.exactly else (asked.rtol * norm, _FEWEST)
+    done = stalled = 0
+    while target < residual < math.inf and done < limit and stalled < 2:
+        made = min(-(-more // run.depth) * run.depth, limit - done)
+        run.advance(made)
+        last, residual = residual, run.norms()[0]
+        stalled = 0 if residual < last else stalled + 1
+        done, more = done + made, _FEWEST
+        if 0.0 < target < residual < last:
+            left = made * math.log(residual / target) / math.log(last / residual)
             more = int(min(max(left, _FEWEST), _MOST))
-        more, before = min(more, limit - done), done
+    return judged(residual, target, LIMIT if done >= limit else ROUNDING, done, norm)
 
 
 class _Cpu:
-    """A solve on the CPU: the present u, and how many sweeps were made."""
+    """A solve on the CPU: the present u."""
+
+    depth = 1
 
     def __init__(self, stencil: Stencil, f: np.ndarray, u: np.ndarray) -> None:
-        shape, self._weights = stencil.box
-        diagonal = 2.0 * sum(self._weights)
-        self._factors = tuple(f.dtype.type(w / diagonal) for w in (*self._weights, 1.0))
+        self._stencil, (shape, weights) = stencil, stencil.box
+        diagonal = 2.0 * sum(weights)
+        self._factors = tuple(f.dtype.type(w / diagonal) for w in (*weights, 1.0))
         self._f = as_loops_take(np.ascontiguousarray(f)).reshape(shape)
         self.u = np.array(u, f.dtype, order="C").reshape(shape)
         self._u_new = np.empty_like(self.u)
-        self._loops = load("hetero.kernels.cpu.jacobi")
+        self._sweep = load("hetero.kernels.cpu.poisson").jacobi
         self._team = load("hetero.host.threads").team_for(f.size)
-        self.sweeps = 0
 
     def advance(self, sweeps: int) -> None:
         """Make sweeps."""
-        self.sweeps += sweeps
         for _ in range(sweeps):
-            self._loops.sweep(self._team, self.u, self._f, self._u_new, self._factors)
+            self._sweep(self._team, self.u, self._f, self._u_new, self._factors)
             self.u, self._u_new = self._u_new, self.u
 
-    def residual(self) -> float:
-        """Norm of f - A u, computed in double."""
-        return self._norm(self._weights)
-
-    def right_side(self) -> float:
-        """Norm of f; called before the first sweep."""
-        return self._norm((0.0, 0.0, 0.0))  # with which any finite u will do
+    def norms(self) -> tuple[float, float]:
+        """2-norms of f - A u, computed in double, and of f."""
+        return multigrid.norms(self._stencil, self._f, self.u)
 
     def zero(self) -> None:
         """Make u zero."""
         self.u[...] = 0.0
-
-    def _norm(self, weights: tuple[float, ...]) -> float:
-        sums = np.empty(len(self.u))
-        self._loops.residual_rows(self._team, self.u, self._f, weights, sums)
-        with np.errstate(over="ignore", invalid="ignore"):
-            return math.sqrt(sums.sum())
 
 
 class _Devices:
@@ -132,28 +120,23 @@ class _Devices:
     def __init__(
         self, devices: Sequence[Device], cuts: Sequence[Slab], whole: plan_jacobi.GridSlab
     ) -> None:
-        self.sweeps = self.now = 0
-        self._nbytes, self._depth = whole.nbytes, plan_jacobi.default_depth(whole)
-        parts = [Part(device, alone=len(cuts) == 1) for device in devices]
+        self.now, self.depth = 0, plan_jacobi.default_depth(whole)
+        self._nbytes = whole.held * whole.row_bytes
+        self.exchange = Exchange([Part(device, alone=len(cuts) == 1) for device in devices])
         grids = [whole.slab(slab.first, slab.held) for slab in cuts]
-        self._each = list(zip(parts, grids, cuts, strict=True))
-        self._sums = [
-            slab.own * plan_jacobi.residual_sums(grid, part.device.target)
-            for part, grid, slab in self._each
-        ]
+        self._each = list(zip(self.exchange.parts, grids, cuts, strict=True))
         self._rows = halo_copies(cuts, whole.row_bytes)
         self._bound: dict[tuple[int, int], list[Any]] = {}
-        self.exchange = Exchange(parts)
 
     def load(self, f: Any, u: Any) -> None:
         """Bring what the caller gives, zero for None; returns when it is there."""
 
         def load(number: int) -> None:
             part, grid, slab = self._each[number]
-            device = part.device
+            device, nbytes = part.device, grid.held * grid.row_bytes
             with device.active():
                 for name, values in (("f", f), ("u0", u), ("u1", None)):
-                    device.fill(part.allocate(grid.nbytes, name), grid.nbytes)
+                    device.fill(part.allocate(nbytes, name), nbytes)
                     if isinstance(values, np.ndarray):
                         rows = values[slab.first : slab.first + grid.held]
                         values = part.upload(np.ascontiguousarray(rows, grid.dtype), "rows")
@@ -161,7 +144,7 @@ class _Devices:
                         self._copy_rows(number, values, name, grid.columns, grid.pitch)
                     if part.stream is not None:  # the default queue did a part of it
                         device.synchronize()
-                part.allocate(8 * self._sums[number], "partial")
+                part.allocate(16 * slab.own, "squares")
 
         self.exchange.at_once(load, 2 * self._nbytes)
         copies = [BufferCopies(self._rows, name, name) for name in ("u0", "u1")]
@@ -189,42 +172,40 @@ class _Devices:
         part.start(part.bind(launch, source=source, target=target))
 
     def advance(self, sweeps: int) -> None:
-        depths = plan_jacobi.passes(sweeps, self._depth)
-        while batch := tuple(islice(depths, _QUEUED)):
-            for depth in batch:
-                launches = self._launches(depth, self.now, u_new=f"u{1 - self.now}")
-                self.now = 1 - self.now
-                self.exchange.run(launches, self._halos[self.now])
-            self.sweeps += sum(batch)
-            if len(batch) == _QUEUED:
+        full, rest = divmod(sweeps, self.depth)
+        for number in range(full + rest):
+            launches = self._launches(self.depth if number < full else 1)
+            self.now = 1 - self.now
+            self.exchange.run(launches, self._halos[self.now])
+            if (number + 1) % _QUEUED == 0:
                 self.exchange.synchronize()
 
-    def residual(self) -> float:
-        return self._norm(self.now)
-
-    def right_side(self) -> float:
-        return self._norm(1 - self.now)  # of zero, which this buffer holds before any sweep
+    def norms(self) -> tuple[float, float]:
+        self.exchange.check()
+        self.exchange.run(self._launches(0))
+        sums = self.exchange.total("squares", [slab.own for *_, slab in self._each], 2)
+        return math.sqrt(sums[0]), math.sqrt(sums[1])
 
     def zero(self) -> None:
         self.now = 1 - self.now  # before any sweep
 
-    def _norm(self, which: int) -> float:
-        self.exchange.check()
-        self.exchange.run(self._launches(0, which))
-        (square,) = self.exchange.total("partial", self._sums)
-        return math.sqrt(square)
-
-    def _launches(self, depth: int, which: int, **names: str) -> list[Any]:
-        """Of each part a pass of ``depth`` sweeps over one of the u; for 0 sweeps the sums of
-        (f - A u)^2, in the order of the rows."""
-        if (depth, which) not in self._bound:
+    def _launches(self, depth: int) -> list[Any]:
+        """Of each part a pass of ``depth`` sweeps over the present u; for 0 sweeps the squares of
+        f - A u and of f, in the order of the rows."""
+        key = depth, self.now
+        if key not in self._bound:
             plans = []
             for part, grid, slab in self._each:
                 own, target = (slab.above, slab.above + slab.own), part.device.target
-                plan = plan_jacobi.blocked(grid, own, depth, target) if depth else None
-                plans.append(plan or plan_jacobi.residual(grid, own, target))
-            self._bound[depth, which] = self.exchange.launches(plans, u=f"u{which}", **names)
-        return self._bound[depth, which]
+                if depth:
+                    plans.append(plan_jacobi.blocked(grid, own, depth, target))
+                    continue
+                box, (along_rows, along_columns) = (grid.held, 1, grid.columns), grid.weights
+                given = box, (along_rows, 0.0, along_columns), grid.dtype, target
+                plans.append(squares(*given, own, slab.own, grid.pitch))
+            names = {"u": f"u{self.now}", "u_new": f"u{1 - self.now}"}
+            self._bound[key] = self.exchange.launches(plans, **names)
+        return self._bound[key]
 
 
 def example(dtype: np.dtype) -> None:

@@ -28,16 +28,21 @@ import numpy as np
 from hetero import locks
 from hetero.host.loops import as_loops_take
 from hetero.imports import load
-from hetero.kernels.multigrid import transfers
-from hetero.kernels.multigrid.plan import DOWN, DOWN_FROM_ZERO, UP, UP_WITH_SQUARES
-from hetero.kernels.multigrid.transfers import Transfer, transfer
+from hetero.kernels.multigrid.plan import (
+    DOWN,
+    DOWN_FROM_ZERO,
+    UP,
+    UP_WITH_SQUARES,
+    Transfer,
+    tiles,
+    transfer,
+)
 from hetero.ops.solvers import systems
 from hetero.ops.solvers.systems import CONVERGED, LIMIT, ROUNDING, Outcome, Solve, Stencil, judged
 
 # Over-relaxation, by which a V(1,1)-cycle leaves 0.05 in 2-D and 0.08 in 3-D, of 0.14 and 0.2; the
 # symmetric one is better without.
 OMEGA = {False: 1.2, True: 1.0}
-SOLVED = -1  # the mode of the coarsest grid, by its inverse
 _COARSEST, _COARSEST_ON_CPU = 64, 256  # points that a dense inverse takes care of
 LEAST_SHARED = 1 << 21  # points of a grid from which several devices gain more than they wait
 LEAST_PLANES = 32  # of such a grid; half as many coarse ones, of which each device gets some
@@ -100,47 +105,23 @@ def hierarchy(stencil: Stencil, coarsest: int) -> list[Grid]:
 
 def coarsest_inverse(grid: Grid) -> np.ndarray:
     """The inverse of the coarsest grid's operator, dense, float64, symmetric."""
-    # Along an axis the operator's eigenvectors are sines. Not by BLAS: see `kernels.cpu.vectors`.
-    vectors, values = [], np.zeros((1,) * len(grid.shape))
-    for axis, (n, w) in enumerate(zip(grid.shape, grid.weights, strict=True)):
-        k = np.arange(1, n + 1)
-        vectors.append(math.sqrt(2.0 / (n + 1)) * np.sin(np.pi / (n + 1) * np.outer(k, k)))
-        along = [1] * len(grid.shape)
-        along[axis] = n
-        values = values + systems.line_eigenvalues(n, w).reshape(along)
-    inverse = np.einsum("ik,ak,kyx->iayx", vectors[0], vectors[0], 1.0 / values)
-    inverse = np.einsum("jy,by,iayx->ijabx", vectors[1], vectors[1], inverse)
-    inverse = np.einsum("lx,cx,ijabx->ijlabc", vectors[2], vectors[2], inverse)
-    inverse = inverse.reshape(grid.points, grid.points)
+    # By sine transforms of the unit vectors, not by BLAS: see `kernels.cpu.vectors`.
+    fft, axes = load("scipy.fft"), (1, 2, 3)
+    lines = (systems.line_eigenvalues(n, w) for n, w in zip(*grid[:2], strict=True))
+    units = np.eye(grid.points).reshape(grid.points, *grid.shape)
+    spectra = fft.dstn(units, 1, axes=axes) / functools.reduce(np.add.outer, lines)
+    inverse = fft.idstn(spectra, 1, axes=axes).reshape(grid.points, grid.points)
     return 0.5 * (inverse + inverse.T)
 
 
-class Pass(NamedTuple):
-    """One pass of a cycle over a level.
+def modes(level: int, symmetric: bool) -> tuple[int, int]:
+    """Of a V(1,1)-cycle's pass down over a grid, and of its pass up; the first one improves u.
 
-    On the way down it reads u, improves it into ``work``, and writes the coarser grid's f; on the
-    way up it reads ``work`` and the coarser grid's u, and writes u. The coarsest grid is `SOLVED`.
+    The pass down reads u, improves it into ``work``, and writes the coarser grid's f; the one up
+    reads ``work`` and the coarser grid's u, and writes u. A ``symmetric`` cycle begins from zero
+    and smooths back in reverse.
     """
-
-    level: int
-    first: int  # the color that is relaxed first
-    mode: int
-
-    @property
-    def is_down(self) -> bool:
-        """Whether it is one of the way down."""
-        return self.mode in (DOWN, DOWN_FROM_ZERO)
-
-
-def cycle(levels: int, symmetric: bool) -> list[Pass]:
-    """The passes of a V(1,1)-cycle over that many levels and the coarsest grid.
-
-    A ``symmetric`` one begins from zero and smooths back in reverse.
-    """
-    down = [Pass(n, 0, DOWN_FROM_ZERO if n or symmetric else DOWN) for n in range(levels)]
-    modes = [UP if n or symmetric else UP_WITH_SQUARES for n in range(levels)]
-    up = [Pass(n, int(symmetric), modes[n]) for n in reversed(range(levels))]
-    return [*down, Pass(levels, 0, SOLVED), *up]
+    return (DOWN_FROM_ZERO, UP) if level or symmetric else (DOWN, UP_WITH_SQUARES)
 
 
 class Hierarchy:
@@ -182,37 +163,38 @@ class Hierarchy:
 
 def _compiled() -> tuple[Any, Callable[[int], int]]:
     """The loops, and the threads that they take for a number of elements."""
-    return load("hetero.kernels.cpu.multigrid"), load("hetero.host.threads").team_for
-
-
-class _Level:
-    """One grid, what `hetero.kernels.cpu.multigrid.sweep` takes of it, and room for what a pass
-    makes of u."""
-
-    def __init__(self, grid: Grid, coarse: Grid, dtype: np.dtype) -> None:
-        z, y, x = grid.transfers or ()
-        rows = max(_TILE_BYTES // (20 * grid.shape[2] * dtype.itemsize) - 6, 8)
-        cuts = transfers.tiles(z, _TILE_PLANES), transfers.tiles(y, -(-rows // 2))
-        tiles = [np.concatenate(pair) for pair in itertools.product(*cuts)]
-        self.sums, self.work = np.empty(len(tiles)), np.empty(grid.points, dtype)
-        self.box = np.array(grid.shape + coarse.shape), np.array(grid.weights, dtype)
-        self.transfers = (
-            np.concatenate([z.left, y.left, x.left, x.first]),
-            np.concatenate([z.weight, y.weight, x.weight]).astype(dtype),
-            x.taps.astype(dtype),
-            np.array(tiles),
-        )
+    return load("hetero.kernels.cpu.poisson"), load("hetero.host.threads").team_for
 
 
 def norms(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[float, float]:
     """2-norms of f - A u and of f, contiguous arrays."""
     (nz, ny, nx), weights = stencil.box
     sums = np.empty((nz * ny, 2))
-    given = u.reshape(-1), as_loops_take(f.reshape(-1)), nz, ny, nx
     loops, team_for = _compiled()
-    loops.squares(team_for(f.size), *given, np.array(weights, f.dtype), sums)
-    residual, whole = np.sqrt(sums.sum(axis=0))
+    given = u.reshape(-1), as_loops_take(f.reshape(-1)), nz, ny, nx
+    loops.squares(team_for(f.size), *given, weights, sums)
+    with np.errstate(all="ignore"):
+        residual, whole = np.sqrt(sums.sum(axis=0))
     return float(residual), float(whole)
+
+
+class _Level:
+    """One grid, what `hetero.kernels.cpu.poisson.sweep` takes of it, and room for what a pass makes
+    of u."""
+
+    def __init__(self, grid: Grid, coarse: Grid, dtype: np.dtype) -> None:
+        z, y, x = grid.transfers or ()
+        rows = max(_TILE_BYTES // (20 * grid.shape[2] * dtype.itemsize) - 6, 8)
+        cuts = itertools.product(tiles(z, _TILE_PLANES), tiles(y, -(-rows // 2)))
+        cut = np.array([np.concatenate(pair) for pair in cuts])
+        self.sums, self.work = np.empty(len(cut)), np.empty(grid.points, dtype)
+        self.box = np.array(grid.shape + coarse.shape), np.array(grid.weights, dtype)
+        self.transfers = (
+            np.concatenate([z.left, y.left, x.left, x.first]),
+            np.concatenate([z.weight, y.weight, x.weight]).astype(dtype),
+            x.taps.astype(dtype),
+            cut,
+        )
 
 
 class CpuHierarchy(Hierarchy):
@@ -247,17 +229,20 @@ class CpuHierarchy(Hierarchy):
     def _cycle(self, f: np.ndarray, u: np.ndarray, symmetric: bool) -> None:
         vectors, omega = [(f, u), *self._coarser], self._dtype.type(OMEGA[symmetric])
         loops, team_for = self._compiled
-        for step in cycle(len(self.levels), symmetric):
-            f, u = vectors[step.level]
-            if step.mode == SOLVED:
-                loops.solve_coarsest(self._inverse, f, u)
-                continue
-            level, (coarse_f, coarse_u) = self.levels[step.level], vectors[step.level + 1]
-            moved = (u, f, level.work, coarse_f)
-            if not step.is_down:
-                moved = (level.work, f, u, coarse_u)
-            how = level.sums, *level.box, omega, step.first, step.mode, *level.transfers
-            loops.sweep(team_for(u.size), *moved, *how)
+
+        def sweep(number: int, first: int, mode: int, *moved: np.ndarray) -> None:
+            level = self.levels[number]
+            how = level.sums, *level.box, omega, first, mode, *level.transfers
+            loops.sweep(team_for(level.work.size), *moved, *how)
+
+        numbers = range(len(self.levels))
+        for n in numbers:
+            (f, u), (coarse, _) = vectors[n : n + 2]
+            sweep(n, 0, modes(n, symmetric)[0], u, f, self.levels[n].work, coarse)
+        loops.solve_coarsest(self._inverse, *vectors[-1])
+        for n in reversed(numbers):
+            (f, u), (_, coarse) = vectors[n : n + 2]
+            sweep(n, int(symmetric), modes(n, symmetric)[1], self.levels[n].work, f, u, coarse)
 
 
 _kept = functools.lru_cache(maxsize=2)(CpuHierarchy)

@@ -1,4 +1,4 @@
-"""-div grad u = f on devices by geometric multigrid: the passes of `grids.cycle` as launches.
+"""-div grad u = f on devices by geometric multigrid: the passes of a cycle as launches.
 
 A grid costs two launches, one on the way down and one on the way up; all small grids together one.
 
@@ -25,18 +25,16 @@ from hetero.devices import peers
 from hetero.devices.base import Device
 from hetero.kernels.common.launch import Launch, launch
 from hetero.kernels.multigrid import plan as plan_multigrid
-from hetero.kernels.multigrid import transfers
 from hetero.ops.solvers import multigrid as grids
 from hetero.ops.solvers.exchange import Bound, BufferCopies, Exchange, Part, range_copies
 from hetero.ops.solvers.systems import Outcome, Solve, Stencil
 
 Vector = Sequence[Any]  # a buffer of each device
 Share = tuple[int, int]  # number, of how many
+Step = tuple[int, bool]  # of a cycle: the level, and whether it is on the way down
 _PURPOSE = "multigrid"
 _KEPT = 2  # hierarchies in each context
-_MOST = 8  # what a hierarchy has bound, cycles and norms, of callers' vectors
 _SUM_BLOCKS = 1024
-_SUM_THREADS = 128
 
 
 class Level:
@@ -51,28 +49,27 @@ class Level:
         self, part: Memory, number: int, grid: grids.Grid, coarse: grids.Grid, share: Share
     ) -> None:
         self.grid, self.coarse, (mine, shares) = grid, coarse, share
-        target, halo = part.device.target, plan_multigrid.HALO
+        target = part.device.target
         target = target._replace(multiprocessors=shares * target.multiprocessors)
         self.plan = plan_multigrid.plan_sweep(grid.shape, coarse.shape, part.dtype.name, target)
         axes = dict(zip("zyx", grid.transfers or (), strict=True))
         most = dict(zip("zyx", self.plan.tile, strict=True))
         most["z"] = min(most["z"], max(1, coarse.shape[0] // shares))  # a tile for each
-        tiles = {axis: transfers.tiles(t, most[axis]) for axis, t in axes.items()}
+        tiles = {axis: plan_multigrid.tiles(t, most[axis]) for axis, t in axes.items()}
         z, count = axes["z"], len(tiles["z"])
         own = tiles["z"] = tiles["z"][count * mine // shares : count * (mine + 1) // shares]
         self.writes = begin, end = int(own[0, 0]), int(own[-1, 1])
         self.coarse_writes = int(own[0, 3]), int(own[-1, 4])
-        last = max(end, int(own[:, 2].max()))
+        halo, last = plan_multigrid.HALO, max(end, int(own[:, 2].max()))
         self.reads = max(begin - halo, 0), min(last + halo, grid.shape[0])
         lefts = z.left[slice(*self.reads)]
         self.coarse_reads = max(int(lefts[0]), 0), min(int(lefts[-1]) + 2, len(z.first))
         self.tiles = tuple(map(len, tiles.values()))
         self.blocks = math.prod(self.tiles)
-        self.tables = {axis: part.constant(t, np.int32) for axis, t in tiles.items()}
+        self.tables = {axis: part.constant(t) for axis, t in tiles.items()}
         for name in plan_multigrid.TABLES:
             axis, field = name.split()
-            integers = np.int32 if field in ("left", "first") else None
-            self.tables[name] = part.constant(getattr(axes[axis], field), integers)
+            self.tables[name] = part.constant(getattr(axes[axis], field))
         self.tables["sums"] = part.allocate(8 * self.blocks, f"sums{number}")
         part.vector(grid.points, f"work{number}", *([f"u{number}", f"f{number}"] if number else []))
 
@@ -86,9 +83,9 @@ class Memory(Part):
     def __init__(
         self, device: Device, all_grids: list[grids.Grid], dtype: np.dtype, share: Share
     ) -> None:
-        super().__init__(device, alone=True)
+        super().__init__(device, alone=share[1] == 1)
         self.purpose, self.dtype = _PURPOSE, dtype
-        self._bound: dict[tuple[grids.Pass, bool], Bound] = {}
+        self._bound: dict[tuple[Step, bool], Bound] = {}
         room = plan_multigrid.coarse_points(dtype.name, device.shared_limit)
         left = [sum(g.points for g in all_grids[i:]) for i in range(len(all_grids))]
         # The finest has a pass of its own, that starts from u and gives the residual.
@@ -99,61 +96,59 @@ class Memory(Part):
         ]
         self._cycled = self._coarse(small, all_grids[small:], room)
         finest = all_grids[0]
+        if share[1] > 1:
+            self.vector(finest.points, "u0", "f0")
         self.sum_blocks = min(_SUM_BLOCKS, finest.shape[0] * finest.shape[1])
         self.allocate(16 * self.sum_blocks, "squares")
-        writes = self.levels[0].writes if self.levels else (0, finest.shape[0])
-        rows = [z * finest.shape[1] for z in writes]
-        # The "squares" of f - A u and of f, by blocks.
-        where = "stencil.cu", "stencil_squares", dtype.name, self.sum_blocks, _SUM_THREADS
-        box = (*finest.shape, *rows, self.sum_blocks, *map(float, finest.weights))
-        macros = {"DIMS": 3 if finest.shape[1] > 1 else 2, "THREADS": _SUM_THREADS}
-        self.squares = launch(*where, ("u", "f", "squares", *box), **macros)
+        rows = self.levels[0].writes if self.levels else (0, finest.shape[0])
+        where = *finest[:2], dtype.name, device.target, rows, self.sum_blocks
+        self.squares = plan_multigrid.squares(*where)
 
     def vector(self, points: int, *names: str) -> None:
         """Room for vectors."""
         self.allocate(points * self.dtype.itemsize, *names)
 
-    def constant(self, array: Any, dtype: Any = None) -> Any:
-        """A buffer with a table."""
-        return self.upload(np.ascontiguousarray(array, dtype or self.dtype))
+    def constant(self, array: Any) -> Any:
+        """A buffer with a table of integers, or of numbers in the vectors' dtype."""
+        is_real = np.asarray(array).dtype.kind == "f"
+        return self.upload(np.ascontiguousarray(array, self.dtype if is_real else np.int32))
 
     def _coarse(self, number: int, levels: list[grids.Grid], pool: int) -> Launch:
         """The launch that cycles over all the small grids from zero, by one block."""
-        rows, points = [], 0
-        fields: list[list[np.ndarray]] = [[], [], [], []]  # of the axes' transfers
-        for grid in levels:
-            row = [*grid.shape, points]
-            points += grid.points
-            for of_points in (0, 2):  # where an axis' "left" and "weight", "first" and "taps" begin
-                for axis in grid.transfers or ((),) * 3:
-                    row.append(sum(map(len, fields[of_points])))
-                    for field in (of_points, of_points + 1):
-                        fields[field] += axis[field : field + 1]
-            rows.append(row)
-        self.vector(points, "scratch f", "scratch r")
-        tables = [self.constant(rows, np.int32), self.constant([g.weights for g in levels])]
-        for values, dtype in zip(fields, (np.int32, None, np.int32, None), strict=True):
-            tables.append(self.constant(np.concatenate([[], *map(np.ravel, values)]), dtype))
-        tables.append(self.constant(grids.coarsest_inverse(levels[-1])))
+        axes = [axis for grid in levels[:-1] for axis in grid.transfers or ()]
+        # Where an axis' "left" and "weight", its "first" and "taps", and a grid's points begin.
+        begins = [np.cumsum([0, *(len(axis[field]) for axis in axes)]) for field in (0, 2)]
+        points = np.cumsum([0, *(grid.points for grid in levels)])
+        rows = np.zeros((len(levels), 10), int)
+        for i, (row, grid) in enumerate(zip(rows, levels, strict=True)):
+            row[:4] = *grid.shape, points[i]
+            if grid.transfers:
+                row[4:] = np.concatenate([begin[3 * i : 3 * i + 3] for begin in begins])
+        tables = [rows, [grid.weights for grid in levels]]
+        for field, dtype in enumerate((int, float, int, float)):
+            tables.append(np.concatenate([np.zeros(0, dtype), *(a[field].ravel() for a in axes)]))
+        tables.append(grids.coarsest_inverse(levels[-1]))
+        self.vector(int(points[-1]), "scratch f", "scratch r")
         if number:
             self.vector(levels[0].points, f"u{number}", f"f{number}")
         threads = min(1024, self.device.block_limit)
-        arguments = ("f", "u", "scratch f", "scratch r", *tables, len(levels), "omega", "symmetric")
+        vectors, numbers = ("f", "u", "scratch f", "scratch r"), (len(levels), "omega", "symmetric")
         where = "multigrid_coarse.cu", "coarse_cycle", self.dtype.name, 1, threads
-        return launch(*where, arguments, THREADS=threads, POOL=pool)
+        given = (*vectors, *map(self.constant, tables), *numbers)
+        return launch(*where, given, THREADS=threads, POOL=pool)
 
-    def bind_pass(self, f: Any, u: Any, symmetric: bool, step: grids.Pass) -> Bound:
+    def bind_pass(self, f: Any, u: Any, symmetric: bool, step: Step) -> Bound:
         """A pass of a cycle; multigrid.cu explains it. Those below the finest grid stay bound."""
         if (bound := self._bound.get((step, symmetric))) is not None:
             return bound
-        number, omega = step.level, grids.OMEGA[symmetric]
+        (number, is_down), omega = step, grids.OMEGA[symmetric]
         here = {"f": f, "u": u} if number == 0 else {"f": f"f{number}", "u": f"u{number}"}
-        if step.mode == grids.SOLVED:
+        if number == len(self.levels):
             bound = self.bind(self._cycled, omega=omega, symmetric=int(symmetric), **here)
         else:
             level, work = self.levels[number], self.buffers[f"work{number}"]
             vectors = here | {"u": work, "out": here["u"], "coarse": f"u{number + 1}"}
-            if step.is_down:
+            if is_down:
                 vectors = here | {"out": work, "coarse": f"f{number + 1}"}
             # A caller's buffer may begin anywhere; an OpenCL buffer has no address to read, and is
             # ours or whole.
@@ -161,7 +156,8 @@ class Memory(Part):
             pair = 2 * self.dtype.itemsize
             whole = all(buffer % pair == 0 for buffer in read if type(buffer) is int)
             aligned = level.grid.shape[2] % 2 == 0 and whole
-            how = omega, aligned, step.first, step.mode
+            down, up = grids.modes(number, symmetric)
+            how = omega, aligned, *((0, down) if is_down else (int(symmetric), up))
             launch = level.plan.launch(level.grid.weights, level.tiles, *how)
             bound = self.bind(launch, **level.tables, **vectors)
         if number:
@@ -181,22 +177,19 @@ class DeviceHierarchy(grids.Hierarchy):
         self._dtype, several = np.dtype(dtype), len(devices) > 1
         self.grids = grids.hierarchy(stencil, grids.coarsest(devices[0].kind))
         self.memories: list[Memory] = []
-        self._bound: dict[tuple[Any, ...], Any] = {}
         for number, device in enumerate(devices):
             with device.active() if several else contextlib.nullcontext():
                 memory = Memory(device, self.grids, self._dtype, (number, len(devices)))
-                if several:  # small uploads waited for nothing
-                    memory.vector(self.grids[0].points, "u0", "f0")
-                    device.synchronize()
-                    memory.stream = device.new_stream()
             self.memories.append(memory)
         self.exchange = Exchange(self.memories)
-        self._row_bytes = math.prod(self.grids[0].shape[1:]) * self._dtype.itemsize
         # The levels that are divided, and what goes to who reads it after a pass down, or up.
         divided = [grids.is_shared(grid.shape) for grid in self.grids].count(True) if several else 0
         levels = list(zip(*(memory.levels for memory in self.memories), strict=True))[:divided]
         self._moves = [self._bind_moves(number, levels) for number in range(len(levels))]
         self.exchange.build()
+
+    def _row_bytes(self, grid: grids.Grid) -> int:
+        return math.prod(grid.shape[1:]) * self._dtype.itemsize
 
     def _bind_moves(self, number: int, levels: list[tuple[Level, ...]]) -> tuple[list, list]:
         """Copies after a pass over a divided level, on the way down and on the way up."""
@@ -209,8 +202,7 @@ class DeviceHierarchy(grids.Hierarchy):
         read_above = [one.coarse_reads for one in levels[number - 1]] if number else read
 
         def moved(name: str, grid: grids.Grid, written: Any, needed: Any) -> BufferCopies:
-            row_bytes = math.prod(grid.shape[1:]) * self._dtype.itemsize
-            return BufferCopies(range_copies(written, needed, row_bytes), name, name)
+            return BufferCopies(range_copies(written, needed, self._row_bytes(grid)), name, name)
 
         down = self.exchange.bind(
             moved(f"work{number}", fine, own, read),
@@ -218,25 +210,10 @@ class DeviceHierarchy(grids.Hierarchy):
         )
         return down, self.exchange.bind(moved(f"u{number}", fine, own, read_above))
 
-    def _once(self, what: Any, bind: Callable[..., Any], f: Vector, u: Vector) -> Any:
-        """``bind(f, u)``, or what it gave for the same memory: calls come again with it. An OpenCL
-        buffer would stay in use."""
-        key = (what, *f, *u)
-        if not all(type(buffer) is int for buffer in key[1:]):
-            return bind(f, u)
-        if key not in self._bound:
-            if len(self._bound) >= _MOST:
-                self._bound.clear()
-            self._bound[key] = bind(f, u)
-        return self._bound[key]
-
     def bound(self, f: Vector, u: Vector, symmetric: bool = False) -> Callable[[], object]:
-        return self._once(symmetric, functools.partial(self._bind, symmetric), f, u)
-
-    def _bind(self, symmetric: bool, f: Vector, u: Vector) -> Callable[[], object]:
-        """See `bound`."""
-        divided = len(self._moves)
-        steps = grids.cycle(len(self.memories[0].levels), symmetric)
+        divided, last = len(self._moves), len(self.memories[0].levels)
+        steps = [(number, True) for number in range(last + 1)]
+        steps += [(number, False) for number in reversed(range(last))]
         # Of the grids that are not divided, each device makes all passes before the next one does.
         turns = [[step] for step in steps]
         turns[divided : len(turns) - divided] = [steps[divided : len(steps) - divided]]
@@ -246,8 +223,9 @@ class DeviceHierarchy(grids.Hierarchy):
                 [memory.bind_pass(f[k], u[k], symmetric, step) for step in turn]
                 for k, memory in enumerate(self.memories)
             ]
-            down, up = self._moves[turn[0].level] if turn[0].level < divided else ((), ())
-            runs.append((launches, down if turn[0].is_down else up))
+            number, is_down = turn[0]
+            down, up = self._moves[number] if number < divided else ((), ())
+            runs.append((launches, down if is_down else up))
 
         def run() -> None:
             for launches, moves in runs:
@@ -257,13 +235,10 @@ class DeviceHierarchy(grids.Hierarchy):
 
     def norms(self, f: Vector, u: Vector) -> tuple[float, float]:
         self.exchange.check()
-        self.exchange.run(self._once("squares", self._squares, f, u))
+        each = zip(self.memories, f, u, strict=True)
+        self.exchange.run([[m.bind(m.squares, f=own, u=other)] for m, own, other in each])
         residual, whole = self.exchange.total("squares", [m.sum_blocks for m in self.memories], 2)
         return math.sqrt(residual), math.sqrt(whole)
-
-    def _squares(self, f: Vector, u: Vector) -> list[list[Bound]]:
-        each = zip(self.memories, f, u, strict=True)
-        return [[memory.bind(memory.squares, f=own, u=other)] for memory, own, other in each]
 
     def residual(self) -> float:
         if not self.memories[0].levels:
@@ -281,21 +256,23 @@ class DeviceHierarchy(grids.Hierarchy):
     def solve_shared(self, asked: Solve, f: np.ndarray, u: np.ndarray) -> Outcome:
         """`solve` on several devices, of arrays of the stencil's shape."""
         right, start = ([m.buffers[name] for m in self.memories] for name in ("f0", "u0"))
+        row_bytes, given = self._row_bytes(self.grids[0]), {"f0": f}
+        if asked.from_zero:
+            self.zero(start)
+        else:
+            given["u0"] = u
 
         def load(number: int) -> None:
             begin, end = self.memories[number].levels[0].reads
-            for name, values in (("f0", f), ("u0", None if asked.from_zero else u)):
-                if values is not None:
-                    rows = np.ascontiguousarray(values[begin:end], self._dtype)
-                    self.memories[number].upload(rows, name, begin * self._row_bytes)
+            for name, values in given.items():
+                rows = np.ascontiguousarray(values[begin:end], self._dtype)
+                self.memories[number].upload(rows, name, begin * row_bytes)
 
         def fetch(number: int) -> None:
             begin, end = self.memories[number].levels[0].writes
-            self.memories[number].download("u0", u[begin:end], begin * self._row_bytes)
+            self.memories[number].download("u0", u[begin:end], begin * row_bytes)
 
-        if asked.from_zero:
-            self.zero(start)
-        self.exchange.at_once(load, f.nbytes if asked.from_zero else 2 * f.nbytes)
+        self.exchange.at_once(load, len(given) * f.nbytes)
         outcome = self.solve(right, start, asked.rtol, asked.maxiter)
         self.exchange.at_once(fetch, u.nbytes)
         return outcome
@@ -331,7 +308,6 @@ def solve(devices: Sequence[Device], asked: Solve, f: Any, u: Any, dtype: Any) -
                 return own.solve([f], [u], asked.rtol, asked.maxiter)
             except BaseException:
                 keep(None)  # devices may have met unequally often
-                if several:
-                    with contextlib.suppress(Exception):
-                        own.exchange.synchronize()
+                with contextlib.suppress(Exception):
+                    own.exchange.synchronize()
                 raise

@@ -175,9 +175,8 @@ def _bound(
     On the CPU nothing but the method itself is between a call and its result, from the second call
     on: in the first one its loops are compiled, or what that would gain is reported.
     """
-    asked, chosen = plan.problem, plan.chosen
-    dtype, shape = np.dtype(asked.dtype), asked.dims
-    tolerance, limit, _ = asked.options
+    asked, chosen, shape = plan.problem, plan.chosen, plan.problem.dims
+    dtype, (tolerance, limit, _) = np.dtype(asked.dtype), asked.options
     wanted = Solve(
         system=Stencil(shape, spacing),
         rtol=max(tolerance, systems.least_tolerance(dtype)),
@@ -187,10 +186,13 @@ def _bound(
         lenient=rtol is None,
         measured=False,
     )
+    most = 2.0 ** _SPACING[dtype.name]
+    is_ordinary = 1.0 / most <= min(spacing) and max(spacing) <= most
 
     def general(f: Any, x0: Any, faces: list[Face], return_info: bool, done: Any = None) -> Any:
         """Run the plan, unless ``done`` is its result, and judge that."""
-        done, info = _solve(plan, wanted._replace(measured=return_info), f, x0, faces, done)
+        given = plan, wanted._replace(measured=return_info), f, x0, faces
+        done, info = _judged(*given, done, is_ordinary)
         outcome, method = done.outcome, done.method
         as_asked = wanted.exactly and method == JACOBI and outcome.iterations == maxiter
         if not info["converged"] and not (as_asked and math.isfinite(outcome.residual)):
@@ -200,11 +202,11 @@ def _bound(
 
     (of_f, *others), on_cpu = asked.inputs, chosen.implementation.run
     is_host = chosen.device == CPU and of_f.location == HOST and asked.next_device is None
-    if not is_host or others or 0 in shape or not is_ordinary(spacing, asked.dtype):
+    if not is_host or others or 0 in shape or not is_ordinary:
         return general
     is_first, starts = True, bool(methods.BY_NAME[chosen.method].iterations)
 
-    def at_once(f: np.ndarray, x0: None, faces: list[Face], return_info: bool) -> Any:
+    def direct(f: np.ndarray, x0: None, faces: list[Face], return_info: bool) -> Any:
         nonlocal is_first
         if is_first or faces or return_info:
             is_first = False
@@ -215,10 +217,13 @@ def _bound(
         outcome = on_cpu((), asked, Arguments((np.ascontiguousarray(f, dtype),), u, wanted))
         if outcome.status == systems.CONVERGED and math.isnan(outcome.residual):
             return u
-        Done = load("hetero.calling.execution").Done
-        return general(f, x0, faces, return_info, Done(u, outcome, CPU, chosen.method))
+        return general(f, x0, faces, return_info, _done(u, outcome, CPU, chosen.method))
 
-    return at_once
+    return direct
+
+
+def _done(*given: Any) -> Any:
+    return load("hetero.calling.execution").Done(*given)
 
 
 # -- The equation ---------------------------------------------------------------------------------
@@ -263,17 +268,11 @@ def checked_faces(shape: tuple[int, ...], boundary: Any) -> list[Face]:
     return faces
 
 
-def is_ordinary(spacing: tuple[float, ...], dtype: str) -> bool:
-    """Whether an equation with these spacings is solved in its own units."""
-    most = 2.0 ** _SPACING[dtype]
-    return 1.0 / most <= min(spacing) and max(spacing) <= most
-
-
-def _solve(
-    plan: Plan, asked: Solve, f: Any, x0: Any, faces: list[Face], done: Any = None
+def _judged(
+    plan: Plan, asked: Solve, f: Any, x0: Any, faces: list[Face], done: Any, is_ordinary: bool
 ) -> tuple[Any, dict[str, Any]]:
-    """Run a plan, unless ``done`` is its `execution.Done`; in other units where the values turn out
-    to need it.
+    """Run a plan, unless ``done`` is its `execution.Done`; in other units where spacings are not
+    ordinary, or where the norms of the solve are not.
 
     Returns
     -------
@@ -284,13 +283,13 @@ def _solve(
     """
     stencil, dtype, exponent = asked.system, np.dtype(plan.problem.dtype), 0
     if 0 in stencil.shape:
-        nothing, chosen = Outcome(systems.CONVERGED, 0, 0.0, 0.0), plan.chosen
-        Done = load("hetero.calling.execution").Done
-        done = Done(np.zeros(stencil.shape, dtype), nothing, chosen.device, chosen.method)
+        nothing = Outcome(systems.CONVERGED, 0, 0.0, 0.0)
+        place = plan.chosen.device, plan.chosen.method
+        done = _done(np.zeros(stencil.shape, dtype), nothing, *place)
     else:
-        if done is None and is_ordinary(stencil.spacing, dtype.name):
+        if done is None and is_ordinary:
             done = execute(plan, asked, _right_side(f, faces, stencil.spacing, dtype), x0)
-        if done is None or _is_out_of_range(done.outcome, stencil, dtype, f, x0, faces):
+        if done is None or _is_out_of_range(done.outcome, stencil.shape, dtype):
             done, stencil, exponent = _in_other_units(plan, asked, f, x0, faces)
     status, iterations, residual, whole = done.outcome
     if status == systems.ROUNDING and (asked.lenient or plan.problem.options.rtol == 0.0):
@@ -299,9 +298,8 @@ def _solve(
         if residual <= _ROUNDINGS * float(np.finfo(dtype).eps) * high / low * whole:
             status = systems.CONVERGED
     relative = residual / whole if whole and whole > 0.0 else math.inf if residual else 0.0
-    if exponent:
-        with np.errstate(all="ignore"):
-            residual = float(np.ldexp(residual, exponent))
+    with np.errstate(all="ignore"):
+        residual = float(np.ldexp(residual, exponent))
     return done, {
         "device": done.device,
         "method": done.method,
@@ -320,7 +318,7 @@ def _right_side(f: Any, faces: list[Face], spacing: tuple[float, ...], dtype: np
         return f
     operand = describe(f)
     total = np.array(on_host(f, dtype, operand))
-    with np.errstate(all="ignore"):  # `_is_out_of_range` sees to what is not finite
+    with np.errstate(all="ignore"):  # what is not finite then is solved in other units
         _add_boundary(total, faces, spacing, 0)
     return total if operand.location == HOST else like(f, total)
 
@@ -329,33 +327,20 @@ def _add_boundary(
     total: np.ndarray, faces: list[Face], spacing: tuple[float, ...], exponent: int
 ) -> None:
     for axis, layer, value in faces:
-        index: list[Any] = [slice(None)] * total.ndim
-        index[axis] = layer
-        total[tuple(index)] += np.ldexp(value.astype(np.float64), exponent) / spacing[axis] ** 2
+        side = np.moveaxis(total, axis, 0)[layer]
+        side += np.ldexp(value.astype(np.float64), exponent) / spacing[axis] ** 2
 
 
-def _is_out_of_range(
-    outcome: Outcome, stencil: Stencil, dtype: np.dtype, f: Any, x0: Any, faces: list[Face]
-) -> bool:
-    """Whether a solve did not end well because right-hand side or initial guess are too large or
-    too small for their squares.
-
-    The norm of the whole right-hand side, if a solver computed it, mostly answers alone, and
-    nothing is fetched from a device.
-    """
+def _is_out_of_range(outcome: Outcome, shape: tuple[int, ...], dtype: np.dtype) -> bool:
+    """Whether a solve did not end well, perhaps because right-hand side or initial guess are too
+    large or too small for their squares. Nothing is fetched from a device."""
     status, _, residual, whole = outcome
-    if status == systems.CONVERGED and not (
-        residual < _LEAST_RESIDUAL[dtype.name] or residual == math.inf
-    ):
+    vanishes = residual < _LEAST_RESIDUAL[dtype.name] or residual == math.inf
+    if status == systems.CONVERGED and not vanishes:
         return False
-    most = _VALUES[dtype.name]
-    start = _NONE if x0 is None else _exponent(on_host(x0, dtype))
-    if whole is not None:
-        least = math.ldexp(math.sqrt(math.prod(f.shape)), -most)
-        if least <= whole <= math.ldexp(1.0, most):  # and so is the largest value
-            return start > most
-    largest = max(_exponent(on_host(f, dtype)), _boundary_exponent(faces, stencil.spacing))
-    return largest > _NONE and (abs(largest) > most or start > most)
+    most = 2.0 ** _VALUES[dtype.name]
+    fits = whole is not None and math.sqrt(math.prod(shape)) / most <= whole <= most
+    return not fits or status == systems.NOT_FINITE
 
 
 def _in_other_units(
@@ -367,22 +352,22 @@ def _in_other_units(
     The solution is in the caller's units, and judged anew where its dtype has not the range.
     """
     dtype = np.dtype(plan.problem.dtype)
-    values, spacing = on_host(f, _DOUBLE), asked.system.spacing
-    e = math.frexp(min(spacing))[1]
-    parts = [math.frexp(h) for h in spacing]
+    values, parts = on_host(f, _DOUBLE), [math.frexp(h) for h in asked.system.spacing]
+    e = min(n for _, n in parts)
     spacing = tuple(math.ldexp(h, min(n - e, _FARTHEST)) for h, n in parts)
-    largest = max(_exponent(values) + 2 * e, _boundary_exponent(faces, spacing))
-    k = int(largest) if largest > _NONE else 0
-    if x0 is not None:
-        x0 = on_host(x0, _DOUBLE).reshape(values.shape)
-        exponent = _exponent(x0)
-        if (exponent if exponent > _NONE else 0) - k > _START:
-            x0 = None
+    exponents = [_exponent(values) + 2 * e]
+    for axis, _, value in faces:  # of the boundary's shares, or one more
+        exponents.append(_exponent(value.astype(_DOUBLE)) + 2 - 2 * math.frexp(spacing[axis])[1])
+    k = int(max(exponents)) if max(exponents) > _NONE else 0
+    start = None
     with np.errstate(all="ignore"):
-        total = np.ldexp(values, 2 * e - k)
-        _add_boundary(total, faces, spacing, -k)
-        rhs = total.astype(dtype)
-        start = None if x0 is None else np.ldexp(x0, -k).astype(dtype)
+        rhs = np.ldexp(values, 2 * e - k)
+        _add_boundary(rhs, faces, spacing, -k)
+        rhs = rhs.astype(dtype)
+        if x0 is not None:
+            x0 = on_host(x0, _DOUBLE).reshape(values.shape)
+            if _exponent(x0) - k <= _START:
+                start = np.ldexp(x0, -k).astype(dtype)
     stencil = Stencil(values.shape, spacing)
     done = execute(with_host_result(plan), asked._replace(system=stencil), rhs, start)
     outcome = done.outcome
@@ -390,22 +375,12 @@ def _in_other_units(
         u = np.ldexp(done.value, k)
         returned = np.ldexp(u, -k)
         if not np.array_equal(returned, done.value):
-            residual, whole = load("hetero.ops.solvers.dst").norms(stencil, rhs, returned)
-            outcome = judged(
-                residual, asked.rtol * whole, systems.ROUNDING, outcome.iterations, whole
-            )
+            _, residual, whole = load("hetero.ops.solvers.dst").residual(stencil, rhs, returned)
+            bound = asked.rtol * whole
+            outcome = judged(residual, bound, systems.ROUNDING, outcome.iterations, whole)
     if describe(f).location != HOST:
         u = like(f, u)
     return done._replace(value=u, outcome=outcome), stencil, k - 2 * e
-
-
-def _boundary_exponent(faces: list[Face], spacing: tuple[float, ...]) -> float:
-    """Of the largest of the boundary's shares, or one more."""
-    exponents = [
-        _exponent(value.astype(np.float64)) + 2 - 2 * math.frexp(spacing[axis])[1]
-        for axis, _, value in faces
-    ]
-    return max(exponents, default=_NONE)
 
 
 def _exponent(values: np.ndarray) -> float:

@@ -1,4 +1,5 @@
-"""One pass of a multigrid cycle over a grid, on the CPU's threads.
+"""Poisson's equation on the CPU's threads: one pass of a multigrid cycle over a grid, a sweep of
+Jacobi's method, and norms of the residual.
 
 Grids are boxes of nz * ny * nx points in C order, zero outside; a 2-D grid has ny = 1. A pass does,
 while a few planes are in the cache, all that a cycle does at one level on its way down or up:
@@ -19,15 +20,18 @@ pair, and one of the pair before (for x even) or after it (for x odd).
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from hetero.host.threads import compiled, helper, no_overlap, part
 
-__all__ = ["DOWN", "DOWN_FROM_ZERO", "UP", "UP_WITH_SQUARES", "solve_coarsest", "squares", "sweep"]
+from ..multigrid.plan import DOWN, DOWN_FROM_ZERO, UP
+from ..multigrid.plan import HALO as _HALO
 
-DOWN, DOWN_FROM_ZERO, UP, UP_WITH_SQUARES = range(4)
+__all__ = ["jacobi", "solve_coarsest", "squares", "sweep"]
+
 _SLOTS = 5  # planes in work at once
-_HALO = 3  # points around a tile that its own depend on
 
 
 @helper
@@ -248,9 +252,9 @@ def sweep(
     restricted residual, written; on the way up the correction, read. ``sums`` gets the squares of
     the residual by tile, in double. ``shapes`` are nz, ny, nx, mz, my, mx; ``weights`` 1 /
     spacing^2 along z, y and x, 0 along an axis that is not there; ``first`` the color that is
-    relaxed first, 0 red or 1 black. Of `hetero.kernels.multigrid.transfers`: ``lefts``, the "left"
-    of z, y and x one after the other, then "first" of x; ``shares``, their "weight"; ``taps`` of x;
-    and ``tiles``, (tiles, 10), rows of z's tiles and y's.
+    relaxed first, 0 red or 1 black. Of `hetero.kernels.multigrid.plan`'s transfers: ``lefts``, the
+    "left" of z, y and x one after the other, then "first" of x; ``shares``, their "weight";
+    ``taps`` of x; and ``tiles``, (tiles, 10), rows of z's tiles and y's.
     """
     given = u, f, out, coarse, sums, shapes, weights, omega, first, mode, lefts, shares, taps, tiles
     _sweep(team, len(sums), given)
@@ -279,17 +283,17 @@ def solve_coarsest(inverse, f, u):
 
 @compiled
 def squares(team, u, f, nz, ny, nx, weights, sums):
-    """Squares of f - A u and of f, summed row by row into ``sums``, (nz * ny, 2) float64."""
+    """Squares of f - A u and of f, in double, summed row by row into ``sums``, (nz * ny, 2)."""
     _squares(team, nz * ny, (u, f, nz, ny, nx, weights, sums))
 
 
 @part
 def _squares(start, stop, u, f, nz, ny, nx, weights, sums):
     no_overlap()
-    wz, wy, wx = weights[0], weights[1], weights[2]
-    diagonal = 2 * (wz + wy + wx)
+    wz, wy, wx = weights
+    diagonal = 2.0 * (wz + wy + wx)
     nothing = np.zeros(nx, u.dtype)
-    r = np.empty(nx, u.dtype)
+    r = np.empty(nx, np.float64)
     for row in range(start, stop):
         z, y = row // ny, row % ny
         here, rhs = u[row * nx : (row + 1) * nx], f[row * nx : (row + 1) * nx]
@@ -298,15 +302,57 @@ def _squares(start, stop, u, f, nz, ny, nx, weights, sums):
         above = u[(row - ny) * nx : (row - ny + 1) * nx] if z > 0 else nothing
         below = u[(row + ny) * nx : (row + ny + 1) * nx] if z + 1 < nz else nothing
         for x in range(nx):
-            r[x] = rhs[x] - diagonal * here[x] + wz * (above[x] + below[x])
+            r[x] = rhs[x] - diagonal * here[x] + wz * (np.float64(above[x]) + below[x])
         for x in range(nx):
-            r[x] += wy * (north[x] + south[x])
+            r[x] += wy * (np.float64(north[x]) + south[x])
         for x in range(1, nx):
             r[x] += wx * here[x - 1]
         for x in range(nx - 1):
             r[x] += wx * here[x + 1]
         part, whole = 0.0, 0.0
         for x in range(nx):
-            part += np.float64(r[x]) * np.float64(r[x])
+            part += r[x] * r[x]
             whole += np.float64(rhs[x]) * np.float64(rhs[x])
         sums[row, 0], sums[row, 1] = part, whole
+
+
+# -- Jacobi's method -------------------------------------------------------------------------------
+
+
+@compiled
+def jacobi(team: int, u: Any, f: Any, u_new: Any, factors: Any) -> None:
+    """Make one sweep of Jacobi's method, each thread some rows.
+
+    Parameters
+    ----------
+    u, f, u_new : (rows, lines, columns) arrays of one dtype
+        ``u_new`` gets what a sweep makes of ``u``; it must not be ``u``.
+    factors : 4-tuple of that dtype
+        1 / spacing^2 along rows, lines and columns, and 1, all over the matrix's diagonal.
+    """
+    _jacobi(team, u.shape[0], (u, f, u_new) + factors)
+
+
+@part
+def _jacobi(start, stop, u, f, u_new, along_rows, along_lines, along_columns, scale):  # type: ignore
+    """Per point, in 3-D: 6 additions, 4 multiplications."""
+    no_overlap()
+    rows, lines, columns = u.shape
+    nothing = np.zeros(columns, u.dtype)
+    zero = nothing[0]
+    for r in range(start, stop):
+        for line in range(lines):
+            here, given, made = u[r, line], f[r, line], u_new[r, line]
+            up = u[r - 1, line] if r > 0 else nothing
+            down = u[r + 1, line] if r < rows - 1 else nothing
+            above = u[r, line - 1] if line > 0 else nothing
+            below = u[r, line + 1] if line < lines - 1 else nothing
+            for c in range(columns):
+                left = here[c - 1] if c > 0 else zero
+                right = here[c + 1] if c < columns - 1 else zero
+                made[c] = (
+                    scale * given[c]
+                    + along_columns * (left + right)
+                    + along_lines * (above[c] + below[c])
+                    + along_rows * (up[c] + down[c])
+                )

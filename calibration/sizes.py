@@ -23,7 +23,7 @@ from hetero.devices.base import Device
 from hetero.imports import load
 from hetero.ops.solvers import multigrid as grids
 from hetero.ops.solvers.cg import ADAPTIVE
-from hetero.ops.solvers.poisson_methods import BY_NAME
+from hetero.ops.solvers.poisson_methods import BY_NAME, MULTIGRID
 from hetero.registry import Implementation
 from hetero.registry.models import ModelKey
 from hetero.registry.problem import DEVICE_DTYPES
@@ -291,7 +291,7 @@ def _solves(
             what, steps = f"cg {layout}", _DENSE if layout == "dense" else steps
         elif layout.endswith("multigrid"):
             what, steps = "cycles", _CYCLES
-        elif operation == "poisson" and BY_NAME[row.method].coarsest is not None:
+        elif operation == "poisson" and row.method == MULTIGRID:
             what, steps, less = "cycles", _CYCLES, [grids.coarsest(row.kind)]
         elif operation == "poisson" and not BY_NAME[row.method].iterations:
             steps = _ONE

@@ -23,7 +23,8 @@ from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem, check_dims
 
-NAME, JACOBI = "poisson", "jacobi"  # the method that makes as many sweeps as are asked for
+NAME = "poisson"
+DST, MULTIGRID, JACOBI = "dst", "multigrid", "jacobi"
 DIMS = ("NY NX", "NZ NY NX")
 UNLIMITED = 10**9  # iterations, where the caller sets no limit
 RTOL = {"float32": float(np.finfo(np.float32).eps), "float64": 1e-8}
@@ -90,22 +91,15 @@ def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
 
 @dataclass(frozen=True)
 class Method:
-    """What a method's rows have in common, whatever the kind of device."""
+    """What a method's rows have in common, whatever the kind of device; its module of this package
+    has ``solve(devices, asked, f, u, dtype)``."""
 
     name: str
-    modules: tuple[str, str]  # with ``solve(devices, asked, f, u, dtype)``: on the CPU, on devices
     expected: Callable[[Problem], float]  # iterations that the tolerance takes
     passes: float  # over f's memory in an iteration, for profiles without measured constants
     times_f: float  # memory on the CPU but for f, in times of f
     lines: float = 0.0  # and in lines of the longest axis
     iterations: str = ""  # what they are called; "" for a method that is direct
-    coarsest: Callable[[str], int] | None = None  # points that one iteration solves, by kind
-    cost: Callable[[int, str], float] | None = None  # of a transform, in those of usual extents
-
-    def register(self, **row: Any) -> None:
-        """Add a row for some kinds of devices; see `registry.register_method`."""
-        common = {"operation": NAME, "method": self.name, "work": self.work, "run": self.run}
-        registry.register_method(**common | {"excludes": self.excludes} | row)
 
     def expected_iterations(self, problem: Problem) -> int:
         """Cycles, iterations or sweeps that the tolerance takes; 1 where it is direct."""
@@ -116,7 +110,7 @@ class Method:
         rtol, limit, _ = problem.options
         if self.name == JACOBI and rtol == 0.0 and limit < UNLIMITED:
             return max(1, limit)
-        if self.coarsest is not None and math.prod(problem.dims) <= self.coarsest(kind):
+        if self.name == MULTIGRID and math.prod(problem.dims) <= grids.coarsest(kind):
             return 1
         return max(1, min(self.expected_iterations(problem), limit))
 
@@ -127,8 +121,8 @@ class Method:
         their length matter.
         """
         n, kind = math.prod(problem.dims), info["kind"]
-        if self.cost is not None:
-            more = sum(self.cost(extent, kind) for extent in problem.dims) / len(problem.dims) - 1.0
+        if not self.iterations:
+            more = sum(transform_cost(n, kind) for n in problem.dims) / len(problem.dims) - 1.0
             if kind == "cpu":
                 more /= 1.0 + _SERIAL * info.get("cores", 1)
             n = max(round(n * (1.0 + more)), 1)
@@ -137,6 +131,12 @@ class Method:
 
     def excludes(self, problem: Problem, info: dict[str, Any]) -> str | None:
         """See `registry.Implementation`."""
+        if self.name == DST and info["kind"] == "cuda" and not info.get("elsewhere"):
+            obstacle = load("hetero.devices.cuda.libraries").cufft_obstacle()
+            if obstacle is not None:
+                return obstacle
+        if info["kind"] != "cpu" and self.name == JACOBI and len(problem.dims) == 3:
+            return "sweeps on the CPU alone in three dimensions"
         if problem.options.exactly and self.name != JACOBI:
             return "does not sweep, and a number of sweeps was asked for"
         wanted, limit = self.expected_iterations(problem), problem.options.limit
@@ -148,17 +148,14 @@ class Method:
     def run(self, devices: tuple[Any, ...], problem: Problem, arguments: Arguments) -> Outcome:
         """Solve; MemoryError before that takes more memory on the CPU than there is, not in it."""
         (f,), u, asked = arguments
-        if not devices:
-            needed = f.itemsize * (self.times_f * f.size + self.lines * max(f.shape))
-            if needed > _SMALL and needed > (
-                available := load("hetero.host.cpu").available_memory()
-            ):
-                raise MemoryError(
-                    f"solve_poisson by {self.name!r} takes about {needed / 2**30:.1f} GiB more for "
-                    f"f of shape {f.shape}, {available / 2**30:.1f} GiB are available; 'jacobi' "
-                    "takes least"
-                )
-        return load(self.modules[bool(devices)]).solve(devices, asked, f, u, problem.dtype)
+        needed = 0 if devices else f.itemsize * (self.times_f * f.size + self.lines * max(f.shape))
+        if needed > _SMALL and needed > (free := load("hetero.host.cpu").available_memory()):
+            raise MemoryError(
+                f"solve_poisson by {self.name!r} takes about {needed / 2**30:.1f} GiB more for f "
+                f"of shape {f.shape}, {free / 2**30:.1f} GiB are available; 'jacobi' takes least"
+            )
+        solve = load(f"hetero.ops.solvers.{self.name}").solve
+        return solve(devices, asked, f, u, problem.dtype)
 
 
 def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteration]:
@@ -206,56 +203,26 @@ def transform_cost(n: int, kind: str) -> float:
     return 3.8 if largest > 127 else 1.0
 
 
-def _no_cufft(problem: Problem, info: dict[str, Any]) -> str | None:
-    cuda = load("hetero.devices.cuda.libraries")
-    here = None if info.get("elsewhere") else cuda.cufft_obstacle()
-    return _DST.excludes(problem, info) or here
+BY_NAME = {
+    method.name: method
+    for method in (
+        Method(DST, lambda problem: 1, passes=40.0, times_f=4.0, lines=40.0),
+        Method(MULTIGRID, cycles, passes=10.0, times_f=4.5, lines=45.0, iterations="cycles"),
+        Method(JACOBI, sweeps, passes=3.0, times_f=7.0, iterations="sweeps"),
+    )
+}
 
 
-def _solid(problem: Problem, info: dict[str, Any]) -> str | None:
-    reason = "sweeps on the CPU alone in three dimensions" if len(problem.dims) == 3 else None
-    return reason or _JACOBI.excludes(problem, info)
+def _row(name: str, *kinds: str, **row: Any) -> None:
+    method = BY_NAME[name]
+    row |= {"work": method.work, "run": method.run, "excludes": method.excludes}
+    registry.register_method(operation=NAME, kinds=kinds, method=name, **row)
 
 
-_DST = Method(
-    name="dst",
-    modules=("hetero.ops.solvers.dst",) * 2,
-    expected=lambda problem: 1,
-    passes=40.0,
-    times_f=4.0,
-    lines=40.0,
-    cost=transform_cost,
-)
-_DST.register(kinds=("cpu",))
-_DST.register(kinds=("cuda",), excludes=_no_cufft)
-
-_MULTIGRID = Method(
-    name="multigrid",
-    modules=("hetero.ops.solvers.multigrid", "hetero.ops.solvers.multigrid_device"),
-    expected=cycles,
-    iterations="cycles",
-    passes=10.0,
-    times_f=4.5,
-    lines=45.0,
-    coarsest=grids.coarsest,
-)
-_MULTIGRID.register(kinds=("cpu",), loops=lambda problem: (CYCLES.of(problem.dtype),))
+_row(DST, "cpu")
+_row(DST, "cuda")
+_row(MULTIGRID, "cpu", loops=lambda problem: (CYCLES.of(problem.dtype),))
 # Several devices divide the grid, or each needs some rows.
-_MULTIGRID.register(kinds=registry.PORTABLE, shared=lambda problem: grids.is_shared(problem.dims))
-
-_JACOBI = Method(
-    name=JACOBI,
-    modules=("hetero.ops.solvers.jacobi",) * 2,
-    expected=sweeps,
-    iterations="sweeps",
-    passes=3.0,
-    times_f=7.0,
-)
-_JACOBI.register(kinds=("cpu",), loops=lambda problem: (SWEEPS.of(problem.dtype),))
-_JACOBI.register(
-    kinds=registry.PORTABLE,
-    shared=lambda problem: problem.dims[0] >= 2 * _LEAST_ROWS,
-    excludes=_solid,
-)
-
-BY_NAME = {method.name: method for method in (_DST, _MULTIGRID, _JACOBI)}
+_row(MULTIGRID, *registry.PORTABLE, shared=lambda problem: grids.is_shared(problem.dims))
+_row(JACOBI, "cpu", loops=lambda problem: (SWEEPS.of(problem.dtype),))
+_row(JACOBI, *registry.PORTABLE, shared=lambda problem: problem.dims[0] >= 2 * _LEAST_ROWS)

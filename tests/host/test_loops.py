@@ -22,7 +22,6 @@ from hetero.kernels.cpu import (
     kmeans,
     kmeans_bounds,
     plain,
-    poisson,
     vectors,
 )
 from hetero.ops.convolve2d import filters

@@ -201,7 +201,7 @@ class Solver:
     def residual(self, f: Any, u: Any) -> tuple[float, float]:
         """2-norms of f - A u, which is left in the buffer "r", and of f."""
         plan, known = self._residual, self._memory.buffers
-        known = known | {"x": u, "b": f, "inverse": u, "p": known["a"]}
+        known = known | {"x": u, "b": f, "p": known["a"]}
         built = self._device.build(plan.source, plan.kernel, plan.defines)
         values = [known.get(argument, argument) for argument in plan.arguments]
         self._device.launch(built, plan.grid, plan.block, values)

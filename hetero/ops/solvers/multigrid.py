@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -248,11 +248,10 @@ class CpuHierarchy(Hierarchy):
 _kept = functools.lru_cache(maxsize=2)(CpuHierarchy)
 
 
-def solve(devices: Sequence[Any], asked: Solve, f: Any, u: Any, dtype: Any = None) -> Outcome:
-    """Solve A u = f, of C-contiguous arrays on the CPU; see `Hierarchy.solve`, and
-    `multigrid_device` for devices."""
-    if devices:
-        return load("hetero.ops.solvers.multigrid_device").solve(devices, asked, f, u, dtype)
+def solve(
+    devices: tuple[()], asked: Solve, f: np.ndarray, u: np.ndarray, dtype: Any = None
+) -> Outcome:
+    """Solve A u = f on the CPU, of C-contiguous arrays; see `Hierarchy.solve`."""
     another = functools.partial(CpuHierarchy, asked.system, f.dtype)
     shared = another() if f.size > _LARGE else _kept(asked.system, f.dtype)
     rhs, x = as_loops_take(f.reshape(-1)), u.reshape(-1)

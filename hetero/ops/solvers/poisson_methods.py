@@ -154,8 +154,8 @@ class Method:
                 f"solve_poisson by {self.name!r} takes about {needed / 2**30:.1f} GiB more for f "
                 f"of shape {f.shape}, {free / 2**30:.1f} GiB are available; 'jacobi' takes least"
             )
-        solve = load(f"hetero.ops.solvers.{self.name}").solve
-        return solve(devices, asked, f, u, problem.dtype)
+        name = "multigrid_device" if devices and self.name == MULTIGRID else self.name
+        return load(f"hetero.ops.solvers.{name}").solve(devices, asked, f, u, problem.dtype)
 
 
 def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteration]:

@@ -16,8 +16,7 @@ from hetero.errors import MethodNotAvailable
 from hetero.imports import load
 from hetero.mpi.products import HostVectors, Rows, matrix_rows, on_device
 from hetero.mpi.ranks import Checkpoint, Ranks
-from hetero.ops.solvers.cg_loop import solve_unscaled
-from hetero.ops.solvers.cg_products import is_doubtful
+from hetero.ops.solvers.cg_loop import is_doubtful, solve_unscaled
 from hetero.ops.solvers.systems import (
     CONVERGED,
     Outcome,
@@ -239,7 +238,7 @@ def run(
                 saved.after(x)
 
         def true_residual(b: Any, x: Any, residual: float, bound: float, norm_b: float) -> float:
-            """As `cg_products.true_residual`: in float64 where rounding to float32 may decide."""
+            """As `cg_loop.true_residual`: in float64 where rounding to float32 may decide."""
             if not is_doubtful(b.dtype, n, residual, bound, norm_b):
                 return residual
             b, x = (vectors.on_host(v).astype(np.float64) for v in (b, x))

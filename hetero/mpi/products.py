@@ -20,7 +20,7 @@ from hetero.imports import load
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.common.launch import Launch
 from hetero.mpi.ranks import Ranks
-from hetero.ops.solvers.cg_products import Matrix, compiled
+from hetero.ops.solvers.cg_loop import Matrix, product
 from hetero.ops.solvers.exchange import Part
 from hetero.ops.solvers.operators import Poisson
 from hetero.ops.solvers.systems import Csr, Stencil
@@ -128,7 +128,7 @@ class Rows:
         if own is not None and rest.shape[0]:
             if isinstance(own, Csr):
                 own = own._replace(data=own.data.astype(dtype, copy=False))
-            times = compiled(own, dtype).times
+            times = product(own, dtype).times
 
         def whole(p: np.ndarray, q: np.ndarray) -> None:
             values, request = self.send(p[self.places])

@@ -223,7 +223,7 @@ def _solve(
     if by_device and type(b) is type(x) is np.ndarray and not read:
         # In float64, where rounding to float32 may decide it.
         bound = max(rtol * norm_b, atol)
-        true_residual = load("hetero.ops.solvers.cg_products").true_residual
+        true_residual = load("hetero.ops.solvers.cg_loop").true_residual
         given = b.astype(dtype, copy=False), x, outcome.residual, bound, norm_b
         residual = true_residual(system(())[0], *given)
         if residual != outcome.residual and not residual <= bound:
@@ -324,17 +324,13 @@ def _run(
     return cg_device.solve(devices, system, b, x, asked, M, dtype=problem.dtype)
 
 
-def _in_turn(module: str) -> dict[str, Any]:
-    """What a method runs that takes turns with the CPU, and its price: ``solve`` and ``price`` of
-    a module."""
+def _in_turn(name: str) -> dict[str, Any]:
+    """What a method runs that takes turns with the CPU, and its price; see `cg_in_turn`."""
 
-    def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Outcome:
-        return load(module).solve(*devices, problem, arguments)
+    def later(function: str) -> Callable[..., Any]:
+        return lambda *given: getattr(load("hetero.ops.solvers.cg_in_turn"), function)(*given)
 
-    def price(*given: Any) -> registry.Price:
-        return load(module).price(*given)
-
-    return {"run": run, "blocks": registry.IN_TURN, "price": price}
+    return {"run": later(name), "blocks": registry.IN_TURN, "price": later(f"{name}_price")}
 
 
 def _row(kinds: tuple[str, ...], method: str, excludes: Any, run: Any = _run, **row: Any) -> None:
@@ -347,8 +343,8 @@ _row(("cpu",), "numba", _obstacle(*_SPARSE), loops=_loops)
 _row(("cpu",), "scipy", _plain_obstacle, functools.partial(_run, plain=True))
 _row(("cpu",), "operator", _obstacle("operator"))
 _row(registry.PORTABLE, "fused", _obstacle("dense", *_SPARSE), shared=_shared)
-_row(registry.PORTABLE, "hybrid", _hybrid_obstacle, **_in_turn("hetero.ops.solvers.hybrid"))
-_row(registry.PORTABLE, ADAPTIVE, _adaptive_obstacle, **_in_turn("hetero.ops.solvers.adaptive"))
+_row(registry.PORTABLE, "hybrid", _hybrid_obstacle, **_in_turn("hybrid"))
+_row(registry.PORTABLE, ADAPTIVE, _adaptive_obstacle, **_in_turn(ADAPTIVE))
 
 OPERATION = registry.register_operation(
     registry.Operation(

@@ -14,15 +14,15 @@ in SciPy: an approximate inverse of A. With M = 1, so that z is r, it is his alg
     8.     p = z + beta p
 
 In this file, from the outside in: `solve`; `restarted`, which begins anew from the true residual
-until that meets the tolerance; `solve_unscaled`, step 1; `_iterations`, steps 2 to 8. Where a solve
-runs decides what makes the steps:
+until that meets the tolerance; `solve_unscaled`, the steps; and the products of every kind of A on
+the CPU. Where a solve runs decides what makes the steps:
 
     ==================================  ==================================================
-    dense matrices, operators; ranks    `_iterations`; ranks bring vectors of their own
+    dense matrices, operators; ranks    `solve_unscaled`; ranks bring vectors of their own
     CSR and grids on the CPU, compiled  `hetero.kernels.cpu.cg.solve`: steps 2 to 8 as loops
-    devices, one or several             `cg_vectors.Loop`: the same steps as launches, beta
+    devices, one or several             `cg_device.Loop`: the same steps as launches, beta
                                         predicted so that all sums are made at once
-    grids with multigrid on a device    `cg_device.Preconditioned`: the steps as they are
+    grids with M on a device            `cg_steps.Preconditioned`: the steps as they are
     ==================================  ==================================================
 
 `restarted` decides in all of them how a solve ends. Sums are made in float64.
@@ -36,15 +36,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hetero.host.loops import as_loops_take
 from hetero.imports import load
 from hetero.ops.solvers import systems
-from hetero.ops.solvers.cg_products import Matrix, compiled, true_residual, uncompiled
-from hetero.ops.solvers.systems import Csr, Outcome, Solve, Stencil, on_vectors, scaled
+from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil, on_vectors, scaled
 
 _STATUS = (
     systems.CONVERGED,
@@ -54,6 +53,18 @@ _STATUS = (
 )  # by what compiled loops end with
 _CHECK = 100_000  # iterations between looks at Ctrl-C, divided by thousands of unknowns
 _EXAMPLE = 64  # unknowns of a system that calls compiled loops
+_ROUNDINGS = 64.0  # times eps norm(b): for a larger tolerance float32 is exact enough
+_LARGEST_CHECKED = 1 << 20  # unknowns; of more, the errors of single ones do not add up to much
+_AT_A_TIME = 1 << 20  # elements of a dense matrix that are converted to float64
+
+
+class Matrix(NamedTuple):
+    """A system's product; where whole iterations with it are compiled, also these."""
+
+    times: Callable[[np.ndarray, np.ndarray], object]  # ``times(p, q)`` writes q = A p
+    # ``run(inverse, x, r, p, q, sums, sums_z, state, bound, limit)``, and room for the sums
+    run: Callable[..., tuple[int, int]] | None = None
+    sums: np.ndarray | None = None
 
 
 def solve(
@@ -84,7 +95,7 @@ def solve(
         r.r, the norm at which they end, the residual and the next direction. It may raise.
     """
     b = as_loops_take(b)
-    A = (uncompiled if plain else compiled)(system, b.dtype)
+    A = product(system, b.dtype, plain)
     of_vectors = on_vectors(b.real.dtype, b.size)
     norm_b = of_vectors.norm(systems.real_view(b))
     given = A, of_vectors, functools.partial(true_residual, system), M
@@ -146,7 +157,7 @@ def solve_unscaled(
     take, if it has ``copy()`` and ``-``. ``true_residual(b, x, residual, tolerance, norm_b)``: see
     the function of this name. ``at_zero``: whether x is zero; by default it is looked at.
     """
-    norm, callback = of_vectors.norm, asked.callback
+    norm, dot, callback, isfinite = of_vectors.norm, of_vectors.dot, asked.callback, math.isfinite
     norm_b = norm(systems.real_view(b)) if norm_b is None else norm_b
     given = b, x
     if b.dtype.kind == "c":
@@ -168,105 +179,133 @@ def solve_unscaled(
         r = b - q
         return true_residual(*given, norm(r), tolerance, norm_b)
 
+    def iterate(limit: int, floor: float) -> tuple[str, int]:
+        """How the iterations ended, and after how many."""
+        # 1. z = M r, p = z
+        z = r if M is None else r.copy()
+        if M is not None:
+            M(r, z)
+        p, r_z = z.copy(), dot(r, z)
+        # 2. for j = 0, 1, ..., until convergence
+        for j in range(limit):
+            # 3. alpha = (r, z) / (A p, p)
+            A.times(p, q)
+            p_Ap = dot(p, q)
+            if not (isfinite(p_Ap) and isfinite(r_z)):
+                return systems.NOT_FINITE, j
+            if p_Ap <= 0.0 or r_z <= 0.0:  # A, or M, is not positive definite
+                return systems.INDEFINITE, j
+            alpha = r_z / p_Ap
+            # 4., 5. x = x + alpha p, r = r - alpha A p
+            r_r = of_vectors.step(x, r, p, q, alpha)
+            if not isfinite(r_r):
+                return systems.NOT_FINITE, j
+            if callback:
+                callback(x)
+            if math.sqrt(r_r) <= floor:
+                return systems.CONVERGED, j + 1
+            if j + 1 == limit:
+                break
+            # 6., 7. z = M r, beta = (r, z) / (r, z) of the iteration before
+            r_z_before, r_z = r_z, r_r
+            if M is not None:
+                M(r, z)
+                r_z = dot(r, z)
+            beta = r_z / r_z_before
+            # 8. p = z + beta p
+            of_vectors.scale_and_add(p, beta, z)
+            if after_step:
+                after_step(r_r, floor, r, p)
+        return systems.LIMIT, limit
+
+    def iterate_in_loops(limit: int, floor: float) -> tuple[str, int]:
+        """The same as compiled loops, with a way back to Python now and then for Ctrl-C."""
+        r_r = dot(r, r)
+        r_z = r_r if inverse is None else dot(r, inverse * r)
+        state, p, sums_z = np.array([r_r, r_z, 0.0]), np.zeros(x.shape, x.dtype), A.sums.copy()
+        diagonal = np.empty(0, x.dtype) if inverse is None else inverse
+        batch = 1 if callback else max(_CHECK // (x.size // 1000 + 1), 1)
+        done = 0
+        while True:
+            most = min(batch, limit - done)
+            code, taken = A.run(diagonal, x, r, p, q, A.sums, sums_z, state, floor * floor, most)
+            done += taken
+            if callback and taken:
+                callback(x)
+            if _STATUS[code] != systems.LIMIT or done >= limit:
+                return _STATUS[code], done
+
     def run(limit: int, floor: float) -> tuple[str, int]:
         nonlocal r
         if A.run is not None and (M is None or inverse is not None):
             start = x.copy()
-            ended = _in_loops(A, of_vectors, inverse, x, r, q, limit, floor, callback)
+            ended = iterate_in_loops(limit, floor)
             # The compiled loops do not look at x; those in Python do, in each iteration.
             if of_vectors.times_zero(x) == 0.0:
                 return ended
             x[...] = start
             A.times(x, q)
             r = b - q
-        return _iterations(A, of_vectors, M, x, r, q, limit, floor, callback, after_step)
+        return iterate(limit, floor)
 
     with np.errstate(all="ignore"):
         return restarted(compute_residual, run, asked, norm_b, b.dtype)
 
 
-def _iterations(
-    A: Matrix,
-    of_vectors: Any,
-    M: Any,
-    x: Any,
-    r: Any,
-    q: Any,
-    limit: int,
-    floor: float,
-    callback: Callable[[Any], object] | None,
-    after_step: Callable[..., object] | None,
-) -> tuple[str, int]:
-    """The steps of the algorithm from r = b - A x, with q = A p; how it ended, and after how many
-    iterations."""
-    dot, isfinite = of_vectors.dot, math.isfinite
-    # 1. z = M r, p = z
-    z = r if M is None else r.copy()
-    if M is not None:
-        M(r, z)
-    p, r_z = z.copy(), dot(r, z)
-    # 2. for j = 0, 1, ..., until convergence
-    for j in range(limit):
-        # 3. alpha = (r, z) / (A p, p)
-        A.times(p, q)
-        p_Ap = dot(p, q)
-        if not (isfinite(p_Ap) and isfinite(r_z)):
-            return systems.NOT_FINITE, j
-        if p_Ap <= 0.0 or r_z <= 0.0:  # A, or M, is not positive definite
-            return systems.INDEFINITE, j
-        alpha = r_z / p_Ap
-        # 4., 5. x = x + alpha p, r = r - alpha A p
-        r_r = of_vectors.step(x, r, p, q, alpha)
-        if not isfinite(r_r):
-            return systems.NOT_FINITE, j
-        if callback:
-            callback(x)
-        if math.sqrt(r_r) <= floor:
-            return systems.CONVERGED, j + 1
-        if j + 1 == limit:
-            break
-        # 6., 7. z = M r, beta = (r, z) / (r, z) of the iteration before
-        r_z_before, r_z = r_z, r_r
-        if M is not None:
-            M(r, z)
-            r_z = dot(r, z)
-        beta = r_z / r_z_before
-        # 8. p = z + beta p
-        of_vectors.scale_and_add(p, beta, z)
-        if after_step:
-            after_step(r_r, floor, r, p)
-    return systems.LIMIT, limit
+# -- Products --------------------------------------------------------------------------------------
 
 
-def _in_loops(
-    A: Matrix,
-    of_vectors: Any,
-    inverse: Any,
-    x: Any,
-    r: Any,
-    q: Any,
-    limit: int,
-    floor: float,
-    callback: Callable[[Any], object] | None,
-) -> tuple[str, int]:
-    """`_iterations` as compiled loops, with a way back to Python now and then for Ctrl-C."""
-    r_r = of_vectors.dot(r, r)
-    r_z = r_r if inverse is None else of_vectors.dot(r, inverse * r)
-    state, p, sums_z = np.array([r_r, r_z, 0.0]), np.zeros(x.shape, x.dtype), A.sums.copy()
-    diagonal = np.empty(0, x.dtype) if inverse is None else inverse
-    batch = 1 if callback else max(_CHECK // (x.size // 1000 + 1), 1)
-    done = 0
-    while True:
-        most = min(batch, limit - done)
-        code, taken = A.run(diagonal, x, r, p, q, A.sums, sums_z, state, floor * floor, most)
-        done += taken
-        if callback and taken:
-            callback(x)
-        if _STATUS[code] != systems.LIMIT or done >= limit:
-            return _STATUS[code], done
+def product(system: Any, dtype: np.dtype, plain: bool = False) -> Matrix:
+    """The product of a system; of CSR matrices and stencils by compiled loops, unless ``plain``."""
+    if isinstance(system, Matrix):
+        return system
+    if isinstance(system, Dense):
+        return Matrix(lambda p, q: np.dot(system.array, p, q))
+    if not isinstance(system, (Stencil, Csr)):
+        return Matrix(into("A times a vector", system.matvec, dtype))
+    if not plain:
+        return _compiled(system, dtype)
+    if isinstance(system, Csr):
+        n = len(system.indptr) - 1
+        matrix = load("scipy.sparse").csr_array(system[::-1], shape=(n, n))
+        return Matrix(into("A times a vector", matrix.__matmul__, dtype))
+    weights = [dtype.type(1.0 / h**2) for h in system.spacing]
+    centre, scaled_u = 2 * sum(weights), np.empty(system.shape, dtype)
+
+    def times(p: np.ndarray, q: np.ndarray) -> None:
+        u, result = p.reshape(system.shape), q.reshape(system.shape)
+        np.multiply(u, centre, out=result)
+        for axis, weight in enumerate(weights):
+            np.multiply(u, weight, out=scaled_u)
+            before = (slice(None),) * axis
+            low, high = (*before, slice(None, -1)), (*before, slice(1, None))
+            result[high] -= scaled_u[low]
+            result[low] -= scaled_u[high]
+
+    return Matrix(times)
 
 
-# -- What is compiled ------------------------------------------------------------------------------
+def _compiled(system: Stencil | Csr, dtype: np.dtype) -> Matrix:
+    loops = load("hetero.kernels.cpu.cg")
+    matrix: tuple[Any, ...]
+    if isinstance(system, Stencil):
+        weights = [1.0 / h**2 for h in system.spacing]
+        weights = [0.0] * (3 - len(weights)) + weights
+        matrix, size = (*system.shape[-2:], np.array(weights, dtype)), system.shape[-1]
+        sums = np.empty(math.prod(system.shape[:-1]))
+    else:
+        # 64-bit indices only where they must be.
+        indptr, indices, data = map(as_loops_take, system)
+        if len(indptr) + len(data) <= np.iinfo(np.int32).max:
+            indptr, indices = (i.astype(np.int32, copy=False) for i in (indptr, indices))
+        parts = indptr, indices, data
+        matrix, size = (*parts, *load("hetero.kernels.cpu.csr").runs(*parts)), loops.CHUNK
+        sums = np.empty(-(-(len(system.indptr) - 1) // size))
+    return Matrix(
+        lambda p, q: loops.times(p, matrix, q, sums),
+        lambda inverse, x, *rest: loops.solve(x, matrix, size, inverse, *rest),
+        sums,
+    )
 
 
 def rows(dtype: np.dtype) -> None:
@@ -285,3 +324,56 @@ def stencils(dtype: np.dtype) -> None:
 def _call(system: Csr | Stencil, n: int, dtype: np.dtype) -> None:
     for start in (0.0, 1.0):  # from another start than 0 the residual is computed
         solve(system, np.ones(n, dtype), np.full(n, start, dtype), Solve(system, 1e-3, 0.0, 3))
+
+
+def into(
+    name: str, function: Callable[[np.ndarray], Any], dtype: np.dtype
+) -> Callable[[np.ndarray, np.ndarray], None]:
+    """``f(p, q)`` that writes ``function(p)`` to q; TypeError where q cannot hold it.
+
+    p and q are vectors of ``dtype``, a complex one's also as real ones of twice the length.
+    """
+    is_complex = dtype.kind == "c"
+
+    def write(p: np.ndarray, q: np.ndarray) -> None:
+        result = function(p.view(dtype) if is_complex else p)
+        if not is_complex and result.dtype.kind == "c":
+            raise TypeError(f"{name} must be real, got dtype {result.dtype}")
+        (q.view(dtype) if is_complex else q)[...] = result
+
+    return write
+
+
+# -- The norm of the true residual -----------------------------------------------------------------
+
+
+def is_doubtful(dtype: np.dtype, n: int, residual: float, bound: float, norm_b: float) -> bool:
+    """Whether rounding to float32 may decide if a residual of n unknowns meets a bound."""
+    least = _ROUNDINGS * np.finfo(dtype).eps * norm_b
+    return dtype.char in "fF" and residual <= bound < least and n <= _LARGEST_CHECKED
+
+
+def true_residual(
+    system: Any, b: np.ndarray, x: np.ndarray, residual: float, bound: float, norm_b: float
+) -> float:
+    """norm(b - A x), in float64 where rounding to float32 may hide that it misses a bound.
+
+    That is where the bound is near the rounding error of ``residual`` as computed in b's dtype. Of
+    an operator that is not a matrix there is no better value.
+    """
+    n, matrix = len(b), getattr(system, "A", None)
+    if not is_doubtful(b.dtype, n, residual, bound, norm_b):
+        return residual
+    dtype = np.result_type(b.dtype, np.float64)
+    x, q = x.astype(dtype), np.empty(n, dtype)
+    if isinstance(system, Dense):
+        rows = max(_AT_A_TIME // n, 1)
+        for i in range(0, n, rows):
+            q[i : i + rows] = system.array[i : i + rows].astype(dtype) @ x
+    elif isinstance(system, (Stencil, Csr)):
+        product(system, dtype, plain=True).times(x, q)
+    elif matrix is not None:
+        q = matrix @ x
+    else:
+        return residual
+    return float(np.linalg.norm(b - q))

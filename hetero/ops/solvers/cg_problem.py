@@ -327,7 +327,7 @@ def preconditioner_of(A: Any, M: Any, dtype: np.dtype, used: tuple[Any, ...]) ->
         return None
     if isinstance(M, str):
         return _jacobi(A, dtype) if M == "jacobi" else _multigrid(A.stencil, dtype, used)
-    into = load("hetero.ops.solvers.cg_products").into
+    into = load("hetero.ops.solvers.cg_loop").into
     if np.ndim(M) == 1:
         inverse = np.ascontiguousarray(M, dtype)
         if dtype.kind != "c":

@@ -22,7 +22,7 @@ from hetero.host import cpu
 from hetero.imports import load
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.common.launch import REAL
-from hetero.ops.solvers import cg_products
+from hetero.ops.solvers import cg_loop
 from hetero.ops.solvers.systems import CONVERGED, ROUNDING, Outcome, Solve, Stencil, judged
 from hetero.profile.inventory import loop_threads
 
@@ -101,7 +101,7 @@ def residual(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[np.ndarray
     dtype = np.dtype(np.float64 if f.size <= _FEW else f.dtype)
     f, u = f.astype(dtype, copy=False), u.astype(dtype, copy=False)
     r = np.empty_like(f, order="C")
-    cg_products.uncompiled(stencil, dtype).times(u.reshape(-1), r.reshape(-1))
+    cg_loop.product(stencil, dtype, plain=True).times(u.reshape(-1), r.reshape(-1))
     np.subtract(f, r, out=r)
     flat = r.reshape(-1), f.reshape(-1)
     size, whole = (math.sqrt(np.einsum("i,i", v, v, dtype=np.float64)) for v in flat)

@@ -10,7 +10,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from hetero.host import loops
 from hetero.imports import load
-from hetero.ops.solvers import cg_products
+from hetero.ops.solvers import cg_loop
 from hetero.ops.solvers.systems import STENCILS, Stencil, checked_spacing
 
 
@@ -80,8 +80,7 @@ class Poisson(LinearOperator):
             return result
         x, q = np.ascontiguousarray(x, self.dtype), np.empty(x.size, self.dtype)
         ready = loops.is_ready(STENCILS.of(self.dtype))
-        product_of = cg_products.compiled if ready else cg_products.uncompiled
-        product_of(self.stencil, self.dtype).times(x, q)
+        cg_loop.product(self.stencil, self.dtype, plain=not ready).times(x, q)
         return q
 
     def _adjoint(self) -> Poisson:

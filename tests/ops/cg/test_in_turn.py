@@ -11,9 +11,9 @@ import pytest
 import hetero
 from hetero import devices, profile, registry
 from hetero.errors import MethodNotAvailable
-from hetero.ops.solvers import adaptive
+from hetero.ops.solvers import cg_in_turn
 from hetero.ops.solvers import cg_problem as operands
-from hetero.ops.solvers.adaptive import Schedule
+from hetero.ops.solvers.cg_in_turn import Schedule
 from hetero.pricing import pricing
 
 N = 150
@@ -33,7 +33,7 @@ def moving_after(monkeypatch, count):
             return len(norms) >= count
 
     fixed = Fixed(1.0, 0.1, 1.0)
-    monkeypatch.setattr(adaptive, "here", lambda *_: fixed)
+    monkeypatch.setattr(cg_in_turn, "schedule_of", lambda *_: fixed)
 
 
 # -- The decision ----------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ def moving_after(monkeypatch, count):
 def seconds(schedule, norms, bound, slower=1.0):
     """What a solve with these residuals takes, and the best decision in hindsight; iterations on
     the CPU take longer than predicted by a factor."""
-    c, g, move = schedule
+    c, g, move, *_ = schedule
     c *= slower
     n = len(norms)
     best = min(n * c, move + n * g)

@@ -1,0 +1,254 @@
+"""Methods "hybrid" and "adaptive": conjugate gradients by the CPU and a device in turn.
+
+**hybrid** computes A p on a device, vectors and scalars on the CPU, after A. White, "Modeling and
+Optimization of Parallel Matrix-based Computations on GPU", Auburn University, 2013, section 5.2:
+the matrix goes to the device once; in every iteration p follows it, and A p comes back. The price
+is as measured whole, or White's sum (sections 3.4, 3.5, 4.6.1), for k iterations and n unknowns of
+s bytes:
+
+    T = T_up(n^2 s) + k (T_up(n s) + T_Mv + T_down(n s) + T_vectors)
+
+T_up and T_down are the links' (equations 3.14 and 3.15), T_Mv is the device's matrix-vector
+product. T_vectors, on the CPU, is the only constant of the method's own; he gives none, and his
+profile has the bandwidth of his Mv for it, with 40 n bytes accessed by 5 n multiplications.
+
+**adaptive** begins on the CPU and moves to a device in time. It goes on there from the same x and
+r, in the direction that is conjugate to those before. On the CPU an iteration takes c seconds, on
+the device g, and the move there M: the operands, and what the device needs to begin. So it pays
+from k = M / (c - g) iterations on. How many there are depends on the spectrum of A, which nobody
+knows beforehand: this is the ski rental problem, with a forecast by the residuals of the iterations
+done. c is measured while the solve runs, for BLAS is slower where others use the CPU; g and M are
+predicted.
+
+- From the `_FIRST` iteration on, the rate at which the residual fell over the second half of the
+  iterations gives the number R that are still to come. The solve moves where R (c - g) is well
+  above M, and stays where even twice R would not pay.
+- Else it moves when the iterations done on the CPU would have paid for the move. That takes no more
+  than twice the best decision, which is Karlin's bound.
+
+References
+----------
+R. Kumar, M. Purohit, Z. Svitkina, "Improving online algorithms via ML predictions", NeurIPS 2018:
+ski rental with a forecast. A. R. Karlin et al., Algorithmica 11 (1994), 542-571.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetero import profile
+from hetero.devices.base import Device
+from hetero.imports import load
+from hetero.ops.solvers import cg_loop
+from hetero.ops.solvers.cg import work
+from hetero.ops.solvers.cg_problem import NAME, least_iterations
+from hetero.ops.solvers.systems import Outcome
+from hetero.pricing import pricing
+from hetero.pricing.plan import CPU, Terms, total
+from hetero.profile import Profile, inventory
+from hetero.registry import Arguments, Price, Unasked
+from hetero.registry.models import Work
+from hetero.registry.problem import Problem
+
+_MADE_OF = "A p there, vectors on the CPU"
+_OPERANDS = {"dense": 1, "csr": 3}  # of a matrix, ahead of the vectors
+_FIRST = 4  # iterations before a forecast is believed
+_MARGIN = 1.5  # times the move that the iterations still to come must save
+_MANY = 2.0  # times the iterations to expect
+
+
+# -- Hybrid ----------------------------------------------------------------------------------------
+
+
+def hybrid_price(problem: Problem, name: str, info: dict[str, Any], constants: Profile) -> Price:
+    """The terms of a solve on a device; None where constants are not known."""
+    key = name, info["kind"], NAME, "hybrid", problem.dtype, problem.layout
+    model, own = constants.model(*key), constants.cost(*key)
+    if model is None or own is None:
+        return Price(None, _MADE_OF)
+    count = _OPERANDS.get(problem.layout, 0)
+    try:
+        before, *_ = pricing.moves(replace(problem, inputs=problem.inputs[:count]), name, constants)
+        vectors = replace(problem, inputs=problem.inputs[count:])
+        around, after, _ = pricing.moves(vectors, CPU, constants)
+        if problem.next_device is None:  # else the caller adds what comes after
+            around = total(around, after)
+        if model["form"] == "solve":
+            steps = dict(zip(("overhead", "compute"), own(work(problem, info)), strict=True))
+        else:  # White's sum
+            n, repeat, nbytes = problem.dims[0], problem.options.iterations, problem.output.nbytes
+            kind = name, info["kind"], "matvec", "tiled", problem.dtype, "C aligned"
+            product = constants.cost(*kind)
+            if product is None or problem.layout != "dense":
+                return Price(None, _MADE_OF)
+            of_matrix = Work((n, n), 2.0 * n * n, float(n * nbytes))
+            of_vectors = Work((n,), 10.0 * n, 10.0 * nbytes)
+            ways = {way: constants.link(name, way)(nbytes) for way in ("upload", "download")}
+            seconds = ways | {"compute": sum(product(of_matrix)) + sum(own(of_vectors))}
+            steps = {term: repeat * value for term, value in seconds.items()}
+    except (KeyError, ValueError):  # no link, or a model of other dimensions
+        return Price(None, _MADE_OF)
+    return Price(total(total(before, around), steps), _MADE_OF)
+
+
+def hybrid(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Outcome:
+    """Solve A x = b. Arrays of the system that lie on the host are uploaded for this call."""
+    (b,), x, asked = arguments
+    (device,), (system, M) = devices, asked.system(devices)
+    with device.active():
+        part, product = load("hetero.ops.solvers.cg_steps").product(device, system, b.dtype)
+
+        def times(p: np.ndarray, q: np.ndarray) -> None:
+            part.upload(p, "p")
+            product()
+            part.download("q", q)
+
+        return cg_loop.solve(cg_loop.Matrix(times), b, x, asked, M)
+
+
+# -- Adaptive --------------------------------------------------------------------------------------
+
+
+class Schedule(NamedTuple):
+    """What decides about a move: seconds of an iteration, as predicted, and of the move."""
+
+    cpu: float
+    device: float
+    move: float
+    moves: Terms = {}  # noqa: RUF012  of the move
+    begin: float = 0.0  # seconds of the CPU before the first iteration
+
+    @property
+    def pays_from(self) -> float:
+        """The number of iterations from which on the device is faster from the beginning."""
+        saved = self.cpu - self.device
+        return self.move / saved if saved > 0.0 else math.inf
+
+    def is_due(
+        self, norms: Sequence[float], seconds: Sequence[float], bound: float, left: int
+    ) -> bool:
+        """Whether a solve moves now.
+
+        ``norms`` and ``seconds``: the residual's norm after each iteration that was done on the
+        CPU, and its time; ``bound``: the norm at which the solve ends; ``left``: iterations that
+        may still be done.
+        """
+        done = len(norms)
+        saved = min(seconds[done // 2 :]) - self.device  # others disturb some of them
+        if saved <= 0.0:
+            return False
+        if done >= _FIRST:
+            rest = min(_still_to_come(norms, bound), left)
+            if rest * saved > _MARGIN * self.move:
+                return True
+            if 2.0 * rest * saved < self.move:
+                return False
+        return (done + 1) * saved > self.move
+
+
+def _still_to_come(norms: Sequence[float], bound: float) -> float:
+    """Iterations until the norm meets the bound, at the rate of the second half of them."""
+    half = len(norms) // 2
+    before, now = norms[half - 1], min(norms[half - 1 :])
+    if not bound > 0.0 or not 0.0 < now < before:
+        return math.inf
+    rate = math.log(before / now) / (len(norms) - half)
+    return max(math.log(norms[-1] / bound), 0.0) / rate
+
+
+def schedule_of(
+    problem: Problem, name: str, info: dict[str, Any], constants: Profile
+) -> Schedule | None:
+    """None where constants are not known."""
+    options = [problem.options._replace(iterations=count) for count in (1, 2)]
+    one, two = (work(replace(problem, options=each), info) for each in options)
+    seconds = []
+    try:
+        for key in ((CPU, CPU, NAME, "blas"), (name, info["kind"], NAME, "fused")):
+            cost = constants.cost(*key, problem.dtype, problem.layout)
+            if cost is None:
+                return None
+            begin, step = sum(cost(one)), sum(cost(two))
+            seconds.append((max(2.0 * begin - step, 0.0), step - begin))
+        before, after, _ = pricing.moves(problem, name, constants)
+    except (KeyError, ValueError):  # of other dimensions, or no link
+        return None
+    (cpu_begin, c), (begin, g) = seconds
+    moves = total(total(before, after), {"overhead": begin})
+    return Schedule(c, g, sum(moves.values()), moves, cpu_begin)
+
+
+def adaptive_price(problem: Problem, name: str, info: dict[str, Any], constants: Profile) -> Price:
+    """The terms of a solve that moves in time; None where constants are not known.
+
+    They are the mean of two solves that are foreseen right: one of the fewest iterations that any
+    takes, which stays on the CPU, and one of twice those to expect, which moves. Their weights are
+    such that the mean number is the expected one, by which the other methods are priced. So this is
+    the least price where the device pays from a number in between, and nowhere else.
+    """
+    schedule = schedule_of(problem, name, info, constants)
+    if schedule is None:
+        return Price(None)
+    count, pays_from = problem.options.iterations, schedule.pays_from
+    few = min(least_iterations(problem.options.rtol, np.dtype(problem.dtype)), count)
+    many = _MANY * count
+    often = (count - few) / (many - few) if many else 0.0  # how often there are many
+    terms = {"overhead": schedule.begin, "compute": 0.0}
+    for share, number in ((1.0 - often, few), (often, many)):
+        if pays_from < number:
+            moved = {term: share * seconds for term, seconds in schedule.moves.items()}
+            terms = total(terms, {**moved, "compute": share * number * schedule.device})
+        else:
+            terms["compute"] += share * number * schedule.cpu
+    why = ""
+    if not pays_from < many:
+        why = f"{name} pays for many more iterations than are to be expected, if for any"
+    elif pays_from <= few:
+        why = f"{name} pays from iteration {math.ceil(pays_from)} on, which any solve reaches"
+    pays = f"pays from {pays_from:.0f} iterations on" if pays_from < math.inf else "is slower"
+    return Price(terms, f"begins on the CPU; {name} {pays}", Unasked(why) if why else None)
+
+
+class _Moves(Exception):
+    """Ends the iterations on the CPU; with the residual and the next direction."""
+
+
+def adaptive(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Outcome:
+    """Solve A x = b for a dense A; where constants are not known, on the CPU."""
+    (b,), x, asked = arguments
+    (device,), (A, M) = devices, asked.system(())
+    info = inventory.devices()[device.name]
+    schedule = schedule_of(problem, device.name, info, profile.current())
+    norms: list[float] = []
+    seconds: list[float] = []
+    last = time.perf_counter()
+
+    def after_step(r_r: float, floor: float, r: Any, p: Any) -> None:
+        """Called after each iteration on the CPU but the last."""
+        nonlocal last
+        now = time.perf_counter()
+        norms.append(r_r**0.5)
+        seconds.append(now - last)
+        last = now
+        done = len(norms)
+        left = asked.maxiter - done
+        if not done % (done // 32 + 1) and schedule.is_due(norms, seconds, floor, left):
+            raise _Moves(r, p)
+
+    try:
+        watch = None if schedule is None else after_step
+        return cg_loop.solve(A, b, x, asked, M, after_step=watch)
+    except _Moves as move:
+        going_on, done = move.args, len(norms)
+    rest = asked._replace(maxiter=asked.maxiter - done)
+    with device.active():
+        A, M = asked.system(devices)
+        cg_device = load("hetero.ops.solvers.cg_device")
+        outcome = cg_device.solve(devices, A, b, x, rest, M, going_on=going_on)
+    return outcome._replace(iterations=outcome.iterations + done)

@@ -14,12 +14,12 @@ import numpy as np
 from hetero import registry
 from hetero.arrays import HOST, Array, describe, is_device_array
 from hetero.calling import planner
-from hetero.host import loops, pages
+from hetero.host import loops
 from hetero.imports import load
 from hetero.ops.solvers import cg_problem, systems
 from hetero.ops.solvers.cg_problem import NAME, from_dims, problem
 from hetero.ops.solvers.systems import CONVERGED, Outcome, Solve, digits, execute, on_host, warn
-from hetero.pricing.plan import CPU, Plan
+from hetero.pricing.plan import Plan
 from hetero.profile import inventory
 from hetero.registry import Arguments
 from hetero.registry.models import Work
@@ -29,7 +29,7 @@ from hetero.tables import bind, forget
 if TYPE_CHECKING:
     from hetero.devices.base import Device
 
-__all__ = ["ADAPTIVE", "OPERATION", "from_dims", "problem", "solve_cg"]
+__all__ = ["OPERATION", "from_dims", "problem", "solve_cg"]
 
 _LEAST_SHARED = 1024  # unknowns from which several devices may share
 _IMPORT = 0.4  # seconds, of Numba
@@ -37,7 +37,6 @@ _spent = {"seconds": 0.0}  # by solves without it
 _GRIDS = ("stencil2", "stencil3")
 _SPARSE = ("csr", *_GRIDS)
 _DENSE_TERMS = ((), (0,), (0, 0))  # launches, vectors, the matrix
-ADAPTIVE = "adaptive"  # which has no constants of its own
 _MATRICES = {
     "dense": "dense matrices",
     "csr": "sparse matrices",
@@ -193,34 +192,28 @@ def _solve(
     plan: Plan, A: Any, b: Any, x0: Any, M: Any, rtol: float, atol: float, *limits: Any
 ) -> tuple[Any, Outcome]:
     """Run a plan for arguments that were checked; ``limits``: maxiter, callback."""
-    n = A.shape[0]
-    dtype = np.dtype(plan.problem.dtype)
+    n, dtype = A.shape[0], np.dtype(plan.problem.dtype)
     if len(b.shape) == 2:
         b = b.reshape(n)
     if not n:
         return np.zeros(0, dtype), Outcome(CONVERGED, 0, 0.0)
     system = functools.partial(cg_problem.system_of, A, M, dtype)
     if isinstance(x0, str):
-        x0 = cg_problem.times(system(())[1], on_host(b, dtype))
+        x0, inverse = on_host(b, dtype).copy(), system(())[1]
+        if callable(inverse):
+            inverse(systems.real_view(x0.copy()), systems.real_view(x0))
+        elif inverse is not None:
+            systems.real_view(x0)[...] *= inverse
     elif x0 is not None:
         x0 = x0.reshape(n)
     read = A.operands if isinstance(A, systems.DeviceCsr) else ()
     if plan.problem.layout == "dense" and is_device_array(A):
         read = (describe(A),)
     asked = Solve(system, rtol, atol, *limits, from_zero=x0 is None)
-    chosen, problem = plan.chosen, plan.problem
-    # What compiles nothing on the CPU, and gives an array of the host.
-    is_plain = chosen.method == "operator" and chosen.device == CPU and problem.next_device is None
-    is_plain = is_plain and not plan.kept and x0 is None
-    if is_plain and type(b) is np.ndarray and b.dtype is dtype:
-        b, x = np.ascontiguousarray(b), pages.empty(b.shape, dtype)
-        x[...] = 0.0
-        outcome = chosen.implementation.run((), problem, Arguments((b,), x, asked))
-    else:
-        x, outcome, *_ = execute(plan, asked, b, x0, read)
-    norm_b = outcome.right_side
-    by_device = norm_b is not None and outcome.status == CONVERGED
-    if by_device and type(b) is type(x) is np.ndarray and not read:
+    x, outcome, *_ = execute(plan, asked, b, x0, read)
+    norm_b = outcome.right_side  # which devices tell
+    of_host = type(b) is type(x) is np.ndarray and not read
+    if norm_b is not None and outcome.status == CONVERGED and of_host:
         # In float64, where rounding to float32 may decide it.
         bound = max(rtol * norm_b, atol)
         true_residual = load("hetero.ops.solvers.cg_loop").true_residual
@@ -266,22 +259,22 @@ def _adaptive_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
         return "is for an unknown number of iterations"
     reason = _obstacle("dense")(problem, info)
     if reason is None and info.get("asked"):
-        return registry.Unasked(f"begins on the CPU; name it with method={ADAPTIVE!r} to use it")
+        return registry.Unasked("begins on the CPU; name it with method='adaptive' to use it")
     return reason
 
 
 def work(problem: Problem, info: dict[str, Any]) -> Work:
     """One iteration: the matrix once, and ten passes over a vector, which a stencil stays with."""
     n, entries = problem.dims
-    size = np.dtype(problem.dtype).itemsize
-    kind = problem.layout.partition("-")[0]
-    matrix = {"dense": size, "csr": size + 4}.get(kind, 0) * entries
+    dtype, (kind, _, M) = np.dtype(problem.dtype), problem.layout.partition("-")
+    matrix = {"dense": dtype.itemsize, "csr": dtype.itemsize + 4}.get(kind, 0) * entries
     dims = (n, max(entries // max(n, 1), 1)) if kind == "csr" else (n,)
     rtol, repeat, _ = problem.options
-    if problem.layout.endswith("multigrid"):
-        repeat = max(2, math.ceil(digits(rtol, np.dtype(problem.dtype)) / 2.6))
+    if M:
+        repeat = max(2, math.ceil(digits(rtol, dtype) / 2.6))
     terms = _DENSE_TERMS if kind == "dense" else ()
-    return Work(dims, 2.0 * entries + 10.0 * n, matrix + 10.0 * n * size, repeat, terms=terms)
+    nbytes = matrix + 10.0 * n * dtype.itemsize
+    return Work(dims, 2.0 * entries + 10.0 * n, nbytes, repeat, terms=terms)
 
 
 def _shared(problem: Problem) -> bool:
@@ -344,7 +337,7 @@ _row(("cpu",), "scipy", _plain_obstacle, functools.partial(_run, plain=True))
 _row(("cpu",), "operator", _obstacle("operator"))
 _row(registry.PORTABLE, "fused", _obstacle("dense", *_SPARSE), shared=_shared)
 _row(registry.PORTABLE, "hybrid", _hybrid_obstacle, **_in_turn("hybrid"))
-_row(registry.PORTABLE, ADAPTIVE, _adaptive_obstacle, **_in_turn(ADAPTIVE))
+_row(registry.PORTABLE, "adaptive", _adaptive_obstacle, **_in_turn("adaptive"))
 
 OPERATION = registry.register_operation(
     registry.Operation(

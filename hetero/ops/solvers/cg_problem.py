@@ -15,7 +15,7 @@ from hetero.host import loops
 from hetero.imports import load
 from hetero.moving import transfer
 from hetero.ops.solvers import systems
-from hetero.ops.solvers.systems import Csr, Dense, DeviceCsr, Stencil, digits, on_host, real_view
+from hetero.ops.solvers.systems import Csr, Dense, DeviceCsr, Stencil, digits, on_host
 from hetero.registry.problem import Problem, check_dims, compressed, shapes_of
 
 NAME = "cg"
@@ -45,8 +45,7 @@ def checked(
     A, b = checked_matrix(A), array_or_spec(b)
     rtol, atol = systems.checked_tolerance("rtol", rtol), systems.checked_tolerance("atol", atol)
     limit = systems.checked_limit(maxiter, 10 * A.shape[0])
-    if x0 is not None and not isinstance(x0, str):
-        x0 = array_or_spec(x0)
+    x0 = x0 if x0 is None or isinstance(x0, str) else array_or_spec(x0)
     return A, b, x0, of_scipy(M), rtol, atol, limit
 
 
@@ -78,11 +77,10 @@ def checked_matrix(A: Any) -> Any:
     elif (
         type(A) is not Spec and not hasattr(A, "stencil") and not is_device_array(A := of_scipy(A))
     ):
-        issparse, LinearOperator, aslinearoperator = scipy()
-        if issparse(A):
+        if load("scipy.sparse").issparse(A):
             A = A.tocsr()
-        elif not isinstance(A, LinearOperator):
-            A = aslinearoperator(A) if hasattr(A, "matvec") else np.asarray(A)
+        else:
+            A = _linear_operator(A) if hasattr(A, "matvec") else np.asarray(A)
     if len(A.shape) != 2 or A.shape[0] != A.shape[1]:
         raise ValueError(f"A must be square, got shape {tuple(A.shape)}")
     return A
@@ -125,20 +123,16 @@ def of_scipy(A: Any) -> Any:
     if _is_cupys(type(A)):
         if hasattr(A, "tocsr"):
             return A.get()
-        cupy = load("cupy")
-
-        def matvec(v: np.ndarray) -> np.ndarray:
-            return cupy.asnumpy(A.matvec(cupy.asarray(v)))
-
-        return load("scipy.sparse.linalg").LinearOperator(A.shape, matvec, dtype=A.dtype)
+        cupy, LinearOperator = load("cupy"), load("scipy.sparse.linalg").LinearOperator
+        return LinearOperator(
+            A.shape, lambda v: cupy.asnumpy(A.matvec(cupy.asarray(v))), dtype=A.dtype
+        )
     return A
 
 
-@functools.cache
-def scipy() -> tuple[Any, Any, Any]:
-    """issparse, LinearOperator, aslinearoperator: a statement of imports takes 2 us each time."""
-    linalg = load("scipy.sparse.linalg")
-    return load("scipy.sparse").issparse, linalg.LinearOperator, linalg.aslinearoperator
+def _linear_operator(A: Any) -> Any:
+    """A matrix, or what has ``matvec``, as a LinearOperator of SciPy's."""
+    return load("scipy.sparse.linalg").aslinearoperator(A)
 
 
 class CgOptions(NamedTuple):
@@ -153,12 +147,9 @@ def problem_of(A: Any, b: Any, x0: Any, M: Any, rtol: float, limit: int) -> Prob
     """The problem of a call, of ``limit`` iterations at most; ValueError where the arguments do not
     fit together."""
     n = A.shape[0]
-    given = {"b": b}
-    if isinstance(x0, str):
-        if x0 != "Mb":
-            raise ValueError(f"x0 must be a vector or 'Mb', got {x0!r}")
-    elif x0 is not None:
-        given["x0"] = x0
+    if isinstance(x0, str) and x0 != "Mb":
+        raise ValueError(f"x0 must be a vector or 'Mb', got {x0!r}")
+    given = {"b": b} | ({} if x0 is None or isinstance(x0, str) else {"x0": x0})
     for name, vector in given.items():
         if tuple(vector.shape) not in ((n,), (n, 1)):
             raise ValueError(f"{name} must have shape ({n},) or ({n}, 1), got {vector.shape}")
@@ -257,10 +248,9 @@ def key_of(A: Any, b: Any, x0: Any, M: Any, *others: Any) -> Any:
     """What the plan of a call from host memory depends on; None for any other call, and where A may
     have copies on devices."""
     is_kept = type(A) is np.ndarray and arrays.describe_used(A).kept is not None
-    if is_kept or type(b) is not np.ndarray:
-        return None
     facts = _facts(A), _facts(b), _facts(x0), _facts(M)
-    return None if _OTHER in facts else (NAME, *facts, *others)
+    unusual = is_kept or type(b) is not np.ndarray or _OTHER in facts
+    return None if unusual else (NAME, *facts, *others)
 
 
 def _facts(given: Any) -> Any:
@@ -280,16 +270,17 @@ def _facts(given: Any) -> Any:
 def system_of(A: Any, M: Any, dtype: np.dtype, used: tuple[Any, ...]) -> tuple[Any, Any]:
     """System and preconditioner in the solve's dtype, as those devices want them; none: the CPU.
 
-    The system is a Stencil, Csr, Dense or LinearOperator; for the other see `preconditioner_of`.
+    The system is a Stencil, Csr, Dense or LinearOperator. The preconditioner is None, the diagonal
+    of an approximate inverse of A, ``apply(r, z)`` on the CPU, or a `DeviceHierarchy`.
     """
-    return _system(A, dtype, used), preconditioner_of(A, M, dtype, used)
+    return _system(A, dtype, used), _preconditioner(A, M, dtype, used)
 
 
 def _system(A: Any, dtype: np.dtype, used: tuple[Any, ...]) -> Any:
     if dtype.kind == "c":
         if is_device_array(A):
             A = on_host(A, dtype)
-        return scipy()[2](np.asarray(A, dtype) if isinstance(A, np.ndarray) else A)
+        return _linear_operator(np.asarray(A, dtype) if isinstance(A, np.ndarray) else A)
     if hasattr(A, "stencil"):
         return A.stencil
     if isinstance(A, DeviceCsr):
@@ -317,34 +308,27 @@ def _system(A: Any, dtype: np.dtype, used: tuple[Any, ...]) -> Any:
     return Dense(A, A.shape[0], tuple(s // A.itemsize for s in A.strides))
 
 
-def preconditioner_of(A: Any, M: Any, dtype: np.dtype, used: tuple[Any, ...]) -> Any:
-    """What multiplies by M in the solve's dtype, on those devices; none: the CPU.
-
-    None, the diagonal of an approximate inverse of A, ``apply(r, z)`` on the CPU, or a
-    `DeviceHierarchy`.
-    """
+def _preconditioner(A: Any, M: Any, dtype: np.dtype, used: tuple[Any, ...]) -> Any:
     if M is None:
         return None
     if isinstance(M, str):
-        return _jacobi(A, dtype) if M == "jacobi" else _multigrid(A.stencil, dtype, used)
-    into = load("hetero.ops.solvers.cg_loop").into
-    if np.ndim(M) == 1:
+        if M == "multigrid":
+            return _multigrid(A.stencil, dtype, used)
+        if hasattr(A, "stencil"):  # a constant diagonal changes no iterate
+            return None
+        if is_device_array(A):
+            A = on_host(A, dtype)
+        with np.errstate(all="ignore"):
+            inverse = 1.0 / A.diagonal().real.astype(dtype.type(0).real.dtype)
+        return np.repeat(inverse, 2) if dtype.kind == "c" else inverse
+    if np.ndim(M) != 1:
+        multiply = _linear_operator(M).matvec
+    else:
         inverse = np.ascontiguousarray(M, dtype)
         if dtype.kind != "c":
             return inverse
-        return into("M times a vector", lambda r: inverse * r, dtype)
-    return into("M times a vector", scipy()[2](M).matvec, dtype)
-
-
-def _jacobi(A: Any, dtype: np.dtype) -> np.ndarray | None:
-    """The inverse of A's diagonal."""
-    if hasattr(A, "stencil"):  # a constant diagonal changes no iterate
-        return None
-    if is_device_array(A):
-        A = on_host(A, dtype)
-    with np.errstate(all="ignore"):
-        inverse = 1.0 / A.diagonal().real.astype(dtype.type(0).real.dtype)
-    return np.repeat(inverse, 2) if dtype.kind == "c" else inverse
+        multiply = inverse.__mul__
+    return load("hetero.ops.solvers.cg_loop").into("M times a vector", multiply, dtype)
 
 
 def _multigrid(stencil: Stencil, dtype: np.dtype, used: tuple[Any, ...]) -> Any:
@@ -372,13 +356,3 @@ def _multigrid(stencil: Stencil, dtype: np.dtype, used: tuple[Any, ...]) -> Any:
             z[part::2] = of_z
 
     return by_parts
-
-
-def times(M: Any, b: np.ndarray) -> np.ndarray:
-    """The product M b of a preconditioner on the CPU."""
-    z = b.copy()
-    if callable(M):
-        M(real_view(b), real_view(z))
-    elif M is not None:
-        real_view(z)[...] *= M
-    return z

@@ -16,7 +16,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from hetero import locks
-from hetero.accel.patching import Standin, unseen
+from hetero.accel.functions import CALLS, Standin
+from hetero.accel.session import Session, unseen
 from hetero.imports import load
 
 __all__ = ["Installed", "install", "last", "summary", "uninstall"]
@@ -44,18 +45,17 @@ class Installed:
         not caught.
     """
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Session) -> None:
         self.session, self.count = session, 1
-        self._calls = load("hetero.accel.functions").CALLS
         self.ends = contextlib.ExitStack()  # what puts NumPy's loops back
-        self._replaced: list[tuple[Any, str, Any]] = []  # holders, names, originals
-        for name in self._calls:
+        self._replaced: list[tuple[Any, Any]] = []  # holders, originals
+        for name in CALLS:
             if sys.modules.get(name) is not None:
                 load(name)  # which waits where another thread is importing it
                 self._patch(name)
         self._finder = SimpleNamespace(find_spec=self._find)
         sys.meta_path.insert(0, self._finder)
-        wanted, own = {id(x) for *_, x in self._replaced}, set(map(_package, self._calls))
+        wanted, own = {id(original) for _, original in self._replaced}, set(map(_package, CALLS))
         others = [m for m in _modules() if _package(m.__name__) not in own]
         held = ((m.__name__, key, value) for m in others for key, value in [*vars(m).items()])
         self.missed = sorted({f"{name}.{key}" for name, key, value in held if id(value) in wanted})
@@ -74,7 +74,7 @@ class Installed:
         self.session.least = math.inf
         with contextlib.suppress(ValueError):  # somebody has put back an older list
             sys.meta_path.remove(self._finder)
-        classes = [holder for holder, *_ in self._replaced if isinstance(holder, type)]
+        classes = [holder for holder, _ in self._replaced if isinstance(holder, type)]
         for holder in (*_modules(), *classes):  # also where it was imported by name meanwhile
             for key, value in list(vars(holder).items()):
                 if isinstance(value, Standin):
@@ -83,7 +83,7 @@ class Installed:
 
     def _find(self, name: str, path: Any = None, target: Any = None) -> Any:
         """The other finders' spec of a module, which is patched once it was executed."""
-        if name not in self._calls:
+        if name not in CALLS:
             return None
         others = [f for f in sys.meta_path if f is not self._finder and hasattr(f, "find_spec")]
         specs = (finder.find_spec(name, path, target) for finder in others)
@@ -104,7 +104,7 @@ class Installed:
     def _patch(self, module: str) -> None:
         """Replace the functions of a module, wherever its package holds them."""
         package = [m for m in _modules() if _package(m.__name__) == _package(module)]
-        for dotted, call in self._calls[module].items():
+        for dotted, call in CALLS[module].items():
             holder, (*outer, name) = sys.modules[module], dotted.split(".")
             for part in outer:  # a method's class
                 holder = getattr(holder, part, None)
@@ -116,7 +116,7 @@ class Installed:
                 for one in [holder] if outer else package:
                     if made is not original and vars(one).get(name) is original:
                         setattr(one, name, made)
-                        self._replaced.append((one, name, original))
+                        self._replaced.append((one, original))
 
 
 def _modules() -> Iterator[Any]:
@@ -156,8 +156,7 @@ def install(verbose: bool = False, dry_run: bool = False, **options: Any) -> Ins
     """
     with _lock:
         if _state["installed"] is None:
-            kind = options.pop("kind", load("hetero.accel.session").Session)
-            session = kind(verbose, dry_run, **options)
+            session = options.pop("kind", Session)(verbose, dry_run, **options)
             _state.update(installed=Installed(session), book=session.book)
         else:
             _state["installed"].count += 1

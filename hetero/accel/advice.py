@@ -3,7 +3,7 @@
 The script runs unchanged, all by the plain libraries. Each call that hetero could do is priced by
 the other machine's profile, copies over its link included. A large operand that nobody writes to
 between calls, as the system reports it page by page, stays on a device there from its third call
-on; in the second one it is moved.
+on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from hetero import accel, registry
 from hetero.accel import __main__ as running
 from hetero.accel.loading import GAIN, LOADING
-from hetero.accel.session import Attempt, Note, Session, copies_of, line_of_script, price_of
+from hetero.accel.session import Attempt, Note, Session, line_of_script, price_of
 from hetero.arrays import describe_used, kept
 from hetero.calling.planner import Machine, use
 from hetero.evaluation import calls
@@ -48,9 +48,9 @@ class Advisor(Session):
         if function.endswith(".cg"):
             asked = plain.keywords.get("callback") or (lambda x: None)
             plain.keywords["callback"] = lambda x: (rounds.append(None), asked(x))
-        result, seconds = self._timed(plain)
-        begin, without, there = time.perf_counter(), seconds, seconds
-        code, text = attempt.obstacle or ("", "")
+        result, here = self._timed(plain)
+        begin, without, there = time.perf_counter(), here, here
+        code, text = attempt.obstacle, ""
         if code in ("", "no-device"):
             code, text = "plain-is-fastest", "there is no price of it"
             priced = self._ways(function, attempt, getattr(result, "n_iter_", len(rounds)))
@@ -59,16 +59,12 @@ class Advisor(Session):
                 without = there = host.seconds
             if priced and not attempt.is_plain(priced[0]) and priced[0].seconds < without:
                 code, there = "would-take", priced[0].seconds
-            elif away := next((c for c in priced if c.device != CPU), None):
-                priced = [away]
-                code = "copies" if away.seconds - copies_of(away) < without else code
             if priced:
                 text = f"{readable(without)} without hetero, {price_of(priced[0])}"
-        self.here += seconds
-        self.plain += without
-        self.saved += without - there
+        self.here, self.plain = self.here + here, self.plain + without
         place, saved = line_of_script(), without - there
-        self.book.add(Note(function, attempt.what, place, code, text, seconds, saved))
+        self.saved += saved
+        self.book.add(Note(function, attempt.what, place, code, text, here, saved))
         self.noting += time.perf_counter() - begin
         return result
 
@@ -78,21 +74,16 @@ class Advisor(Session):
         if key not in self._problems:
             with use(watch=False):  # the plan counts no use of the operands
                 self._problems[key] = attempt.plan().problem
-        problem, blocks = self._problems[key], {}  # of memory that nobody wrote to, by operand
-        for i, array in enumerate(attempt.operands):
-            known = describe_used(array, attempt.operands[0] if i else None).kept
-            if known is not None and problem.inputs[i].nbytes >= _LARGE:
-                blocks[i] = known
-        if not registry.operation(problem.operation).keeps(problem):
-            blocks = {}
-        stay = tuple(i for i, known in blocks.items() if known.uses > 1)
-        moves, priced = len(stay) < len(blocks), self._priced(problem, iterations, stay)
-        for known in {id(known): known for known in blocks.values()}.values():
+        problem, stay, blocks = self._problems[key], [], {}  # of memory that nobody wrote to
+        if registry.operation(problem.operation).keeps(problem):
+            for i, array in enumerate(attempt.operands):
+                known = describe_used(array, attempt.operands[0] if i else None).kept
+                if known is not None and problem.inputs[i].nbytes >= _LARGE:
+                    stay += [i] * (known.uses > 1)
+                    blocks[id(known)] = known
+        for known in blocks.values():
             known.uses += 1
-        away = next((c for c in priced if c.device != CPU), None)
-        if moves and away and away.seconds - copies_of(away) < priced[0].seconds:
-            return [away, *priced]
-        return priced
+        return self._priced(problem, iterations, tuple(stay))
 
     def _candidates(
         self, problem: Problem, iterations: int, stay: tuple[int, ...]

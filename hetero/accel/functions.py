@@ -1,7 +1,9 @@
-"""Which calls of which functions hetero can do: SciPy's and scikit-learn's, and the table of all.
+"""What stands in the place of other packages' functions, which calls hetero can do; the table of
+all.
 
 A recogniser gets ``looks(seconds)``, whether a call that takes as long is looked at, and what the
-function was given. It gives an `Attempt`, or None where the call is no matter of hetero's.
+function was given. It gives an `Attempt`, or None where the call is no matter of hetero's. What it
+raises is a wrong argument: the original says so.
 """
 
 from __future__ import annotations
@@ -11,11 +13,11 @@ import math
 import numbers
 import sys
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 from hetero.accel import products
-from hetero.accel.patching import wrapped
-from hetero.accel.session import Attempt, shapes
+from hetero.accel.session import Attempt, is_failure, shapes, unseen
 from hetero.imports import load
 
 # Seconds of SciPy's convolutions: for each product of the sum, for each result by transforms.
@@ -30,19 +32,86 @@ _DISTANCE, _COORDINATE = 1e-9, 5e-11  # seconds of a distance, and for each of i
 Looks = Callable[[float], bool]
 
 
-# -- Convolutions ----------------------------------------------------------------------------------
+class Standin:
+    """A function that equals another package's ``original``, and runs other code.
+
+    Classes with functions of their own for NumPy's (``__array_function__``), and SciPy's own tests,
+    look functions up in tables: they find the original by its stand-in and the other way round.
+    """
+
+    def __new__(cls, original: Any, code: Callable[..., Any]) -> Standin:
+        return object.__new__(type("function", (cls,), {"__call__": staticmethod(code)}))
+
+    def __init__(self, original: Any, code: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, original)
+        self._original = original
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_original"], name)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self._original
+
+    def __hash__(self) -> int:
+        return hash(self._original)
+
+    def __reduce__(self) -> str:
+        return str(self._original.__name__)
+
+    def __repr__(self) -> str:
+        return repr(self._original)
+
+
+def wrapped(
+    recognise: Callable[..., Any], at: int, least: int, installed: Any, name: str, original: Any
+) -> Standin:
+    """A function in the place of ``original``: calls that ``recognise`` knows may be hetero's.
+
+    ``recognise`` runs no code of the script's. It is not asked unless the arguments from ``at`` on
+    are two arrays with at least ``least`` as the product of their sizes: that takes 1 us, a small
+    filter 20.
+    """
+    session, ndarray, second = installed.session, sys.modules["numpy"].ndarray, at + 1
+    looks, least = session.looks, 0 if session.eager else least
+
+    @unseen
+    def function(*args: Any, **options: Any) -> Any:
+        if least and len(args) > second:
+            one, other = args[at], args[second]
+            if not (type(one) is ndarray is type(other) and one.size * other.size >= least):
+                return original(*args, **options)
+        try:
+            attempt = recognise(looks, *args, **options)
+        except Exception as error:
+            if not is_failure(error):
+                raise
+            attempt = None
+        if attempt is None:
+            return original(*args, **options)
+        return session.run(name, attempt, functools.partial(original, *args, **options))
+
+    return Standin(original, function)
+
+
+def _planned(operation: str, *operands: Any, **options: Any) -> Any:
+    """The plan of an operation's call."""
+    return load("hetero.ops").plan(operation, *operands, **options)
+
+
+# -- SciPy's and scikit-learn's functions ----------------------------------------------------------
 
 
 def _convolution(
-    name: str, parameters: Any, looks: Looks, *args: Any, **options: Any
+    signature: Any, name: str, looks: Looks, *args: Any, **options: Any
 ) -> Attempt | None:
-    """Those of `scipy.signal` and `scipy.ndimage`; ``parameters``: with defaults, by place."""
-    defaults, by_place = parameters
-    placed = dict(zip(by_place, args, strict=False))
-    given, (package, _, function) = {**defaults, **placed, **options}, name.rpartition(".")
-    if len(args) > len(placed) or placed.keys() & options or len(given) > len(defaults):
-        return None  # a wrong call
-    (image, kernel, *_), ndarray = given.values(), sys.modules["numpy"].ndarray
+    """Those of `scipy.signal` and `scipy.ndimage`."""
+    bound, (package, _, function) = signature.bind(*args, **options), name.rpartition(".")
+    bound.apply_defaults()
+    given, ndarray = bound.arguments, sys.modules["numpy"].ndarray
+    image, kernel, *_ = given.values()
     outer, mode = given.get("fillvalue", given.get("cval", 0)), given["mode"]
     planes = (type(x) is ndarray and x.ndim == 2 and x.dtype.char in "fd" for x in (image, kernel))
     if not all(planes) or not isinstance(outer, numbers.Real):
@@ -57,24 +126,21 @@ def _convolution(
         seconds = min(seconds, by_transforms) if function == "convolve" else by_transforms
     if not looks(seconds):
         return None
-    flipped = function.startswith("correlate")
+    flipped, dtypes = function.startswith("correlate"), {image.dtype.char, kernel.dtype.char}
     is_larger, is_even = any(n < m for n, m in sides), not all(n % 2 for n in kernel.shape)
-    obstacle = None
-    if is_ndimage and not (
-        given["output"] is None and given["origin"] == 0 and given.get("axes") is None
-        and mode in _BOUNDARIES
-    ):  # fmt: skip
-        obstacle = "option", f"output=, origin=, axes= or mode={mode!r} is given"
-    elif is_ndimage and not image.dtype.char == kernel.dtype.char == "d":
-        obstacle = "dtype", "float32, which ndimage sums in float64"
-    elif given.get("axes") is not None or given.get("method") not in _METHODS:
-        obstacle = "option", f"{'axes' if 'axes' in given else 'method'}= is given"
-    elif not is_sum and image.dtype != kernel.dtype:  # the narrower one's transform is rounded
-        obstacle = "dtype", f"{image.dtype} and {kernel.dtype} together"
-    elif is_even and (is_ndimage or (flipped and mode == "same")):
-        obstacle = "option", "a filter of even size has another centre"
-    elif is_larger and (not is_sum or (flipped and mode == "valid")):  # the sum would be long
-        obstacle = "option", "the second one is the larger one"
+    others = given.get("output"), given.get("axes"), given.get("origin", 0) or None
+    known = mode in _BOUNDARIES if is_ndimage else given.get("method") in _METHODS
+    obstacle = ""
+    if (
+        any(x is not None for x in others)
+        or not known
+        or (is_even and (is_ndimage or (flipped and mode == "same")))  # another centre
+        or (is_larger and (not is_sum or (flipped and mode == "valid")))  # the sum would be long
+    ):
+        obstacle = "option"
+    # Float32 is summed in float64, or the narrower one's transform is rounded.
+    elif (is_ndimage and dtypes != {"d"}) or (not is_sum and len(dtypes) > 1):
+        obstacle = "dtype"
     operands = image, kernel[::-1, ::-1] if flipped else kernel
     options = {"mode": mode}
     if is_ndimage:
@@ -100,26 +166,9 @@ def _convolution(
     return Attempt(what, seconds, obstacle, plan, (*own, "scipy"), compute, operands)
 
 
-def _planned(operation: str, *operands: Any, **options: Any) -> Any:
-    """The plan of an operation's call."""
-    return load("hetero.ops").plan(operation, *operands, **options)
-
-
-# -- Solves ----------------------------------------------------------------------------------------
-
-
-def _cg(
-    looks: Looks,
-    A: Any,
-    b: Any,
-    x0: Any = None,
-    *,
-    rtol: float = 1e-5,
-    atol: float = 0.0,
-    maxiter: int | None = None,
-    M: Any = None,
-    callback: Any = None,
-) -> Attempt | None:
+def _cg(looks: Looks, A: Any, b: Any, x0: Any = None, **given: Any) -> Attempt | None:
+    defaults = {"rtol": 1e-5, "atol": 0.0, "maxiter": None, "M": None, "callback": None}
+    rtol, atol, maxiter, M, callback = (defaults | given).values()  # ValueError for others
     numpy, sparse = sys.modules["numpy"], sys.modules["scipy.sparse"]
     if type(b) is not numpy.ndarray or not (sparse.issparse(A) or type(A) is numpy.ndarray):
         return None
@@ -127,18 +176,13 @@ def _cg(
     seconds = _ITERATIONS * (entries * _ENTRY + b.size * _UNKNOWN)
     if not looks(seconds) or len(A.shape) != 2 or A.shape[0] != A.shape[1] or b.ndim != 1:
         return None
-    what = f"{shapes(A, b)}, {entries} entries"
-    obstacle = None
-    if callback is not None:
-        obstacle = "option", "a callback sees each iterate"
+    obstacle = ""
+    if callback is not None or not (M is None or sparse.issparse(M)) or not (rtol > 0 or atol > 0):
+        obstacle = "option"
     elif A.dtype.char not in "fd" or b.dtype.char not in "fd":
-        obstacle = "dtype", f"A is of {A.dtype}, b of {b.dtype}"
-    elif x0 is not None and type(x0) is not numpy.ndarray:
-        obstacle = "type", "x0 is no plain array"
-    elif M is not None and not sparse.issparse(M):
-        obstacle = "option", "M is a function"
-    elif not (rtol > 0 or atol > 0):
-        obstacle = "option", "no residual meets a tolerance of 0"
+        obstacle = "dtype"
+    elif not (x0 is None or type(x0) is numpy.ndarray):
+        obstacle = "type"
     limit = 10 * b.size if maxiter is None else maxiter
 
     def compute(plan: Any) -> Any:
@@ -151,8 +195,8 @@ def _cg(
         return (x, 0) if outcome.status == "converged" else None
 
     options = {"x0": x0, "rtol": rtol, "atol": atol, "maxiter": maxiter, "M": M}
-    own = "scipy", "operator", "blas"
     plan = functools.partial(_planned, "cg", A, b, **options)
+    what, own = f"{shapes(A, b)}, {entries} entries", ("scipy", "operator", "blas")
     return Attempt(what, seconds, obstacle, plan, own, compute, iterates=True)
 
 
@@ -166,16 +210,13 @@ def _fit(
     seconds = rows * self.n_clusters * rounds * (_DISTANCE + _COORDINATE * columns)
     if not looks(seconds):
         return None
-    what = f"{rows}x{columns} {getattr(X, 'dtype', '')}, {self.n_clusters} clusters"
-    obstacle = None
-    if type(X) is not sys.modules["numpy"].ndarray:
-        obstacle = "type", f"X is of class {type(X).__name__}"
-    elif type(self) is not sys.modules["sklearn.cluster"].KMeans:
-        obstacle = "type", f"{type(self).__name__} is a class of its own"
+    obstacle, modules = "", sys.modules
+    if (type(X), type(self)) != (modules["numpy"].ndarray, modules["sklearn.cluster"].KMeans):
+        obstacle = "type"
     elif X.dtype.char not in "fd":
-        obstacle = "dtype", f"X is of {X.dtype}"
+        obstacle = "dtype"
     elif callable(init) or self.verbose or self.algorithm != "lloyd" or not self.copy_x:
-        obstacle = "option", "init is a function, or verbose, algorithm or copy_x is given"
+        obstacle = "option"
     options = {name: getattr(self, name) for name in ("init", "n_init", "max_iter", "tol")}
     if not isinstance(init, str):
         options["n_init"] = 1  # scikit-learn itself warns that there is one
@@ -191,6 +232,7 @@ def _fit(
         return self
 
     plan = functools.partial(_planned, "kmeans", X, self.n_clusters, **options)
+    what = f"{rows}x{columns} {getattr(X, 'dtype', '')}, {self.n_clusters} clusters"
     return Attempt(what, seconds, obstacle, plan, (), compute, iterates=True)
 
 
@@ -209,12 +251,15 @@ def _fit_few(estimator: Any, columns: int) -> None:
 # -- The table -------------------------------------------------------------------------------------
 
 
-def _caught_convolution(installed: Any, name: str, original: Any) -> Any:
-    parameters = load("inspect").signature(original).parameters.values()
-    defaults = {p.name: p.default for p in parameters}
-    by_place = [p.name for p in parameters if p.kind != p.KEYWORD_ONLY]
-    recognise = functools.partial(_convolution, name, (defaults, by_place))
+def _caught_convolution(installed: Any, name: str, original: Any) -> Standin:
+    signature = load("inspect").signature(original)
+    recognise = functools.partial(_convolution, signature, name)
     return wrapped(recognise, 0, _SMALL, installed, name, original)
+
+
+def _caught_dot(installed: Any, name: str, original: Any) -> Any:
+    caught = products.gains(installed.session)
+    return wrapped(products.dot, 0, products.DOT, installed, name, original) if caught else original
 
 
 # Module -> its name -> what stands in its place: a function of the `Installed`, the full name and
@@ -223,7 +268,7 @@ _SIGNAL = "convolve2d", "correlate2d", "fftconvolve", "oaconvolve", "convolve"
 CALLS: dict[str, dict[str, Callable[[Any, str, Any], Any]]] = {
     "numpy": {
         "matmul": products.gated,
-        "dot": products.caught_dot,
+        "dot": _caught_dot,
         "einsum": functools.partial(wrapped, products.einsum, 1, products.VECTORS),
     },
     "scipy.signal": dict.fromkeys(_SIGNAL, _caught_convolution),

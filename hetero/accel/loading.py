@@ -9,7 +9,6 @@ call, where the last one's calls pay for that.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import glob
 import importlib.util
@@ -25,8 +24,7 @@ from hetero.times import readable
 LOADING, SAVED = {False: 0.5, True: 1.0}, {False: 0.6, True: 0.9}
 GAIN = 2.0  # times what loading takes, that calls must save
 _LOSS = 0.03  # of a script's time, which loading may take where nothing is known of its end
-_KEPT, _MOST = 1.0, 64  # seconds of calls from which a run is kept; runs, the newest ones
-_NODES, _OPENCLS = ("/dev/nvidia[0-9]*", "/dev/dxg"), "/dev/dri/renderD*"
+_KEPT = 1.0  # seconds of calls from which a run is kept
 
 
 class Loading:
@@ -40,27 +38,15 @@ class Loading:
         # Seconds of all calls, as if each were the plain library's, and of those that hetero saved;
         # the fraction of their time that it is expected to save.
         self.spent = self.gained = self._saved = 0.0
-        self._pace: dict[str, list[float]] = {}  # function -> seconds measured, guessed
 
     def __str__(self) -> str:
         enough, begin = readable(self.enough or 0.0), readable(self._due - self._began)
         text = f"hetero is loaded after {enough} of such calls, {begin} from the start; "
         return text + f"{readable(self.spent)} of them so far"
 
-    def expected(self, function: str, guess: float) -> float:
-        """Seconds of a call by the plain library, as other calls of the function took."""
-        measured, guessed = self._pace.get(function) or (1.0, 1.0)
-        return guess * measured / guessed
-
-    def count(self, function: str, guess: float, seconds: float) -> None:
-        """Count a call of the plain library."""
-        pace = self._pace.setdefault(function, [0.0, 1e-9])
-        pace[:] = pace[0] + seconds, pace[1] + guess
-        self.spent += seconds
-
     def pays(self) -> bool:
         """Whether hetero is there, or is worth loading now."""
-        if self.is_loaded or is_there():
+        if self.is_loaded or _is_there():
             return True
         if self.enough is None:
             self._look()
@@ -81,50 +67,32 @@ class Loading:
         file = getattr(sys.modules["__main__"], "__file__", None)
         if not (file and os.path.isfile(file)):  # a notebook, or the standard input
             return
-        script = repr((file, sys.argv[1:], with_device, _changes())).encode()
+        paths = load("hetero.paths")
+        cache = paths.cache_directory()
+        # After profiles were written or loops compiled, calls may gain otherwise.
+        folders = [f for f in (cache / "profiles", cache / "loops") if f.is_dir()]
+        changes = [folder.stat().st_mtime for folder in folders if any(folder.iterdir())]
+        script = repr((file, sys.argv[1:], with_device, changes)).encode()
         self._name = load("hashlib").blake2b(script, digest_size=16).hexdigest()
+        is_there = (cache / "accel").is_dir()  # no folder is made to look
+        kept = paths.cached("accel", self._name) if is_there else None
+        self._was_kept = kept is not None
         atexit.register(self._keep, os.getpid())
-        spent, self._saved, pace = _runs().get(self._name, (0.0, self._saved, {}))
-        # With a small weight, so that what is measured in this run overrules it.
-        self._pace = {name: [1e-9 * of_guess, 1e-9] for name, of_guess in pace.items()}
+        spent, self._saved = map(float, kept.split()) if kept else (0.0, self._saved)
         if spent * self._saved >= GAIN * loading:
             self.enough = self._due = 0.0
 
     def _keep(self, process: int) -> None:
-        """Keep what the calls took, for the next run, at the end of the process."""
-        runs = _runs()
-        was = runs.pop(self._name, None)
-        if os.getpid() != process or (self.spent < _KEPT and was is None):
-            return
-        if self.spent >= _KEPT:
-            saved = self.gained / self.spent if self.is_loaded else self._saved
-            pace = {name: measured / guess for name, (measured, guess) in self._pace.items()}
-            runs[self._name] = self.spent, saved, pace
-        content = load("json").dumps(dict([*runs.items()][-_MOST:]))
-        load("hetero.paths").cache("accel", "runs", content.encode())
-
-
-def _changes() -> list[float]:
-    """When a profile was written and a loop compiled, after which calls may gain otherwise."""
-    cache = load("hetero.paths").cache_directory()
-    with contextlib.suppress(OSError):  # such as one that another process removes
-        folders = [path for path in (cache / "profiles", cache / "loops") if os.path.isdir(path)]
-        return [os.stat(path).st_mtime for path in folders if os.listdir(path)]
-    return []
-
-
-def _runs() -> dict[str, tuple[float, float, dict[str, float]]]:
-    """What is kept: the script and its arguments -> seconds of calls, part of them that is saved,
-    and of each function the seconds measured for one that is guessed; the newest last."""
-    paths = load("hetero.paths")
-    is_kept = os.path.isdir(paths.cache_directory() / "accel")  # no folder is made to look
-    content = paths.cached("accel", "runs") if is_kept else None
-    return load("json").loads(content or "{}")  # type: ignore[no-any-return]
+        """Keep what the calls took, and the part of it that is saved, at the end of the process."""
+        is_long = self.spent >= _KEPT
+        if os.getpid() == process and (is_long or self._was_kept):  # and not a fork of it
+            saved = self.gained / self.spent if self.is_loaded and is_long else self._saved
+            load("hetero.paths").cache("accel", self._name, f"{self.spent} {saved}".encode())
 
 
 def has_device() -> bool:
     """Whether a device may be here; nothing is loaded for the answer."""
-    if is_there():
+    if _is_there():
         return not load("hetero.profile.inventory").is_host_alone(None)
     return _has_nodes()
 
@@ -132,12 +100,12 @@ def has_device() -> bool:
 @functools.cache
 def _has_nodes() -> bool:
     """Whether the system has nodes of devices that a package here can use."""
-    if any(map(glob.glob, _NODES)):
+    if glob.glob("/dev/nvidia[0-9]*") or os.path.exists("/dev/dxg"):
         return True
-    return bool(glob.glob(_OPENCLS)) and importlib.util.find_spec("pyopencl") is not None
+    return bool(glob.glob("/dev/dri/renderD*")) and importlib.util.find_spec("pyopencl") is not None
 
 
-def is_there() -> bool:
+def _is_there() -> bool:
     """Whether hetero is there, by a call before or by a script that uses hetero itself."""
     inventory = sys.modules.get("hetero.profile.inventory")
     return inventory is not None and bool(inventory.looked())

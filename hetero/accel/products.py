@@ -17,7 +17,6 @@ import ctypes
 import functools
 import logging
 import os
-import string
 import sys
 import threading
 import types
@@ -28,7 +27,6 @@ from typing import Any
 
 from hetero import tables
 from hetero.accel.loading import has_device
-from hetero.accel.patching import wrapped
 from hetero.accel.session import LEAST, Attempt, Session, shapes
 from hetero.imports import load
 
@@ -36,15 +34,17 @@ log = logging.getLogger("hetero")
 # Multiplications from which a product of matrices, or with a vector, is looked at: 256 cubed and
 # 1024 squared, which NumPy makes in 0.1 to 1 ms.
 MATRICES, VECTORS = 1 << 24, 1 << 20
-_DOT = 1 << 26  # product of the operands' sizes, from which `numpy.dot` may have as many
-# Multiplications a second, about.
-_RATES = {"matrices": 2e10 * (os.cpu_count() or 1), "vectors": 2e9, "einsum": 1e9}
+DOT = 1 << 26  # product of the operands' sizes, from which `numpy.dot` may have as many
+# Multiplications a second, about; those of `numpy.einsum`.
+_RATES, _EINSUM = {False: 2e10 * (os.cpu_count() or 1), True: 2e9}, 1e9  # True: with a vector
 _OWN = ("blas",)  # the method that is NumPy's
 _settled = tables.new_table()  # kinds of products that are NumPy's -> guessed seconds
 _ABI = 0x02000000  # of NumPy 2; what gate.c takes from NumPy's tables is fixed by it
 _INTEGER, _WORD, _OBJECT = ctypes.c_ssize_t, ctypes.c_void_p, ctypes.py_object
 _FILE = Path(__file__).with_name("libgate.so.1")
-Taker = Callable[[str, Any, Any, Any, Callable[[], None]], bool]
+
+
+# -- The gate --------------------------------------------------------------------------------------
 
 
 class Gate:
@@ -57,7 +57,7 @@ class Gate:
     """
 
     def __init__(self) -> None:
-        self.take: Taker = lambda *product: False
+        self.take: Callable[..., bool] = lambda *product: False
         module = sys.modules.get("numpy._core._multiarray_umath")
         if sys.implementation.name != "cpython" or not hasattr(module, "_UFUNC_API"):
             raise NotImplementedError("this NumPy has no C API where NumPy 2 has it")
@@ -75,7 +75,7 @@ class Gate:
         self._run = ctypes.CDLL(str(_FILE)).run  # without the interpreter's lock
         self._run.argtypes, self._run.restype = (ctypes.c_int, *[_WORD] * 4), None
 
-    def set(self, take: Taker, matrices: int, vectors: int) -> None:
+    def set(self, take: Callable[..., bool], matrices: int, vectors: int) -> None:
         """Offer products from a number of multiplications on, of matrices or with a vector."""
         self.take = take
         limits = _INTEGER(matrices), _INTEGER(vectors)
@@ -120,13 +120,6 @@ def gated(installed: Any, name: str, original: Any) -> Any:
     return original
 
 
-def caught_dot(installed: Any, name: str, original: Any) -> Any:
-    """What stands in the place of `numpy.dot`."""
-    if not gains(installed.session):
-        return original
-    return wrapped(_dot, 0, _DOT, installed, name, original)
-
-
 def gains(session: Session) -> bool:
     """Whether products are looked at: without a device they gain nothing."""
     return session.recording or has_device()
@@ -139,40 +132,37 @@ def _take(
     if not session.looks(LEAST):
         return False
     if not session.recording and (guess := _settled.get(kind)) is not None:
-        session.loading.spent += session.loading.expected("numpy.matmul", guess)
+        session.loading.spent += guess
         return False
-    guess = prod(extents) / _RATES["vectors" if 1 in extents[1::2] else "matrices"]
     if session.waits():
-        session.by_library("numpy.matmul", guess, loop)
+        session.by_library(loop)
         return True
-
-    session.run("numpy.matmul", attempted(*_views(dtype, pointers, extents, strides), kind), loop)
+    attempt = _attempt(*_views(dtype, pointers, extents, strides), kind)
+    session.run("numpy.matmul", attempt, loop)
     return True
 
 
 def _views(dtype: str, pointers: Any, extents: Any, strides: Any) -> list[Any]:
     """Operands and result of a loop as arrays."""
-    numpy, (count, m, k, n), within = sys.modules["numpy"], extents, iter(strides[3:])
-    arrays = []
-    for pointer, between, core in zip(pointers, strides, ((m, k), (k, n), (m, n)), strict=False):
-        steps = next(within), next(within)
-        shape = core if count == 1 else (count, *core)
-        steps = steps if count == 1 else (between, *steps)
-        seen = {"version": 3, "data": (pointer, False), "shape": shape, "strides": steps}
-        seen["typestr"] = numpy.dtype(dtype).str
+    numpy, (count, m, k, n), arrays = sys.modules["numpy"], extents, []
+    for i, core in enumerate(((m, k), (k, n), (m, n))):
+        stack = slice(0 if count > 1 else 1, None)
+        seen = {"version": 3, "data": (pointers[i], False), "typestr": numpy.dtype(dtype).str}
+        seen |= {"shape": (count, *core)[stack]}
+        seen |= {"strides": (strides[i], *strides[3 + 2 * i : 5 + 2 * i])[stack]}
         arrays.append(numpy.asarray(types.SimpleNamespace(__array_interface__=seen)))
     return arrays
 
 
-def attempted(A: Any, B: Any, C: Any = None, kind: Any = None) -> Attempt:
+# -- Products of arrays ----------------------------------------------------------------------------
+
+
+def _attempt(A: Any, B: Any, C: Any = None, kind: Any = None) -> Attempt:
     """The attempt of a product, ``C`` taking the result where it is given; products of this
     ``kind`` are settled once none of them can gain."""
-    vectors = min(A.ndim, B.ndim) < 2 or 1 in (A.shape[-2], B.shape[-1])
-    seconds = A.size * (B.shape[-1] if B.ndim > 1 else 1)
-    seconds /= _RATES["vectors" if vectors else "matrices"]
-    obstacle = None
-    if not has_device() and not _is_placed():
-        obstacle = "no-device", "measured HERE by NumPy's BLAS; there is no GPU"
+    with_vector = min(A.ndim, B.ndim) < 2 or 1 in (A.shape[-2], B.shape[-1])
+    seconds = A.size * (B.shape[-1] if B.ndim > 1 else 1) / _RATES[with_vector]
+    obstacle = "" if has_device() or _is_placed() else "no-device"
 
     def plan() -> Any:
         """The plan here, which counts the call: operands that come again may get copies."""
@@ -224,45 +214,40 @@ def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
             load("hetero.arrays.kept").written(C)
 
 
-# -- Functions of NumPy's that call BLAS without a loop --------------------------------------------
+def _are_floats(*arrays: Any) -> bool:
+    """Whether all are NumPy's own arrays of float32, or all of float64."""
+    is_plain = all(type(x) is sys.modules["numpy"].ndarray for x in arrays)
+    return is_plain and {x.dtype.char for x in arrays} in ({"f"}, {"d"})
 
 
-def _dot(looks: Callable[[float], bool], *operands: Any, **options: Any) -> Attempt | None:
+def dot(looks: Callable[[float], bool], a: Any, b: Any) -> Attempt | None:
     """`numpy.dot` of floats, which calls BLAS."""
-    ndarray = sys.modules["numpy"].ndarray
-    if options or len(operands) != 2 or not all(type(x) is ndarray for x in operands):
-        return None
-    (a, b), ranks = operands, tuple(x.ndim for x in operands)
-    if a.dtype.char not in "fd" or a.dtype != b.dtype or ranks not in ((2, 2), (2, 1), (1, 2)):
+    if not _are_floats(a, b) or not 0 < a.ndim < 3 or not 0 < b.ndim < 3 or a.ndim + b.ndim < 3:
         return None
     if a.shape[-1] != b.shape[0] or not b.size:
         return None
-    is_large = a.size * b.size // b.shape[0] >= (MATRICES if ranks == (2, 2) else VECTORS)
-    return attempted(a, b) if looks(LEAST * is_large) else None
+    is_large = a.size * b.size // b.shape[0] >= (MATRICES if a.ndim + b.ndim > 3 else VECTORS)
+    return _attempt(a, b) if looks(LEAST * is_large) else None
 
 
-def einsum(looks: Callable[[float], bool], *operands: Any, **options: Any) -> Attempt | None:
+def einsum(looks: Callable[[float], bool], subscripts: str, A: Any, B: Any) -> Attempt | None:
     """`numpy.einsum` of two arrays of floats that is a product, but is computed without BLAS."""
-    if len(operands) != 3 or options:
+    if type(subscripts) is not str or not _are_floats(A, B):
         return None
-    (subscripts, A, B), ndarray = operands, sys.modules["numpy"].ndarray
-    if not (type(subscripts) is str and type(A) is ndarray is type(B)):
+    first, second, summed, result = _parsed(subscripts)
+    extents, others = (
+        dict(zip(first, A.shape, strict=True)),
+        dict(zip(second, B.shape, strict=True)),
+    )
+    k = prod(extents[x] for x in summed)
+    if not (summed and k) or any(extents[x] != others[x] for x in summed):
         return None
-    first, second, summed, result = _parsed(subscripts) or ("", "", "", "")
-    if not summed or (len(first), len(second)) != (A.ndim, B.ndim):
-        return None
-    extents = {x: B.shape[second.index(x)] for x in summed}
-    k = prod(extents.values())
-    if A.dtype != B.dtype or A.dtype.char not in "fd" or k == 0:
-        return None
-    if any(A.shape[first.index(x)] != n for x, n in extents.items()):
-        return None
-    if not looks(seconds := A.size * B.size / k / _RATES["einsum"]):
+    if not looks(seconds := A.size * B.size / k / _EINSUM):
         return None
     free = [x for x in first if x not in summed], [x for x in second if x not in summed]
     a = A.transpose([first.index(x) for x in (*free[0], *summed)]).reshape(-1, k)
     b = B.transpose([second.index(x) for x in (*summed, *free[1])]).reshape(k, -1)
-    made = attempted(a, b)
+    made = _attempt(a, b)
 
     def compute(plan: Any) -> Any:
         numpy = sys.modules["numpy"]
@@ -272,7 +257,7 @@ def einsum(looks: Callable[[float], bool], *operands: Any, **options: Any) -> At
             if product is None or (is_blas and not numpy.isfinite(product).all()):
                 return None
         # NumPy's iterator lays out the result by the operands' strides.
-        axes = result + "".join(sorted(summed))
+        axes = result + summed
         placed = [[letters.find(x) for x in axes] for letters in (first, second, result)]
         flags = [["readonly"], ["readonly"], ["readwrite", "allocate"]]
         laid = numpy.nditer([A, B, None], ["reduce_ok"], flags, op_axes=placed).operands[2]
@@ -281,22 +266,18 @@ def einsum(looks: Callable[[float], bool], *operands: Any, **options: Any) -> At
         return laid if result else laid[()]
 
     what = f"{subscripts} {shapes(A, B)}"
-    return Attempt(what, seconds, None, made.plan, (), compute, made.operands)
+    return Attempt(what, seconds, "", made.plan, (), compute, made.operands)
 
 
 @functools.lru_cache(256)
-def _parsed(subscripts: str) -> tuple[str, str, str, str] | None:
-    """(letters of A, of B, those summed over, of the result) of a product; None for others."""
+def _parsed(subscripts: str) -> tuple[str, str, str, str]:
+    """(letters of A, of B, those summed over, of the result) of a product; none are summed over in
+    what is no product."""
     inputs, arrow, result = subscripts.replace(" ", "").partition("->")
-    first, comma, second = inputs.partition(",")
-    letters = first + second
-    if not comma or not set(letters + result) <= set(string.ascii_letters):
-        return None
-    if not arrow:
-        result = "".join(sorted(x for x in letters if letters.count(x) == 1))
-    summed = "".join(x for x in first if x in second and x not in result)
-    free = [x for x in letters if x not in summed]
-    simple = len(set(first)) == len(first) and len(set(second)) == len(second)
-    if not simple or not summed or sorted(free) != sorted(result):
-        return None
-    return first, second, summed, result
+    first, _, second = inputs.partition(",")
+    free = set(first) ^ set(second)
+    result = result if arrow else "".join(sorted(free))
+    summed = "".join(sorted(set(first) & set(second)))
+    every = first, second, result
+    is_product = all(len(set(x)) == len(x) and f"{x}a".isalpha() and x.isascii() for x in every)
+    return first, second, summed if is_product and set(result) == free else "", result

@@ -161,7 +161,7 @@ def test_a_matrix_used_again_and_again_moves_once(all_calls, monkeypatch):
     for _ in range(40):
         y = A @ x
         codes.append(accel.last()[3])
-    assert codes[0] == "copies"
+    assert codes[0] == "plain-is-fastest"
     assert codes[-1] == "taken", accel.last()
     assert 1 < codes.index("taken") < 30
     np.testing.assert_allclose(y, np.einsum("ij->i", A), rtol=1e-12)
@@ -181,7 +181,7 @@ def test_products_that_stay_with_numpy_count_as_calls_that_gain_nothing(monkeypa
             seen.append(loading.spent - before)
         assert installed.session.book.calls == {"plain-is-fastest": 1}, "the others are settled"
     assert min(seen) > 0.0
-    assert seen[1:] == pytest.approx([seen[0]] * 3, rel=1e-3)
+    assert seen[1:] == pytest.approx([seen[1]] * 3, rel=1e-3), "as they are guessed to take"
     assert loading.gained == 0.0
 
 

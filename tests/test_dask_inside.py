@@ -15,7 +15,7 @@ from hetero import settings
 
 distributed, da = pytest.importorskip("distributed"), pytest.importorskip("dask.array")
 import hetero.dask  # noqa: E402
-from hetero.dask import blocks, clustering  # noqa: E402
+from hetero.dask import clustering  # noqa: E402
 
 
 def test_blas_has_one_thread_where_each_of_dasks_has_a_product(monkeypatch):
@@ -26,7 +26,7 @@ def test_blas_has_one_thread_where_each_of_dasks_has_a_product(monkeypatch):
         limited.append(threading.current_thread())
         yield
 
-    monkeypatch.setattr(hetero.dask, "one_thread", one_thread)
+    monkeypatch.setattr(hetero.dask.cpu, "one_thread", one_thread)
     described = {**hetero.dask.cpu.describe(), "cores": 4}
     monkeypatch.setattr(hetero.dask.cpu, "describe", lambda: described)
     A = da.ones((4, 4), chunks=2)
@@ -65,18 +65,18 @@ def worker(monkeypatch, name, gpus=2):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(distributed, "get_worker", lambda: types.SimpleNamespace(name=name))
     there = ["opencl:0", *(f"cuda:{number}" for number in range(gpus))]
-    monkeypatch.setattr(blocks.devices, "available", lambda: dict.fromkeys(there))
+    monkeypatch.setattr(hetero.dask.devices, "available", lambda: dict.fromkeys(there))
 
 
 def test_a_worker_has_the_gpu_of_its_number(monkeypatch):
     for name, gpu in ((0, "cuda:0"), (2, "cuda:0"), ("node-7", "cuda:1"), ("unnumbered", None)):
         worker(monkeypatch, name)
-        assert blocks.own_gpu() == gpu
+        assert hetero.dask.own_gpu() == gpu
     worker(monkeypatch, 1, gpus=0)
-    assert blocks.own_gpu() is None
+    assert hetero.dask.own_gpu() is None
     worker(monkeypatch, 1)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    assert blocks.own_gpu() is None, "it has one of its own"
+    assert hetero.dask.own_gpu() is None, "it has one of its own"
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_what_hetero_would_do_on_a_gpu_runs_on_the_workers_own(
     monkeypatch, two, chosen, options, used
 ):
     worker(monkeypatch, 1)
-    monkeypatch.setattr(blocks.devices, "available", lambda: {d.name: d for d in two})
+    monkeypatch.setattr(hetero.dask.devices, "available", lambda: {d.name: d for d in two})
     plan = types.SimpleNamespace(chosen=types.SimpleNamespace(device=chosen))
-    monkeypatch.setattr(blocks, "plan", lambda *_, **__: plan)
-    seen = blocks.run("matmul", call=lambda **_: settings.forced.get(), **options)
+    monkeypatch.setattr(hetero.dask, "plan", lambda *_, **__: plan)
+    seen = hetero.dask.run("matmul", call=lambda **_: settings.forced.get(), **options)
     assert (seen and seen.device) == used

@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import math
 import operator
+import os
+import re
+import sys
 import threading
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
 
+from hetero import devices
+from hetero.calling import planner
+from hetero.host import cpu
 from hetero.imports import INSTALL, load
+from hetero.ops import functions, plan
+from hetero.ops.convolve2d import problem
+from hetero.pricing.plan import CPU
 
 try:
     import dask.array as da
 except ImportError as error:
     raise ImportError(f"hetero.dask needs Dask; {INSTALL['dask']} ({error})") from error
-
-from hetero.dask.blocks import by_blocks, check_placement, one_element, run
-from hetero.host import cpu
-from hetero.host.cpu import one_thread
-from hetero.ops.convolve2d import problem
 
 __all__ = ["KMeans", "convolve2d", "kmeans", "matmul", "matvec", "solve_cg", "solve_poisson"]
 
@@ -37,10 +42,70 @@ _WHY_NOT = (
 )
 
 
+# Their module imports scikit-learn where that is installed.
+_LATER = {"kmeans": "hetero.dask.clustering", "KMeans": "hetero.dask.clustering"}
+
+
 def __getattr__(name: str) -> Any:
-    if name in ("kmeans", "KMeans"):  # their module imports scikit-learn where that is installed
-        return getattr(load("hetero.dask.clustering"), name)
+    if name in _LATER:
+        return getattr(load(_LATER[name]), name)
     raise AttributeError(f"module 'hetero.dask' has no attribute {name!r}")
+
+
+# -- Blocks ----------------------------------------------------------------------------------------
+
+
+def run(name: str, *operands: Any, call: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """The function of this name on a block, where it is fastest; of GPUs, on the worker's own."""
+    gpu = None if options.get("device") else own_gpu()
+    if gpu is not None and plan(name, *operands, **options).chosen.device == CPU:
+        gpu = None
+    with nullcontext() if gpu is None else planner.use(device=gpu):
+        return (call or getattr(functions, name))(*operands, **options)
+
+
+def own_gpu() -> str | None:
+    """The GPU of the worker of a distributed cluster that runs this task.
+
+    It is that of the number at the end of the worker's name, modulo the number of GPUs. None
+    where no worker runs this, without a GPU, and where CUDA_VISIBLE_DEVICES is set.
+    """
+    worker = None if "CUDA_VISIBLE_DEVICES" in os.environ else _distributed("get_worker")
+    number = worker and re.search(r"\d+$", str(worker.name))
+    gpus = [name for name in devices.available() if name.startswith("cuda:")] if number else []
+    return gpus[int(number[0]) % len(gpus)] if gpus else None
+
+
+def _distributed(what: str) -> Any:
+    """The client or the worker that there is of a distributed cluster."""
+    with suppress(ValueError):  # there is none
+        return "distributed" in sys.modules and getattr(sys.modules["distributed"], what)()
+
+
+def check_placement(name: str, device: str | None = None, method: str | None = None) -> None:
+    """Refuse what names nothing before any block is computed; devices of a distributed cluster are
+    its workers'."""
+    planner.check_placement(name, None if _distributed("get_client") else device, method)
+
+
+def by_blocks(
+    name: str, function: Callable[..., Any], axes: str, dtype: Any, *pairs: Any, **more: Any
+) -> da.Array:
+    """A Dask array of what a function makes of blocks.
+
+    ``pairs`` are arrays, each with a letter for every axis; ``axes`` has those of the result. One
+    that the result lacks is whole in each block. ``more`` is for `dask.array.blockwise`.
+    """
+    more |= {"meta": da.utils.meta_from_array(pairs[0], len(axes), dtype), "concatenate": True}
+    return da.blockwise(function, axes, *pairs, dtype=dtype, token=f"hetero-{name}", **more)
+
+
+def _element(array: Any) -> np.ndarray:
+    """An array like another one, to ask a function for the dtype of its result."""
+    return np.ones((1,) * array.ndim, array.dtype)
+
+
+# -- The functions ---------------------------------------------------------------------------------
 
 
 def convolve2d(
@@ -95,10 +160,11 @@ def convolve2d(
             f"{image.shape} and {kernel.shape}"
         )
     problem.refuse_colour(image.shape)
-    dtype = run("convolve2d", *map(one_element, (image, kernel)), mode, boundary, fillvalue).dtype
+    how = mode, boundary, fillvalue
+    dtype = run("convolve2d", *map(_element, (image, kernel)), *how).dtype
     if 0 in (*image.shape, *kernel.shape):
         empty = np.empty(image.shape, image.dtype), np.empty(kernel.shape, kernel.dtype)
-        return da.from_array(run("convolve2d", *empty, mode, boundary, fillvalue))
+        return da.from_array(run("convolve2d", *empty, *how))
     lengths = dict(zip((image.ndim - 2, image.ndim - 1), kernel.shape, strict=True))
     depth = {axis: (length // 2, (length - 1) // 2) for axis, length in lengths.items()}
     pads, chunks, adjusted = [(0, 0)] * image.ndim, {}, {}
@@ -160,23 +226,21 @@ def matmul(A: Any, B: Any, **placed: str) -> da.Array:
     check_placement("matmul", **placed)
     follows = isinstance(A, da.Array)
     A, B = da.asanyarray(A), da.asanyarray(B)
-    dtype = run("matmul", *map(one_element, (A, B))).dtype  # refuses scalars, too
+    dtype = run("matmul", *map(_element, (A, B))).dtype  # refuses scalars, too
     squeezed = ((-2,) if A.ndim == 1 else ()) + ((-1,) if B.ndim == 1 else ())
     A, B = A[None] if A.ndim == 1 else A, B[:, None] if B.ndim == 1 else B
     if A.shape[-1] != B.shape[-2] and not math.isnan(A.shape[-1] + B.shape[-2]):
         raise ValueError(f"shapes do not fit: {A.shape} and {B.shape}")
-    if follows:
-        B = B.rechunk({B.ndim - 2: A.chunks[-1]})
-    else:
-        A = A.rechunk({A.ndim - 1: B.chunks[-2]})
+    inner = (A.chunks if follows else B.chunks[:-1])[-1]
+    A, B = A.rechunk({A.ndim - 1: inner}), B.rechunk({B.ndim - 2: inner})
     axes = _AXES[: max(A.ndim, B.ndim) + 1]  # those of stacks and A's rows, k, B's columns
     stacks, rows, k, columns = axes[:-3], *axes[-3:]
     pairs = A, (stacks + rows + k)[-A.ndim :], B, (stacks + k + columns)[-B.ndim :]
     more = {"count": math.prod(A.numblocks) * B.numblocks[-1], "adjust_chunks": {k: 1}, **placed}
     products = by_blocks("matmul", _product, axes, dtype, *pairs, **more)
-    if products.numblocks[-2] == 1:
-        return products.squeeze(-2).squeeze(squeezed)
-    return products.sum(axis=-2, dtype=dtype).squeeze(squeezed)
+    is_one = products.numblocks[-2] == 1
+    whole = products.squeeze(-2) if is_one else products.sum(axis=-2, dtype=dtype)
+    return whole.squeeze(squeezed)
 
 
 def _product(A: Any, B: Any, count: int, **placed: str) -> Any:
@@ -185,7 +249,7 @@ def _product(A: Any, B: Any, count: int, **placed: str) -> Any:
     Where Dask's threads have one each, BLAS has one thread: its products would take turns.
     """
     in_pool = threading.current_thread() is not threading.main_thread()
-    with one_thread() if in_pool and count >= cpu.describe()["cores"] else nullcontext():
+    with cpu.one_thread() if in_pool and count >= cpu.describe()["cores"] else nullcontext():
         return run("matmul", A, B, **placed)[..., None, :]
 
 

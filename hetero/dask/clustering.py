@@ -12,7 +12,7 @@ import dask.array as da
 import numpy as np
 
 from hetero.arrays import Spec
-from hetero.dask.blocks import by_blocks, run
+from hetero.dask import by_blocks, run
 from hetero.imports import load
 from hetero.ops.kmeans import FEW, cluster, estimator, fit, operands
 from hetero.ops.kmeans.cpu import NumpyRows
@@ -82,7 +82,7 @@ def kmeans(
     """
     X, random = _in_blocks("X", X), operands.checked_random(random_state)
     n, dtype = len(X), operands.float_dtype(X.dtype)  # Dask's error for unknown chunks
-    alike = sample_weight is None or np.ndim(sample_weight) == 0
+    alike = np.ndim(sample_weight) == 0
     weights = 1.0 if sample_weight is None else sample_weight
     weights = da.full(n, weights) if alike else _in_blocks("sample_weight", weights)
     options = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}

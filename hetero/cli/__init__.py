@@ -21,15 +21,16 @@ from collections.abc import Sequence
 
 from hetero import terminal
 from hetero.cli.commands import DONE, FAILED, INTERRUPTED, NO_CHOICE, USAGE, Answer
-from hetero.cli.parser import kind_of, parser
-from hetero.errors import HeteroError, NotPriced, one_of
+from hetero.cli.parser import parser
+from hetero.errors import HeteroError, NotPriced
 from hetero.imports import load
 
 __all__ = ["DONE", "FAILED", "INTERRUPTED", "NO_CHOICE", "USAGE", "main"]
 
 _LONGEST_MESSAGE = 2000  # characters of an error that are shown
-# What arguments can cause; anything else is a mistake of hetero's own and keeps its traceback.
-_REPORTED = (HeteroError, ValueError, TypeError, ArithmeticError, OSError, MemoryError)
+# What arguments can cause; other errors that are reported are of the machine. Anything else is a
+# mistake of hetero's own and keeps its traceback.
+_WRONG = (ValueError, TypeError, ArithmeticError)
 # What earlier versions had: a command and an argument of it.
 _REMOVED = {
     ("bench", "programs"): "run docs/benchmarks/programs.py of the repository",
@@ -42,15 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     handler = terminal.LogHandler(sys.stderr)
     logging.basicConfig(format="hetero: %(message)s", level=logging.WARNING, handlers=[handler])
-    commands, names = parser()
-    given, wrong = sys.argv[1:] if argv is None else argv, None
+    (commands, _), given = parser(), sys.argv[1:] if argv is None else argv
     for (name, argument), instead in _REMOVED.items():
         if given[:1] == [name] and argument in given:
-            wrong = f"hetero {name} {argument} was removed in 0.2: {instead}"
-    if given and not given[0].startswith("-") and given[0] not in names:
-        wrong = one_of("the command", names, given[0])
-    if wrong is not None:
-        return _refuse(wrong, USAGE)
+            return _refuse(f"hetero {name} {argument} was removed in 0.2: {instead}", USAGE)
     try:
         arguments = commands.parse_args(argv)
         if "run" not in arguments:  # no command
@@ -66,15 +62,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return DONE
     except KeyboardInterrupt:
         return _refuse("interrupted", INTERRUPTED)
-    except _REPORTED as error:
+    except NotPriced as error:
+        return _refuse(str(error), NO_CHOICE)
+    except (HeteroError, *_WRONG, OSError, MemoryError) as error:
         log.debug("%s failed", given[:1], exc_info=True)
-        text = " ".join(str(error).split()) or type(error).__name__
+        text = str(error) or type(error).__name__
         if isinstance(error, OSError) and error.strerror and error.filename is not None:
             text = f"{error.filename}: {error.strerror}"
-        if isinstance(error, NotPriced):
-            return _refuse(text, NO_CHOICE)
-        is_usage = isinstance(error, (ValueError, TypeError, ArithmeticError))
-        return _refuse(text, USAGE if is_usage else FAILED)
+        return _refuse(text, USAGE if isinstance(error, _WRONG) else FAILED)
 
 
 def _show(arguments: argparse.Namespace, answer: Answer) -> int:
@@ -92,7 +87,7 @@ def _show(arguments: argparse.Namespace, answer: Answer) -> int:
         if picture is None:
             return _refuse(report.INSTALL, FAILED)
         answer.drawn.draw(answer.found, picture)
-        picture.savefig(arguments.plot, format=kind_of(arguments.plot))
+        picture.savefig(arguments.plot)
     if isinstance(answer.code, SystemExit):
         raise answer.code
     if isinstance(answer.code, BaseException):
@@ -102,5 +97,5 @@ def _show(arguments: argparse.Namespace, answer: Answer) -> int:
 
 
 def _refuse(text: str, code: int) -> int:
-    print(f"hetero: {text[:_LONGEST_MESSAGE]}", file=sys.stderr)
+    print(f"hetero: {' '.join(text.split())[:_LONGEST_MESSAGE]}", file=sys.stderr)
     return code

@@ -39,20 +39,23 @@ class Answer(NamedTuple):
 
 
 def operations() -> tuple[Any, ...]:
-    """All operations, which are loaded when the options of a command are made."""
+    """All operations, which are loaded where a command needs them."""
     load("hetero.ops.functions")  # registers them
     return load("hetero.registry").operations()
 
 
+def _operation(name: str) -> Any:
+    """An operation by its name or its function's."""
+    operations()
+    return load("hetero.registry").operation(name)
+
+
 def _own_options(operation: Any, arguments: argparse.Namespace) -> dict[str, str]:
     """The operation's own options among the arguments; ValueError for another one's."""
-    having: dict[str, list[str]] = {}
-    for other in operations():
-        for name in other.options:
-            having.setdefault(name, []).append(other.function)
-    given = {name: value for name in having if (value := getattr(arguments, name)) is not None}
+    every = {name for other in operations() for name in other.options}
+    given = {name: value for name in every if (value := getattr(arguments, name)) is not None}
     for name in given.keys() - operation.options:
-        of = ", ".join(having[name])
+        of = ", ".join(other.function for other in operations() if name in other.options)
         raise ValueError(f"--{name} is an option of {of}, not of {operation.function}")
     return given
 
@@ -62,6 +65,11 @@ def _compile_first(timed: tuple[Any, ...]) -> None:
     loops, lookup = load("hetero.host.loops"), load("hetero.registry").lookup
     if any(row.loops for o in timed for row in lookup(o.name)):
         loops.ensure(loops.every())
+
+
+def _chosen(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Arguments by their names, those that the command has."""
+    return {name: getattr(arguments, name) for name in names if name in arguments}
 
 
 # -- The machine -----------------------------------------------------------------------------------
@@ -75,28 +83,24 @@ def info(arguments: argparse.Namespace) -> Answer:
 
     def text() -> str:
         lines = [str(found) if arguments.verbose else found.brief()]
-        return "\n".join(lines + (_measured(found) if found["profile"]["file"] else []))
+        if not found["profile"]["file"]:
+            return lines[0]
+        operations()
+        constants = load("hetero.profile").current()
+        lines += load("hetero.evaluation.report").rates(constants)
+        own = {name: x for name, x in found["devices"].items() if not x.get("is_host_cpu")}
+        if own and constants.data["links"]:  # from which size on a device pays
+            devices = {"cpu": {**found["cpu"], "kind": "cpu"}, **own}
+            pays = load("hetero.evaluation.page").pays(constants, devices)
+            lines += [f"{title}: a GPU pays {at}" for title, at in pays]
+        return "\n".join(lines)
 
     return Answer(found, text)
 
 
-def _measured(found: dict[str, Any]) -> list[str]:
-    """What a calibration found: rates, and from which size on a device pays."""
-    operations()
-    constants = load("hetero.profile").current()
-    lines = load("hetero.evaluation.report").rates(constants)
-    own = {name: info for name, info in found["devices"].items() if not info.get("is_host_cpu")}
-    if own and constants.data["links"]:
-        devices = {"cpu": {**found["cpu"], "kind": "cpu"}, **own}
-        pays = load("hetero.evaluation.page").pays(constants, devices)
-        lines += [f"{title}: a GPU pays {at}" for title, at in pays]
-    return lines
-
-
 def calibrate(arguments: argparse.Namespace) -> Answer:
     """Measure this machine and store its profile."""
-    report = load("hetero.evaluation.report")
-    progress = progress_bar() or terminal.Lines()
+    report, progress = load("hetero.evaluation.report"), progress_bar() or terminal.Lines()
     given = arguments.quick, arguments.path, arguments.device, progress
     found = hetero.calibrate(*given, only=arguments.only)
     path = str(arguments.path or load("hetero.profile").default_path())
@@ -108,10 +112,8 @@ def calibrate(arguments: argparse.Namespace) -> Answer:
         "doubtful": found.doubtful(),
         "trusted": found.is_trusted,
     }
-    used = f"; HETERO_PROFILE={path} has programs use it"
-    if not arguments.path:
-        used = ", and used from now on"
-    end = f"the profile is stored in {path}{used}\n{report.rough(found)}"
+    used = f"HETERO_PROFILE={path} has programs use it" if arguments.path else "used from now on"
+    end = f"the profile is stored in {path}; {used}\n{report.rough(found)}"
     if arguments.quick and result["not_acceptable"]:
         end += "; 'hetero calibrate' without --quick is more exact"
     code = DONE if found.is_trusted and not result["doubtful"] else FAILED
@@ -147,12 +149,9 @@ def report(arguments: argparse.Namespace) -> Answer:
 
 def demo(arguments: argparse.Namespace) -> Answer:
     """Compare real calls with other libraries; without a stored profile calibrate quickly."""
-    rows = load("hetero.evaluation.bench").demo(
-        largest=arguments.largest,
-        picture=arguments.picture,
-        progress=progress_bar(),
-        show=(lambda text: None) if arguments.json else terminal.line,
-    )
+    given = _chosen(arguments, "largest", "picture")
+    show = (lambda text: None) if arguments.json else terminal.line
+    rows = load("hetero.evaluation.bench").demo(**given, progress=progress_bar(), show=show)
     return Answer({"calls": rows}, lambda: None)
 
 
@@ -161,11 +160,18 @@ def demo(arguments: argparse.Namespace) -> Answer:
 
 def explain(arguments: argparse.Namespace) -> Answer:
     """Price every candidate for a problem; run nothing."""
-    registry, calls = load("hetero.registry"), load("hetero.evaluation.calls")
-    operation = registry.operation(arguments.operation)
+    operation, calls = _operation(arguments.operation), load("hetero.evaluation.calls")
     options, dims = _own_options(operation, arguments), tuple(arguments.dims)
-    if arguments.cluster is not None:
-        return _on_cluster(calls.Call(operation, dims, arguments.dtype), arguments)
+    if arguments.cluster is not None:  # its file names the profile and all devices
+        usual = {"on": "host", "device": None, "profile": None, "again": None}
+        if others := [name for name, value in usual.items() if getattr(arguments, name) != value]:
+            raise ValueError(f"--{others[0]} is not for --cluster: its file says what there is")
+        cluster, call = (
+            load("hetero.evaluation.cluster"),
+            calls.Call(operation, dims, arguments.dtype),
+        )
+        scaled = cluster.scaling(call, cluster.read(arguments.cluster), arguments.method)
+        return Answer(scaled, lambda: cluster.text(scaled), drawn=cluster)
     if arguments.plot is not None:
         raise ValueError("--plot draws what --cluster forecasts, which is not given")
     constants, devices = calls.known(arguments.profile)
@@ -184,7 +190,7 @@ def explain(arguments: argparse.Namespace) -> Answer:
     answer = Answer(content, lambda: "\n".join(lines))
     if content["chosen"]:
         return answer
-    functions = {o.name: o.function for o in registry.operations()}
+    functions = {o.name: o.function for o in operations()}
     known = ", ".join(
         f"{functions.get(name, name)} ({', '.join(sorted(dtypes))})"
         for name, dtypes in constants.dtypes().items()
@@ -194,25 +200,14 @@ def explain(arguments: argparse.Namespace) -> Answer:
     return answer._replace(code=NO_CHOICE, wrong=wrong)
 
 
-def _on_cluster(call: Any, arguments: argparse.Namespace) -> Answer:
-    """Forecast a solve on a cluster; its file names the profile and all devices."""
-    cluster = load("hetero.evaluation.cluster")
-    usual = {"on": "host", "device": None, "profile": None, "again": None}
-    if others := [name for name, value in usual.items() if getattr(arguments, name) != value]:
-        raise ValueError(f"--{others[0]} is not for --cluster: its file says what there is")
-    scaled = cluster.scaling(call, cluster.read(arguments.cluster), arguments.method)
-    return Answer(scaled, lambda: cluster.text(scaled), drawn=cluster)
-
-
 def verify(arguments: argparse.Namespace) -> Answer:
     """Measure every candidate of random problems."""
-    module, operation = load("hetero.evaluation.verify"), load("hetero.registry").operation
-    every = tuple(map(operation, arguments.operation or module.USUAL))
+    module = load("hetero.evaluation.verify")
+    every = tuple(map(_operation, arguments.operation or module.USUAL))
     if arguments.on != "host" and not load("hetero.devices").get(arguments.on).is_cuda:
         raise ValueError(f"--on must be 'host' or a CUDA device, got {arguments.on!r}")
     _compile_first(every)
-    names = "on", "count", "seconds", "seed", "largest"
-    given = {name: getattr(arguments, name) for name in names}
+    given = _chosen(arguments, "on", "count", "seconds", "seed", "largest")
     rows = module.verify(every, **given, progress=progress_bar())
     found = module.summary(rows)
     return Answer(found, lambda: module.text(found), DONE if rows else NO_CHOICE)
@@ -228,17 +223,15 @@ def transfer(arguments: argparse.Namespace) -> Answer:
 
 def _work(arguments: argparse.Namespace) -> Any:
     """What ``--case`` or ``--work`` says: seconds, or a call; ValueError for anything else."""
-    of, Call = load("hetero.evaluation.problems").of, load("hetero.evaluation.calls").Call
-    words = arguments.work or ()
+    Call, words = load("hetero.evaluation.calls").Call, arguments.work or ()
     if arguments.case is not None:
         if words:
             raise ValueError("--case and --work both say what is done there: one is enough")
-        single = {
-            name: Call(operation, named.sizes[0], named.dtype)
-            for operation in operations()
-            for name, named in of(operation).cases.items()
-            if len(named.sizes) == 1
-        }
+        of, single = load("hetero.evaluation.problems").of, {}
+        for operation in operations():
+            for name, case in of(operation).cases.items():
+                if len(case.sizes) == 1:
+                    single[name] = Call(operation, case.sizes[0], case.dtype)
         if arguments.case not in single:
             raise ValueError(one_of("--case", single, arguments.case))
         return single[arguments.case]
@@ -252,7 +245,7 @@ def _work(arguments: argparse.Namespace) -> Any:
             "--work must be seconds above 0, on the CPU and perhaps on the device, or an "
             f"operation with its dimensions, got {' '.join(arguments.work)!r}"
         )
-    operation, sizes = load("hetero.registry").operation(words[0]), words[1:]
+    operation, sizes = _operation(words[0]), words[1:]
     if not all(map(str.isdecimal, sizes)):
         raise ValueError(f"dimensions must be whole numbers, got {' '.join(sizes)!r}")
     options = _own_options(operation, arguments)
@@ -266,14 +259,12 @@ def _work(arguments: argparse.Namespace) -> Any:
 
 def bench(arguments: argparse.Namespace) -> Answer:
     """Time every method, and the libraries that are installed."""
-    registry, module = load("hetero.registry"), load("hetero.evaluation.bench")
-    every, moves = registry.operations(), arguments.operation == MOVEMENT
-    names = [o.function for o in every] + [MOVEMENT]
-    if arguments.operation not in (*names, *(o.name for o in every)):
+    module, names = load("hetero.evaluation.bench"), [o.function for o in operations()] + [MOVEMENT]
+    if arguments.operation not in (*names, *(o.name for o in operations())):
         raise ValueError(one_of("operation", names, arguments.operation))
-    taken = ["device"]
-    if not moves:
-        timed = registry.operation(arguments.operation)
+    timed, taken = None, ["device"]
+    if arguments.operation != MOVEMENT:
+        timed = _operation(arguments.operation)
         taken = ["dtype", "cases", *load("hetero.evaluation.problems").of(timed).options]
     for option in ("dtype", "device", "order", "cases"):
         if getattr(arguments, option) and option not in taken:
@@ -281,7 +272,7 @@ def bench(arguments: argparse.Namespace) -> Answer:
             name = f"hetero bench {arguments.operation}"
             raise ValueError(f"{name} has no --{option}; it has {having}")
     given = {"device": arguments.device, "progress": progress_bar()}
-    if moves:
+    if timed is None:
         found = module.movement(**given)
         return Answer(found, lambda: module.text(found))
     _compile_first((timed,))
@@ -310,8 +301,7 @@ def probe(arguments: argparse.Namespace) -> Answer:
 def _on_ladder(name: str, of: str, arguments: argparse.Namespace, *own: str) -> Answer:
     """Time what a module of `hetero.ladder` measures."""
     module = load(f"hetero.ladder.{name}")
-    names = *own, *("sizes", "dims", "filter", "dtype", "device")
-    given = {one: getattr(arguments, one) for one in names if one in arguments}
+    given = _chosen(arguments, *own, "sizes", "dims", "filter", "dtype", "device")
     found = getattr(module, name)(of, **given, progress=progress_bar() or terminal.Lines())
     shown = [arguments.all] if "all" in arguments else []
     return Answer(found, lambda: module.text(found, *shown), drawn=module)

@@ -16,12 +16,9 @@ from hetero.imports import load
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that refuses wrong arguments in one line, as everything else is refused.
+    """A parser that refuses wrong arguments in one line, as everything else is refused."""
 
-    The options of a command are made when it is asked for: the operations are loaded then.
-    """
-
-    options: Callable[[argparse.ArgumentParser], None] | None = None
+    options = None  # nothing is left to be made later
 
     def error(self, message: str) -> NoReturn:
         self.exit(commands.USAGE, f"hetero: {message} ('{self.prog} --help' lists all)\n")
@@ -30,12 +27,6 @@ class _Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             name = "/".join(action.option_strings) or str(action.metavar)
             raise argparse.ArgumentError(None, one_of(name, map(str, action.choices), value))
-
-    def parse_known_args(self, *arguments: Any) -> Any:
-        if self.options is not None:
-            make, self.options = self.options, None
-            make(self)
-        return super().parse_known_args(*arguments)
 
 
 def parser() -> tuple[argparse.ArgumentParser, list[str]]:
@@ -53,40 +44,11 @@ def parser() -> tuple[argparse.ArgumentParser, list[str]]:
         run = getattr(commands, "compile_loops" if name == "compile" else name)
         text = " ".join((run.__doc__ or "").split())
         sub = subparsers.add_parser(name, help=text, description=text, epilog=made.epilog)
-        sub.add_argument("--json", action="store_true", help="print JSON")
-        sub.add_argument("--markdown", action="store_true", help="print tables as Markdown")
         sub.set_defaults(run=run)
-        sub.options = partial(_add, options)
+        for option in filter(None, f"--json, --markdown, {options}".split(", ")):
+            text, more = _OPTIONS[option]
+            sub.add_argument(option.split()[0], help=text, **more)
     return made, [*_COMMANDS]
-
-
-def _add(options: str, sub: argparse.ArgumentParser) -> None:
-    """Add a command's options to its parser."""
-    words = _Words()
-    for name in filter(None, options.split(", ")):
-        if name == "own":  # those that operations have
-            every = commands.operations()
-            for one in dict.fromkeys(one for o in every for one in o.options):
-                having = [(o.function, o.options[one]) for o in every if one in o.options]
-                texts = (f"of {of}: {', '.join(known)}; {text}" for of, (known, text) in having)
-                sub.add_argument(f"--{one}", help=" | ".join(texts))
-        else:
-            text, more = _OPTIONS[name]
-            sub.add_argument(name.split()[0], help=text.format_map(words), **more)
-
-
-class _Words(dict[str, str]):
-    """What stands in braces in the help of options, made where it is needed."""
-
-    def __missing__(self, name: str) -> str:
-        if name == "families":
-            return ", ".join(load("hetero.ladder.families").FAMILIES)
-        every, lookup = commands.operations(), load("hetero.registry").lookup
-        if name == "methods":
-            return ", ".join(dict.fromkeys(row.method for o in every for row in lookup(o.name)))
-        if name == "functions":
-            return ", ".join(o.function for o in every)
-        return " | ".join(f"{o.function} {' or '.join(o.dims)}{o.dims_note}" for o in every)
 
 
 # -- What arguments are ----------------------------------------------------------------------------
@@ -145,21 +107,6 @@ def _written(text: str, folder: bool = True) -> str:
     return text
 
 
-def _picture(text: str) -> str:
-    """A picture to write, of a kind that matplotlib writes."""
-    empty = load("hetero.evaluation.report").figure(1.0, 1.0)
-    kinds = empty.canvas.get_supported_filetypes() if empty else [kind_of(text)]
-    if kind_of(_written(text)) not in kinds:
-        ends = ", ".join(f".{kind}" for kind in sorted(kinds))
-        raise argparse.ArgumentTypeError(f"must end in one of {ends}, got {text!r}")
-    return text
-
-
-def kind_of(path: str) -> str:
-    """The kind of a picture, by its name."""
-    return Path(path).suffix[1:].lower() or "png"
-
-
 _FLAG = {"action": "store_true"}
 _NAME = {"metavar": "NAME"}
 _OPERATION = {"metavar": "OPERATION"}
@@ -172,21 +119,26 @@ _BYTES = {"nargs": "?", "type": _type(_bytes, "be a number of bytes, such as 64M
 _FILE = {"type": _type(_file, "name a file"), "metavar": "FILE"}
 _PROFILE = _FILE | {"metavar": "NAME|FILE"}
 _WRITTEN = _FILE | {"type": _type(_written, "name a file")}
-_PICTURE = _FILE | {"type": _type(_picture, "name a file")}
 _PATH = {"type": _type(partial(_written, folder=False), "name a file")}
 _WORK = {"nargs": "+", "metavar": ("SECONDS|OPERATION", "SECONDS|DIMS")}
 _LADDERS = _OPERATION | {"action": "append", "default": []}
 _CALLS = _from(1, 100_000) | {"metavar": "CALLS"}  # that many take 3 s to count
 _DRAWING = _from(0, 10**6, float) | {"default": 60.0}
+_FUNCTIONS = "matvec, matmul, convolve2d, solve_cg, solve_poisson, kmeans"
+_FORMS = (
+    "matvec M K | matmul M N K | convolve2d H W FH FW | solve_poisson NY NX or NZ NY NX | "
+    "kmeans N D K (N rows, D columns, K clusters) | "
+    "solve_cg N or NY NX or NZ NY NX (N: a dense matrix; else hetero.Poisson)"
+)
 _PROFILES = "tesla-t10, h100, h200, h100x2, h200x2, or a profile's file"
 
 # -- Options, by their names and what tells those of one name apart; commands ----------------------
 
 _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    "operation": ("{forms}", {}),
-    "operation to verify": ("{functions} (default: matvec and matmul)", {"nargs": "*"}),
-    "operation to time": ("{functions}, movement (copies between host and device)", _OPERATION),
-    "operation of a ladder": ("{families}", _OPERATION),
+    "operation": (_FORMS, {}),
+    "operation to verify": (f"{_FUNCTIONS} (default: matvec and matmul)", {"nargs": "*"}),
+    "operation to time": (f"{_FUNCTIONS}, movement (copies)", _OPERATION),
+    "operation of a ladder": (_FUNCTIONS.replace("solve_cg, ", ""), _OPERATION),
     "probe": ("a pattern of access", {"choices": commands.PROBES, "metavar": "PROBE"}),
     "dims": ("extents, 1 or more each", _WHOLE | {"nargs": "+", "metavar": "DIM"}),
     "up": ("bytes to the device, such as 64MiB (default: the operands of --work)", _BYTES),
@@ -211,19 +163,23 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--dtype to time": ("of the operands", {"choices": ("float32", "float64")}),
     "--enable": ("let HETERO_ACCEL=1 switch it on for all scripts of this environment", _FLAG),
     "--filter": ("extent of a convolution's filter (default: 15)", {"type": int}),
+    "--iterations": ("of solve_cg: a number; default: those to expect", {}),
+    "--json": ("print JSON", _FLAG),
     "--ladder": ("measure and show this operation's ladder; may be repeated", _LADDERS),
     "--largest": ("largest extent (default: 4096; 16384 on a GPU)", _from(8, 2**24)),
     "--largest shown": ("largest extent (default: 2048; 8192 on a GPU)", _from(16, 2**24)),
     "--limit": ("leave out what takes longer (default: 1 on a GPU, else 0.5)", _SECONDS),
-    "--method": ("only this method: {methods}", {}),
+    "--markdown": ("print tables as Markdown", _FLAG),
+    "--method": ("only this method, as the plan names it", {}),
     "--method of a ladder": ("a rung of the ladder that can have other blocks", {}),
+    "--mode": ("of convolve2d: full, same, valid; which results; default: full", {}),
     "--on": ("where the operands lie: host, cuda:0, ... (default: host)", {"default": "host"}),
     "--on another": ("a machine's profile: h100, h200, or a file (default: this one)", _PROFILE),
     "--only": ("only this operation, device or method, merged into what is stored", _SEVERAL),
     "--order": ("the matrix of a product by rows (C) or columns (F)", {"choices": ("C", "F")}),
     "--path": ("file to write (default: HETERO_PROFILE, or the user's cache)", _PATH),
     "--picture": ("save the filtered photograph (PGM)", _WRITTEN),
-    "--plot": ("save a picture, by matplotlib", _PICTURE),
+    "--plot": ("save a picture, by matplotlib", _WRITTEN),
     "--profile": (f"of another machine: {_PROFILES}", _PROFILE),
     "--quick": ("less exact, in under 10 seconds on two cores without a GPU", _FLAG),
     "--seconds": ("stop drawing after this time (default: 60)", _DRAWING),
@@ -231,8 +187,9 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--sizes": ("extents, of which each problem is as large in all directions", _SIZES),
     "--threads": ("with --device cpu: numbers of threads to time", _SIZES | {"default": ()}),
     "--verbose": ("all that is known, not the main part", _FLAG),
-    "--work": ("done there: seconds on the CPU and perhaps the device; or {forms}", _WORK),
+    "--work": (f"done there: seconds on the CPU and perhaps the device; or {_FORMS}", _WORK),
 }
+_OWN = "--mode, --iterations"  # those that operations have
 _LADDER = (
     "operation of a ladder, --dtype to time, --device first, --dims, --filter, --plot, --sizes"
 )
@@ -240,14 +197,14 @@ _COMMANDS = {
     "info": "--verbose",
     "calibrate": "--quick, --path, --device of several, --only, --verbose",
     "compile": "",
-    "explain": "operation, dims, --dtype, own, --on, --device, --method, --all, --profile, "
+    "explain": f"operation, dims, --dtype, {_OWN}, --on, --device, --method, --all, --profile, "
     "--again, --cluster, --plot",
     "verify": "operation to verify, --on, --count, --seconds, --seed, --largest",
     "bench": "operation to time, --dtype to time, --device to time, --order, --cases",
     "ladder": f"{_LADDER}, --threads, --limit",
     "sweep": f"{_LADDER}, --method of a ladder, --all",
     "probe": "probe, --device first, --plot",
-    "transfer": "up, down, --work, --case, --dtype, --device first, --profile, own, --plot",
+    "transfer": f"up, down, --work, --case, --dtype, --device first, --profile, {_OWN}, --plot",
     "advise": "--on another, -m, script, arguments",
     "accel": "--enable, --disable",
     "report": "file, --profile, --ladder",

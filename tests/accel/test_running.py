@@ -199,11 +199,14 @@ def test_a_script_that_ends_once_its_calls_would_pay_is_no_slower(tmp_path):
         assert (ran.returncode, ran.stdout) == (0, f"{loaded} {loaded}\n")
 
 
-@pytest.mark.parametrize("wrong", [[], ["-m"], ["--some", "s.py"], ["--help"], ["/none.py"]], ids=str)
-def test_wrong_command_lines(wrong, capsys):
+WRONG = [[], ["-m"], ["--some", "s.py"], ["--help"]]
+MISSING = "hetero.accel: there is no file /n.py to read"
+
+
+@pytest.mark.parametrize(("wrong", "said"), [*((x, USAGE) for x in WRONG), (["/n.py"], MISSING)])
+def test_wrong_command_lines(wrong, said, capsys):
     assert main(wrong) == 2
-    shown = capsys.readouterr().err.strip()
-    assert shown == (USAGE if wrong != ["/none.py"] else "hetero.accel: there is no file /none.py to read")
+    assert capsys.readouterr().err.strip() == said
 
 
 def test_an_environment_is_switched_on_and_off(monkeypatch, tmp_path, capsys):

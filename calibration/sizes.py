@@ -22,7 +22,6 @@ from hetero.calibration import operands
 from hetero.devices.base import Device
 from hetero.imports import load
 from hetero.ops.solvers import multigrid as grids
-from hetero.ops.solvers.cg import ADAPTIVE
 from hetero.ops.solvers.poisson_methods import BY_NAME, MULTIGRID
 from hetero.registry import Implementation
 from hetero.registry.models import ModelKey
@@ -279,7 +278,7 @@ def _solves(
     if operation == "kmeans":  # one method of a kind is measured
         rows = rows[:1]
     for row, dtype, layout in itertools.product(rows, DEVICE_DTYPES, _LAYOUTS[operation]):
-        if row.method in ("scipy", ADAPTIVE) and operation != "kmeans":
+        if row.method in ("scipy", "adaptive") and operation != "kmeans":
             continue  # the plain library's is not measured, the other is made of others
         if row.price is not None and layout != "dense":
             continue  # 'hybrid' moves the vectors, which are most of the work there

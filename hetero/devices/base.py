@@ -7,8 +7,7 @@ methods. The others have a default, for kinds with one queue, one context and me
 from __future__ import annotations
 
 import abc
-import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -265,15 +264,12 @@ class Device(abc.ABC):
         # The pool hands memory out again in the order of the queue, so no wait is needed here.
         del scratch
 
-    @contextlib.contextmanager
     def constant_memory(
         self, text: str, kernel: str, defines: Defines, name: str, nbytes: int
-    ) -> Iterator[tuple[Any, Any]]:
-        """A kernel, and the constant memory that it has under a name, for one thread at a time: it
-        can be written by `copy`, and is the kernel's argument."""
-        buffer, owner = self.allocate(nbytes)
-        yield self.build(text, kernel, defines), buffer
-        del owner
+    ) -> tuple[Any, Any, Any]:
+        """A kernel; the constant memory that it has under a name, for one thread at a time, which
+        `copy` writes and which is the kernel's argument; and that memory's owner."""
+        return self.build(text, kernel, defines), *self.allocate(nbytes)
 
     def cooperative(
         self, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int

@@ -4,7 +4,6 @@ a device gives, measured by kernels that do one thing."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -193,23 +192,21 @@ class OnDevice:
     def _run(self, step: Step, buffers: Arrays) -> None:
         device, launch, given = self.device, step.launch, dict(buffers)
         where = launch.source, launch.kernel, launch.defines
-        with ExitStack() as stack:
-            if step.held:
-                held = device.constant_memory(*where, "held", HELD_BYTES)
-                kernel, given["held"] = stack.enter_context(held)
-                device.copy(given["held"], buffers[step.held], self.arrays[step.held].nbytes)
-            else:
-                kernel = device.build(*where)
-            arguments = [given[a] if type(a) is str else a for a in launch.arguments]
-            if step.cleared:
-                device.fill(buffers[step.cleared], 4)
-                together = device.cooperative(*where, launch.block, 0)
-                if together is not None:
-                    together.launch(launch.grid, arguments)
-                    return
-                if launch.grid > 1:
-                    raise MethodNotAvailable(f"blocks do not wait for each other on {device.name}")
-            device.launch(kernel, launch.grid, launch.block, arguments, launch.shared_bytes)
+        if step.held:
+            kernel, given["held"], _owner = device.constant_memory(*where, "held", HELD_BYTES)
+            device.copy(given["held"], buffers[step.held], self.arrays[step.held].nbytes)
+        else:
+            kernel = device.build(*where)
+        arguments = [given[a] if type(a) is str else a for a in launch.arguments]
+        if step.cleared:
+            device.fill(buffers[step.cleared], 4)
+            together = device.cooperative(*where, launch.block, 0)
+            if together is not None:
+                together.launch(launch.grid, arguments)
+                return
+            if launch.grid > 1:
+                raise MethodNotAvailable(f"blocks do not wait for each other on {device.name}")
+        device.launch(kernel, launch.grid, launch.block, arguments, launch.shared_bytes)
 
     def check(self, name: str, block: Block | None = None) -> None:
         """ValueError where a rung's results differ from NumPy's by more than rounding."""

@@ -14,11 +14,10 @@ import hashlib
 import logging
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator
-from types import SimpleNamespace
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from hetero import locks, paths
+from hetero import paths
 from hetero.devices.base import Defines
 from hetero.devices.cuda import driver
 from hetero.devices.cuda.context import InContexts
@@ -164,19 +163,14 @@ class Compiling(InContexts):
             with pool(min(len(missing), os.cpu_count() or 1)) as threads:
                 list(threads.map(_keep, missing))
 
-    @contextlib.contextmanager
     def constant_memory(
         self, text: str, kernel: str, defines: Defines, name: str, nbytes: int
-    ) -> Iterator[tuple[Any, int]]:
-        def load() -> Any:  # the memory is its module's: who fills it holds the lock
-            module = self._module(text, defines)
-            made, (address, _) = module.get_function(kernel), module.get_global(name)
-            return SimpleNamespace(kernel=made, address=int(address), lock=locks.new(), user=None)
-
+    ) -> tuple[Any, int, None]:
         known, key = self.state().constants, (text, kernel, defines, name)
-        found = known.get(key) or known.setdefault(key, load())
-        with locks.sole(found, load) as mine:
-            yield mine.kernel, mine.address
+        if key not in known:  # the memory is its module's
+            module = self._module(text, defines)
+            known[key] = module.get_function(kernel), int(module.get_global(name)[0]), None
+        return known[key]
 
     def allow(self, kernel: Any, shared_bytes: int) -> None:
         """Let a kernel have that much dynamic shared memory."""

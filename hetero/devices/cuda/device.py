@@ -160,8 +160,8 @@ class CudaDevice(Compiling):
 
     def pinned(self, nbytes: int, purpose: str = "pinned arrays") -> np.ndarray:
         self.primary()
-        pages = memory.pinned_pages(nbytes, self.number, purpose != PURPOSE)
-        return known_pinned(pages, purpose)[:nbytes]
+        pages = memory.Pages(max(nbytes, 1), self.number, purpose != PURPOSE)
+        return known_pinned(np.frombuffer(pages, np.uint8, nbytes, pages.offset), purpose)
 
     def is_pinned(self, array: np.ndarray) -> bool:
         return super().is_pinned(array) or driver.is_pinned(memory.address_of(array))

@@ -114,25 +114,16 @@ def is_pinned(address: int) -> bool:
 
 def order(first: int, then: int) -> None:
     """Let a stream go on only after what another one holds now; both are the driver's handles."""
-    with _context_of(first):
+    context = ctypes.c_uint64()
+    if first != LEGACY:  # a library's current stream may be another device's
+        call("cuStreamGetCtx", first, byref(context))
+    with pushed(context.value) if context.value else contextlib.nullcontext():
         event = given("cuEventCreate", UNTIMED)
     try:
         call("cuEventRecord", event, first)
         call("cuStreamWaitEvent", then, event, 0)
     finally:  # the driver keeps it until the wait is over
         status_of("cuEventDestroy_v2", event)
-
-
-@contextlib.contextmanager
-def _context_of(stream: int) -> Iterator[None]:
-    """The context of a stream made current: a library's current stream may be another device's."""
-    if stream == LEGACY:
-        yield
-        return
-    here, there = given("cuCtxGetCurrent"), ctypes.c_uint64()
-    call("cuStreamGetCtx", stream, byref(there))
-    with contextlib.nullcontext() if here == there.value else pushed(there.value):
-        yield
 
 
 @contextlib.contextmanager

@@ -105,18 +105,12 @@ class Pool:
         return found
 
 
-def pinned_pages(nbytes: int, device: int, is_inherited: bool) -> np.ndarray:
-    """Pinned memory (uint8), by the primary context of a device, which the driver numbers so.
+class Pages(mmap.mmap):
+    """Pages that are pinned until nobody holds them, by the primary context of a device, which the
+    driver numbers so.
 
-    A forked child gets a copy where it ``is_inherited``, in memory that is not pinned; else it has
-    none. DeviceMemoryError if the system or the driver refuses it.
-    """
-    pages = _Pages(max(nbytes, 1), device, is_inherited)
-    return np.frombuffer(pages, np.uint8, nbytes, pages.offset)
-
-
-class _Pages(mmap.mmap):
-    """Pages that are pinned until nobody holds them.
+    A forked child gets a copy where they are ``is_inherited``, in memory that is not pinned; else
+    it has none. DeviceMemoryError if the system or the driver refuses them.
 
     Attributes
     ----------
@@ -124,7 +118,7 @@ class _Pages(mmap.mmap):
         Bytes before the first one that is pinned: large memory begins where a huge page does.
     """
 
-    def __new__(cls, nbytes: int, device: int, is_inherited: bool) -> _Pages:
+    def __new__(cls, nbytes: int, device: int, is_inherited: bool) -> Pages:
         try:
             room = nbytes + _HUGE_PAGE if nbytes >= _HUGE_PAGE else nbytes
             made = super().__new__(cls, -1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -194,12 +194,10 @@ class Device(abc.ABC):
         buffer: Any,
         offset: int = 0,
         stream: Any = None,
-        awake: bool = False,
     ) -> Any:
         """Let a stream copy a pinned array, by "upload" or "download"; the event of its end. By
         the default queue it is complete at once, and the array may be in ordinary memory. It is
-        C-contiguous, or of rows where the device `takes_rows`. Who waits may stay ``awake`` instead
-        of sleeping.
+        C-contiguous, or of rows where the device `takes_rows`.
         """
 
     @abc.abstractmethod

@@ -313,7 +313,6 @@ class OpenCLDevice(Device):
         buffer: Any,
         offset: int = 0,
         stream: Any = None,
-        awake: bool = False,
     ) -> Any:
         copy, wait = self.cl.enqueue_copy, stream is None
         queue = self._open()[1] if wait else stream

@@ -150,7 +150,7 @@ class FakeCuda(Device):
         made = Array.empty(shape, dtype, self)
         return made, made.pointer
 
-    def enqueue(self, direction, array, buffer, offset=0, stream=None, awake=False):
+    def enqueue(self, direction, array, buffer, offset=0, stream=None):
         assert array.flags.c_contiguous
         self.log.append(direction)
         ends = buffer + offset, array.ctypes.data

@@ -149,14 +149,13 @@ class CudaDevice(Compiling):
         buffer: int,
         offset: int = 0,
         stream: Any = None,
-        awake: bool = False,
     ) -> Any:
         if stream is None:
             ends = memory.ends(direction, array, buffer + offset)
             return driver.call(_COPY[direction], *ends, array.nbytes)
         memory.start(direction, array, buffer + offset, stream.handle)
         # One event for all parts: the bus rests for 10 us where a stream comes past one.
-        return self.record(stream, None if awake else self._event(driver.SLEEPING))
+        return self.record(stream)
 
     def pinned(self, nbytes: int, purpose: str = "pinned arrays") -> np.ndarray:
         self.primary()
@@ -172,7 +171,7 @@ class CudaDevice(Compiling):
     def slice_calls(self, direction: str, stream: Any) -> dict[str, Any] | None:
         if not slices.library():
             return None
-        events = [self._event(driver.SLEEPING) for _ in range(slices.BUFFERS)]
+        events = [self._event(driver.UNTIMED) for _ in range(slices.BUFFERS)]
         return memory.slice_calls(direction, stream, events)
 
     # -- what orders the work that was started

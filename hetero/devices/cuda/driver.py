@@ -19,7 +19,7 @@ from hetero.imports import load
 
 PYCUDA = "pycuda.driver"  # the module
 LEGACY = 0  # the default stream of the current context, where our work goes
-TIMED, UNTIMED, SLEEPING = 0, 2, 3  # events: with the time, without, and who waits sleeps
+TIMED, UNTIMED = 0, 2  # events; who waits for one stays awake, since waking takes 75 us
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _HOST, _MEMORY_TYPE = 1, 2  # CU_MEMORYTYPE_HOST, CU_POINTER_ATTRIBUTE_MEMORY_TYPE
 

@@ -52,7 +52,6 @@ PURPOSE = "pinned buffers of copies"
 _SLICE = 4 << 20  # bytes of a buffer
 _REGION = 32 << 20  # bytes of all buffers of a lane
 _PART = 256 << 10  # bytes that are worth a thread's while to pack
-_AWAKE = 8 << 20  # bytes of pinned memory, 0.15 ms: to wake a thread takes half as long
 _MOST_THREADS = 8  # that copy: more only wait for the same memory
 
 log = logging.getLogger("hetero")
@@ -286,14 +285,9 @@ class Ring:
             stream = self._streams[direction]
         if after is not None:
             self.device.wait(after, stream)
-        flight, parts = Flight(array), [(array, 0)]
-        if array.nbytes > _AWAKE and array.flags.c_contiguous:
-            flat = array.reshape(-1).view(np.uint8)
-            parts = [(flat[:-_AWAKE], 0), (flat[-_AWAKE:], flat.nbytes - _AWAKE)]
+        flight = Flight(array)
         try:
-            for part, begin in parts:
-                given = direction, part, buffer, offset + begin, stream, part.nbytes <= _AWAKE
-                flight.marks.append(self.device.enqueue(*given))
+            flight.marks.append(self.device.enqueue(direction, array, buffer, offset, stream))
         except BaseException:
             self.device.synchronize(stream)  # of the parts before
             raise
@@ -327,8 +321,7 @@ class _Lane(threading.Thread):
         super().__init__(name=f"{THREADS} {direction}", daemon=True)
         self._device, self._storage, self._direction = ring.device, ring.storage, direction
         self.jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()  # also a signal handler's
-        self._most, self._stream, self._calls = _REGION, None, None
-        self._region = np.empty(0, np.uint8)
+        self._region = self._stream = self._calls = None
         with contextlib.suppress(RuntimeError):  # the interpreter is ending, or there are too many
             self.start()
 
@@ -353,22 +346,21 @@ class _Lane(threading.Thread):
             if device.storage() is not self._storage:
                 raise DeviceError("the context in which a copy was begun is gone")
             if self._stream is None:
-                stream = device.new_stream()
+                self._region, stream = self._pinned(), device.new_stream()
                 self._calls = device.slice_calls(self._direction, stream)
                 self._stream = stream
             if after is not None:
                 device.wait(after, self._stream)
             try:
-                region = self._grow(array.nbytes)
                 layout = rows(array) if self._calls else None
-                if region.nbytes < min(_SLICE, array.nbytes):
+                if not self._region.nbytes:
                     if after is not None:
                         device.wait(after)
                     copy_packed(device, self._direction, array, buffer, offset)
                 elif layout is not None:
                     ends = array.__array_interface__["data"][0], buffer + offset
                     how = usual_threads(), self._direction == DOWNLOAD, self._calls
-                    if status := slices.copy(*ends, layout, region, *how):
+                    if status := slices.copy(*ends, layout, self._region, *how):
                         text = self._calls["text"](status)
                         raise DeviceError(f"a staged {self._direction} failed: {text}")
                     return [device.record(self._stream)]
@@ -382,7 +374,7 @@ class _Lane(threading.Thread):
 
     def _copy_packed(self, array: np.ndarray, buffer: Any, offset: int) -> None:
         """Copy piece by piece, each of which is packed by several threads."""
-        device, region, size = self._device, self._region, min(_SLICE, len(self._region))
+        device, region, size = self._device, self._region, _SLICE
         device.synchronize(self._stream)  # buffers may be on their way
         flying: list[tuple[Any, np.ndarray, np.ndarray]] = []
 
@@ -413,20 +405,16 @@ class _Lane(threading.Thread):
             to, of = ([part for part, _ in pieces(each, share)] for each in (target, source))
             list(_packers().map(np.copyto, to, of))
 
-    def _grow(self, nbytes: int) -> np.ndarray:
-        """Pinned memory for that many bytes on their way, or what there is."""
-        wanted = min(max(1 << (nbytes - 1).bit_length(), self._most // 8), self._most)
-        if len(self._region) < wanted:
-            self._device.synchronize(self._stream)  # what is there may be on its way
-            try:
-                self._region = self._device.pinned(wanted, PURPOSE)
-            except Exception as error:
-                self._most = len(self._region)
-                if (name := self._device.name) not in _warned:
-                    _warned.add(name)
-                    why = "copies are slower, the system gives no pinned memory"
-                    log.warning("%s: %s: %s", name, why, error)
-        return self._region
+    def _pinned(self) -> np.ndarray:
+        """The pinned memory of all buffers, empty where the system gives none."""
+        try:
+            return self._device.pinned(_REGION, PURPOSE)
+        except Exception as error:
+            if (name := self._device.name) not in _warned:
+                _warned.add(name)
+                why = "copies are slower, the system gives no pinned memory"
+                log.warning("%s: %s: %s", name, why, error)
+            return np.empty(0, np.uint8)
 
 
 @atexit.register

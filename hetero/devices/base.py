@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from hetero.host.copying.staging import DOWNLOAD, UPLOAD, Copy, Ring, begin
 from hetero.kernels.common.launch import Target
 from hetero.kernels.procedure import Card, of_limits
 
-__all__ = ["Copy", "Device", "short_host"]
+__all__ = ["Copy", "Device"]
 
 _lock = locks.new()
 _PROBE_BLOCK = 32  # threads, of the kernel that finds what a device can do
@@ -78,6 +78,20 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def active(self) -> Any:
         """Context manager inside which the other methods may be called from this thread."""
+
+    def reraise(self, error: Exception, is_short: bool) -> NoReturn:
+        """Raise an error as one of ours that names the device; ``is_short`` where that has no
+        memory."""
+        if isinstance(error, DeviceError):
+            error.device = error.device or self.name
+            raise error
+        made = DeviceError(str(error))
+        if isinstance(error, MemoryError):  # of Python or NumPy
+            made = DeviceMemoryError(f"out of host memory: {error}")
+        elif is_short:
+            made = DeviceMemoryError(f"out of device memory: {error}")
+        made.device = "the host" if isinstance(error, MemoryError) else self.name
+        raise made from error
 
     def same_in_threads(self) -> bool:
         """Whether another thread that makes the device active works where this one would."""
@@ -320,10 +334,3 @@ class Device(abc.ABC):
     def wait(self, event: Any, stream: Any = None) -> None:
         """Let a stream go on only after an event of this or another device of the same kind; where
         that cannot be, and without a stream, the host waits."""
-
-
-def short_host(error: MemoryError) -> DeviceMemoryError:
-    """The error for a MemoryError of Python's or NumPy's: the host is short, not the device."""
-    made = DeviceMemoryError(f"out of host memory: {error}")
-    made.device = "the host"
-    return made

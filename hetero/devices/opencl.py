@@ -32,7 +32,7 @@ import numpy as np
 from hetero import locks, paths
 from hetero.arrays.libraries import set_name
 from hetero.arrays.operand import known_pinned
-from hetero.devices.base import Defines, Device, short_host
+from hetero.devices.base import Defines, Device
 from hetero.devices.storage import Storage, allocated
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 from hetero.host import cpu
@@ -159,17 +159,8 @@ class OpenCLDevice(Device):
         """Turns PyOpenCL's errors into ours; OpenCL has no current context."""
         try:
             yield self
-        except DeviceError as error:
-            error.device = error.device or self.name
-            raise
-        except MemoryError as error:
-            raise short_host(error) from error
-        except self.cl.Error as error:
-            is_short = isinstance(error, self.cl.MemoryError)
-            text = f"out of device memory: {error}" if is_short else str(error)
-            made = (DeviceMemoryError if is_short else DeviceError)(text)
-            made.device = self.name
-            raise made from error
+        except (DeviceError, MemoryError, self.cl.Error) as error:
+            self.reraise(error, isinstance(error, self.cl.MemoryError))
 
     def allocate(self, nbytes: int) -> tuple[Any, Any]:
         context, flags = self._open()[0], self.cl.mem_flags.READ_WRITE
@@ -197,14 +188,8 @@ class OpenCLDevice(Device):
         source_offset: int = 0,
         stream: Any = None,
     ) -> None:
-        self.cl.enqueue_copy(
-            self._queue(stream),
-            target,
-            source,
-            byte_count=nbytes,
-            src_offset=source_offset,
-            dst_offset=target_offset,
-        )
+        where = {"byte_count": nbytes, "src_offset": source_offset, "dst_offset": target_offset}
+        self.cl.enqueue_copy(self._queue(stream), target, source, **where)
 
     def build(self, text: str, kernel: str, defines: Defines) -> Any:
         key = (text, kernel, defines, threading.get_ident())  # a cl.Kernel holds its arguments
@@ -213,14 +198,12 @@ class OpenCLDevice(Device):
         except KeyError:
             pass
         try:
-            program = self._programs.get((text, defines))  # which all threads share
-            if program is None:
-                with self._lock:  # one compiles at a time; who has its programs does not wait
-                    program = self._programs.get((text, defines))
-                    if program is None:
-                        if len(self._programs) >= _MOST:
-                            self._programs, self._kernels = {}, {}
-                        program = self._programs[text, defines] = self._built(text, defines)
+            with self._lock:  # one compiles at a time; who has its kernels does not wait
+                program = self._programs.get((text, defines))  # which all threads share
+                if program is None:
+                    if len(self._programs) >= _MOST:
+                        self._programs, self._kernels = {}, {}
+                    program = self._programs[text, defines] = self._built(text, defines)
             made = self._kernels[key] = self.cl.Kernel(program, kernel)
         except (self.cl.MemoryError, MemoryError) as error:
             raise DeviceMemoryError(f"out of memory compiling {text}: {error}") from error
@@ -314,14 +297,11 @@ class OpenCLDevice(Device):
         offset: int = 0,
         stream: Any = None,
     ) -> Any:
-        copy, wait = self.cl.enqueue_copy, stream is None
-        queue = self._open()[1] if wait else stream
-        if direction == UPLOAD:
-            sent = copy(queue, buffer, array, dst_offset=offset, is_blocking=wait)
-        else:
-            sent = copy(queue, array, buffer, src_offset=offset, is_blocking=wait)
-        if not wait:
-            queue.flush()
+        is_upload, queue = direction == UPLOAD, self._queue(stream)
+        ends = (buffer, array) if is_upload else (array, buffer)
+        at = {"dst_offset" if is_upload else "src_offset": offset}
+        sent = self.cl.enqueue_copy(queue, *ends, **at, is_blocking=stream is None)
+        queue.flush()
         return sent
 
 

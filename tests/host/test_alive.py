@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import processes
 import pytest
-from fakes import in_threads
 
 import hetero
 from hetero import calibration, devices, kernels, locks, profile
@@ -45,20 +44,6 @@ def test_locks_are_made_in_one_place():
                 assert name not in ("Lock", "RLock", "Condition", "Semaphore", "cached_property"), (
                     f"{file}:{node.lineno} has a {name}: take hetero.locks.new()"
                 )
-
-
-def test_a_lock_keeps_its_holder_and_is_free_where_that_is_gone():
-    lock = locks.new()
-    with lock:
-        locks._after_fork()  # as in a child of the thread that holds it
-        with lock:
-            pass
-        seen = []
-        in_threads(lambda: seen.append(lock.acquire(blocking=False)))
-        assert seen == [False], "it is still held"
-    in_threads(lock.acquire)
-    locks._after_fork()
-    assert lock.acquire(blocking=False)
 
 
 # -- Signals and interrupts ----------------------------------------------------------------------

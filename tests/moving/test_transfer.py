@@ -5,7 +5,6 @@ The CUDA devices here are fakes in host memory (`fakes`), so that all of it runs
 
 from __future__ import annotations
 
-import dataclasses
 from contextlib import nullcontext
 
 import fakes
@@ -16,7 +15,6 @@ from layouts import LAYOUTS
 import hetero
 from hetero.devices.base import Copy
 from hetero.errors import DeviceMemoryError
-from hetero.ops.solvers.systems import CONVERGED, Outcome
 
 rng = np.random.default_rng(7)
 A32 = rng.random((6, 5), np.float32)
@@ -145,50 +143,3 @@ def test_out_that_is_part_of_an_array_leaves_the_rest(cuda, place, which):
     assert hetero.matmul(first, second, out=out, device=place) is out
     part[...] = A32 @ B32
     np.testing.assert_allclose(whole.get(), host, rtol=1e-6)
-
-
-# -- Streams -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("which", ["A", "B", "out"])
-def test_work_on_another_stream_is_waited_for(cuda, which):
-    streams = {"A": None, "B": None, "out": None, which: 77}
-    first = fakes.Cupy.of(A32, cuda, stream=streams["A"])
-    second = fakes.Cupy.of(B32, cuda, stream=streams["B"])
-    out = fakes.Cupy.of(np.zeros((6, 7), np.float32), cuda, stream=streams["out"])
-    cuda.log.clear()
-    hetero.matmul(first, second, out=out, device="cuda")
-    # That stream's own later work must see the result.
-    assert [x for x in cuda.log if x != "allocate"] == ["follow 77", "compute", "precede 77"]
-
-
-@pytest.mark.parametrize("stream", [None, 77])
-def test_host_reads_wait_for_the_stream(cuda, stream):
-    first = fakes.Cupy.of(A32, cuda, stream=stream)
-    cuda.log.clear()
-    hetero.matmul(first, B32, device="cpu")
-    moves = ["download", "upload"]
-    if stream:
-        moves = ["follow 77", "download", "follow 77", "upload", "precede 77"]
-    assert [x for x in cuda.log if x != "allocate"] == moves
-
-
-@pytest.mark.parametrize("operation", ["convolve2d", "cg"])
-def test_streams_of_what_is_no_operand_of_the_problem(cuda, monkeypatch, operation):
-    """A filter, and a system's matrix, that another stream wrote."""
-
-    def run(used, problem, arguments):
-        used[0].log.append("compute")
-        return Outcome(CONVERGED, 1, 0.0) if operation == "cg" else None
-
-    on_cuda = lambda i: dataclasses.replace(i, run=run) if i.kind == "cuda" else i  # noqa: E731
-    fakes.change_rows(monkeypatch, operation, on_cuda)
-    square = rng.random((6, 6), np.float32)
-    held, operand = fakes.Cupy.of(square, cuda, stream=77), fakes.Cupy.of(square, cuda)
-    cuda.log.clear()
-    if operation == "cg":
-        hetero.solve_cg(held, fakes.Cupy.of(square[0], cuda), device="cuda")
-    else:
-        hetero.convolve2d(operand, held, device="cuda", method="direct")
-    order = [x for x in cuda.log if x in ("follow 77", "compute", "precede 77")]
-    assert order == ["follow 77", "compute", "precede 77"]

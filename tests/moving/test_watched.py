@@ -137,29 +137,6 @@ def test_it_can_be_switched_off(device, monkeypatch, switch):  # noqa: F811
         assert not any(product(A, x) for _ in range(30))
 
 
-def test_a_copy_that_is_made_while_another_thread_stops_the_watch(device, monkeypatch):  # noqa: F811
-    """It is of that call alone: a watch that begins later knows nothing of writes before it."""
-    A, x = operands(N)
-    upload = device.enqueue
-
-    def enqueue(direction, array, *where, **named):
-        upload(direction, array, *where, **named)
-        if direction == "upload" and array.nbytes == A.nbytes and not done:
-            done.append(True)
-            A[0, 0] += 100
-            kept.find(A, used=True)
-
-    done = []
-    monkeypatch.setattr(device, "enqueue", enqueue)
-    while not done:
-        hetero.matvec(A, x)
-    assert device.live == 0
-    A[5, 5] += 100
-    for _ in range(60):
-        ran = product(A, x)
-    assert ran
-
-
 # -- Random programs -------------------------------------------------------------------------------
 
 

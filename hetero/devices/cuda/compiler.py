@@ -12,12 +12,12 @@ import ctypes
 import functools
 import hashlib
 import logging
-import os
 import struct
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from hetero import paths
+from hetero.devices import at_once
 from hetero.devices.base import Defines
 from hetero.devices.cuda import driver
 from hetero.devices.cuda.context import InContexts
@@ -158,10 +158,7 @@ class Compiling(InContexts):
         asked = [(kernel_text(text, self.kind), self.arch, defines) for text, defines in new]
         missing = [one for one in asked if paths.cached(_KIND, _name(*one)) is None]
         if len(missing) > 1:
-            # Loaded here: a first import at the interpreter's end fails.
-            pool = load("concurrent.futures").ThreadPoolExecutor
-            with pool(min(len(missing), os.cpu_count() or 1)) as threads:
-                list(threads.map(_keep, missing))
+            at_once.side_by_side([functools.partial(_keep, one) for one in missing])
 
     def constant_memory(
         self, text: str, kernel: str, defines: Defines, name: str, nbytes: int

@@ -13,26 +13,21 @@ import os
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 from hetero import locks
-from hetero.devices.base import Device, short_host
+from hetero.devices.base import Device
 from hetero.devices.cuda import driver
 from hetero.devices.cuda.memory import Pool
 from hetero.devices.storage import Storage
-from hetero.errors import DeviceError, DeviceMemoryError
+from hetero.errors import DeviceError
 
 _lock = locks.new()
 log = logging.getLogger("hetero")
 
 
-def reported(error: Exception) -> DeviceError:
-    """PyCUDA's error as one of ours; it carries text, no code."""
-    if "out of memory" in str(error):
-        return DeviceMemoryError(f"out of device memory: {error}")
-    if isinstance(error, MemoryError):  # of Python or NumPy
-        return short_host(error)
-    return DeviceError(str(error))
+def _is_short(error: Exception) -> bool:
+    return "out of memory" in str(error)  # PyCUDA's carries text, no code
 
 
 class Active:
@@ -55,7 +50,7 @@ class Active:
         except Exception as error:
             if self._pushed:
                 self._pop()
-            self._raise(error)
+            device.reraise(error, _is_short(error))
         self._outer = device.local.state
         device.local.state = state
         return device
@@ -65,20 +60,11 @@ class Active:
         refused = self._pop() if self._pushed else None
         if error is None:
             if refused is not None:
-                self._raise(refused)
+                self._device.reraise(refused, _is_short(refused))
         elif isinstance(error, DeviceError):
-            self._ours(error)
+            error.device = error.device or self._device.name
         elif isinstance(error, (self._device.driver.Error, MemoryError)):
-            self._raise(error)
-
-    def _raise(self, error: Exception) -> NoReturn:
-        ours = self._ours(error)
-        raise ours from (None if ours is error else error)
-
-    def _ours(self, error: Exception) -> DeviceError:
-        made = error if isinstance(error, DeviceError) else reported(error)
-        made.device = made.device or self._device.name
-        return made
+            self._device.reraise(error, _is_short(error))
 
     def _pop(self) -> Exception | None:
         """Leave the context; what the driver says where it refuses.

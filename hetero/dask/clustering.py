@@ -13,9 +13,8 @@ import numpy as np
 
 from hetero.arrays import Spec
 from hetero.dask import by_blocks, run
-from hetero.imports import load
 from hetero.ops.kmeans import FEW, cluster, estimator, fit, operands
-from hetero.ops.kmeans.cpu import NumpyRows
+from hetero.ops.kmeans.fit import NumpyRows, by_label
 
 _SAMPLE = 1 << 17  # rows that initial centroids are chosen of: they come to the client
 _UNUSED = "verbose", "copy_x", "algorithm"  # parameters of estimators
@@ -93,7 +92,7 @@ def kmeans(
         init = operands.checked_centroids(operands.on_host(init, dtype), (k, d))
     rows = Rows(X.astype(dtype).rechunk({1: -1}), weights, alike, placed)
     lloyd = fit.Fit(maxiter, float(tol), init, starts, random, label_tol=float(label_tol))
-    (ended, labels), centroids = fit.fit(rows, lloyd, k)
+    ended, labels, centroids = fit.fit(rows, lloyd, k)
     distinct = np.count_nonzero(da.bincount(labels, minlength=k).compute())
     if distinct < k:
         warnings.warn(FEW.format(distinct, k), RuntimeWarning, stacklevel=2)
@@ -195,11 +194,10 @@ def step(
     block: np.ndarray, weights: np.ndarray, old: Any, centroids: np.ndarray, placed: Any
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray, int]]:
     """Labels of a block; its sums of rows and of weights, and how many labels changed."""
-    labels, (n, k) = labelled(block, centroids, **placed), (len(block), len(centroids))
-    weights = weights.astype(np.float64)
-    one_hot = load("scipy.sparse").csr_array((weights, labels, np.arange(n + 1)), shape=(n, k))
-    changed = n if old is None else int(np.count_nonzero(labels != old))
-    return labels, (one_hot.T @ block, np.bincount(labels, weights, k), changed)
+    labels, k, weights = labelled(block, centroids, **placed), len(centroids), weights.astype(float)
+    changed = len(block) if old is None else int(np.count_nonzero(labels != old))
+    sums = by_label(block, weights, labels, k), np.bincount(labels, weights, k)
+    return labels, (*sums, changed)
 
 
 def distances(block: np.ndarray, labels: np.ndarray, centroids: np.ndarray) -> np.ndarray:

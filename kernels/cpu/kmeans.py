@@ -7,6 +7,13 @@ vectorises, while the distances are in the cache. The products are BLAS's, of on
 Sums of rows are kept from one iteration to the next: only rows that changed their label are added
 and taken away. That is done in parts whose bounds do not depend on the number of threads.
 
+Hamerly's bounds skip rows whose centroid cannot have changed. Of each row an upper bound of the
+distance from its own centroid is kept, and a lower one of those from all others. The moves of
+centroids make both looser. Where they no longer decide a row's centroid, first its own distance is
+made anew, then all of them, for blocks of such rows by BLAS. The labels are those of `assign` to
+the last one. Whatever order a product is summed in, its error is at most `_error`; a row for which
+that may decide is labelled by the very product that `assign` makes, of the row's own block.
+
 Loops are called with the work that they are, in elements that are read and used once, some 1 ns
 each, and by as many threads as that is worth. Several of them take
 
@@ -14,8 +21,11 @@ each, and by as many threads as that is worth. Several of them take
 - packed (blocks, d, BLOCK): the rows as above, with zeros after the last one
 - centroids (k, d), less the mean; doubled, norms (k, d), (k,): -2 times these, and their squares
 - labels (n,) of int32: of each row the nearest centroid, of equally near ones the first
-- moved (n,) of int64, was (n,) of int32, numbers (parts,): the rows of each part whose label
-  changed, from the part's first row on, what it was (-1: none), and how many these are
+- added (n,) of int32: the labels by which rows are in the sums (-1: in none); moved (n,), numbers
+  (blocks,): the rows of each block with another label, from its first row on, and how many
+
+G. Hamerly, "Making k-means even faster", SDM 2010; P. Rysavy and G. Hamerly, "Geometric methods to
+accelerate k-means algorithms", SDM 2016: which centroids' moves count for a cluster.
 """
 
 from __future__ import annotations
@@ -26,13 +36,14 @@ from typing import Any
 
 import numpy as np
 
-from hetero.host.threads import ALONE, compiled, inlined, no_overlap, part, team_for
+from hetero.host.threads import ALONE, compiled, helper, inlined, no_overlap, part, team_for
 
 BLOCK = 64  # rows of points that are labelled together
 TILE = 512  # centroids, whose distances from a block's rows stay in the cache
 _WIDE = 256  # rows of a block that is not packed
 _SLIM = 8  # centroids up to which a product is faster with rows first
 _SERIAL = 1 << 16  # elements below which one thread is faster
+_LANES = 8  # rows that a block of the last few is filled up to a multiple of
 
 
 def by_work(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,30 +79,26 @@ def _pack(start, stop, X, mean, packed):
 
 
 @by_work
-def assign(team, packed, doubled, norms, labels, moved, was, numbers):
-    """Change ``labels``; ``moved``, ``was`` and ``numbers`` get what that changes."""
-    _assign(team, numbers.size, (packed, doubled, norms, labels, moved, was, numbers))
+def assign(team, packed, doubled, norms, labels, added, moved, numbers):
+    """Change ``labels``, ``moved`` and ``numbers``."""
+    _assign(team, numbers.size, (packed, doubled, norms, labels, added, moved, numbers))
 
 
 @part
-def _assign(start, stop, packed, doubled, norms, labels, moved, was, numbers):
+def _assign(start, stop, packed, doubled, norms, labels, added, moved, numbers):
     no_overlap()
-    blocks, k = packed.shape[0], doubled.shape[0]
-    n, parts = labels.size, numbers.size
-    products = np.empty((min(k, TILE), BLOCK), packed.dtype)
+    products = np.empty((min(norms.size, TILE), BLOCK), packed.dtype)
     least, which = np.empty(BLOCK, packed.dtype), np.empty(BLOCK, packed.dtype)  # of one width
-    for p in range(start, stop):
-        first, last, number = p * blocks // parts, (p + 1) * blocks // parts, 0
-        for b in range(first, last):
-            _find_least(packed[b], doubled, norms, products, least, which)
-            for r in range(min(BLOCK, n - b * BLOCK)):
-                row, label = b * BLOCK + r, np.int32(which[r])
-                if labels[row] != label:
-                    moved[first * BLOCK + number] = row
-                    was[first * BLOCK + number] = labels[row]
-                    labels[row] = label
-                    number += 1
-        numbers[p] = number
+    for b in range(start, stop):
+        _find_least(packed[b], doubled, norms, products, least, which)
+        number = 0
+        for r in range(min(BLOCK, labels.size - b * BLOCK)):
+            row, label = b * BLOCK + r, np.int32(which[r])
+            labels[row] = label
+            if label != added[row]:
+                moved[b * BLOCK + number] = row
+                number += 1
+        numbers[b] = number
 
 
 @inlined
@@ -160,72 +167,36 @@ def _nearest(start, stop, X, mean, centroids, doubled, norms, labels, squares):
 
 
 @by_work
-def move_rows(team, X, mean, weights, labels, moved, was, numbers, blocks, sums, totals, counts):
-    """What changed labels of ``blocks`` blocks change of the sums: each of some parts, by clusters,
-    of weighted rows, ``sums`` (parts, k, d), of weights and of numbers of rows with a weight."""
-    given = X, mean, weights, labels, moved, was, numbers, blocks, sums, totals, counts
-    _move_rows(team, sums.shape[0], given)
+def move_rows(team, X, mean, weights, labels, added, moved, numbers, sums, totals):
+    """What changed labels change of the sums: each of some parts, by clusters, of weighted rows,
+    ``sums`` (parts, k, d), and of weights. ``added`` gets the labels."""
+    rows = X, mean, weights, labels, added, moved, numbers
+    _move_rows(team, sums.shape[0], (*rows, sums, totals))
 
 
 @part
-def _move_rows(
-    start, stop, X, mean, weights, labels, moved, was, numbers, blocks, sums, totals, counts
-):
+def _move_rows(start, stop, X, mean, weights, labels, added, moved, numbers, sums, totals):
     no_overlap()
-    d, parts, lists = X.shape[1], sums.shape[0], numbers.size
+    d, parts, blocks = X.shape[1], sums.shape[0], numbers.size
     for p in range(start, stop):
-        sum_of, total_of, count_of = sums[p], totals[p], counts[p]
+        sum_of, total_of = sums[p], totals[p]
         sum_of[:] = 0.0
         total_of[:] = 0.0
-        count_of[:] = 0
-        for q in range(p * lists // parts, (p + 1) * lists // parts):
-            begin = q * blocks // lists * BLOCK
-            for i in range(begin, begin + numbers[q]):
-                row, old = moved[i], was[i]
-                new, weight = labels[row], np.float64(weights[row])
-                if weight == 0.0:
-                    continue
-                to = sum_of[new]
+        for b in range(p * blocks // parts, (p + 1) * blocks // parts):
+            for row in moved[b * BLOCK : b * BLOCK + numbers[b]]:
+                old, new, weight = added[row], labels[row], np.float64(weights[row])
+                to, added[row] = sum_of[new], new
+                total_of[new] += weight
                 if old < 0:
                     for c in range(d):
                         to[c] += weight * (X[row, c] - mean[c])
                 else:
                     away = sum_of[old]
+                    total_of[old] -= weight
                     for c in range(d):
                         value = weight * (X[row, c] - mean[c])
                         to[c] += value
                         away[c] -= value
-                    total_of[old] -= weight
-                    count_of[old] -= 1
-                total_of[new] += weight
-                count_of[new] += 1
-
-
-@by_work
-def distances(team, packed, centroids, labels, found):
-    """Squared distances of packed rows from their centroids, from differences in double.
-
-    Of rows that are not packed the compiler would subtract the mean plus the centroid.
-    """
-    _distances(team, packed.shape[0], (packed, centroids, labels, found))
-
-
-@part
-def _distances(start, stop, packed, centroids, labels, found):
-    no_overlap()
-    n, d = labels.size, packed.shape[1]
-    total = np.empty(BLOCK)
-    for b in range(start, stop):
-        block, begin = packed[b], b * BLOCK
-        total[:] = 0.0
-        m = min(BLOCK, n - begin)
-        for c in range(d):
-            line = block[c]
-            for r in range(m):
-                difference = np.float64(line[r]) - np.float64(centroids[labels[begin + r], c])
-                total[r] += difference * difference
-        for r in range(m):
-            found[begin + r] = total[r]
 
 
 @by_work
@@ -272,3 +243,208 @@ def find_rows(weights, closest, running, values, found):
             if total >= values[t]:
                 break
         found[t] = b * BLOCK + row
+
+
+# -- Hamerly's bounds ------------------------------------------------------------------------------
+
+
+def rounding(d: int, dtype: np.dtype, most: float) -> tuple[Any, ...]:
+    """What numbers of d columns are rounded by, (error, tiny, up, down, most) of the rows' dtype.
+
+    error : of ``c c - 2 c x``, in parts of ``|c| (2 |x| + |c|)``: that of sums of d products in any
+    order (N. J. Higham, "Accuracy and stability of numerical algorithms", section 3.1), and more.
+    tiny : what underflow adds. up, down : factors that take a result above and below all that it
+    may stand for. most : the length of the longest centroid at least.
+    """
+    known = np.finfo(dtype)
+    error, tiny = (d + 8) * known.eps / 2, (d + 8) * known.tiny
+    return tuple(map(dtype.type, (error, tiny, 1 + 4 * known.eps, 1 - 4 * known.eps, most)))
+
+
+@by_work
+def between(team, turned, reaches, rounded, moves):
+    """How centroids, ``turned`` (d, k), lie to each other. ``moves``, (3, k), has how far each one
+    moved, at least, and gets the longest move of those nearer to it than its reach, and the
+    distance of the nearest one of the others, at most."""
+    _between(team, reaches.size, (turned, reaches, rounded, moves))
+
+
+@part
+def _between(start, stop, turned, reaches, rounded, moves):
+    no_overlap()
+    error, tiny, _, down, _ = rounded
+    apart = np.empty(reaches.size, turned.dtype)
+    zero, shorter = error - error, down - error - error
+    for i in range(start, stop):
+        apart[:] = 0
+        for line in turned:
+            for j in range(apart.size):
+                apart[j] += (line[j] - line[i]) * (line[j] - line[i])
+        drop, far = zero, zero + np.inf
+        for j in range(apart.size):
+            square = apart[j] * shorter - tiny
+            distance = np.sqrt(square if square > zero else zero) * down
+            if j != i and distance < reaches[i]:
+                drop = max(drop, moves[0, j])
+            elif j != i:
+                far = min(far, distance)
+        moves[1, i], moves[2, i] = drop, far
+
+
+@by_work
+def assign_undecided(team, packed, doubled, norms, labels, added, moved, numbers, X, mean,
+                     centroids, rounded, moves, fresh, bounds, reaches, looked):  # fmt: skip
+    """As `assign`, of those rows whose bounds do not decide their centroid.
+
+    ``bounds``, (3, n), has the rows' lengths, upper and lower bounds, unless these are ``fresh``.
+    Of each part ``reaches``, (parts, k), gets the largest sum of the bounds of a row of each
+    cluster, and ``looked`` for how many rows distances from all centroids were made.
+    """
+    rows = X, mean, centroids, rounded, moves, fresh, bounds, reaches, looked
+    lists = packed, doubled, norms, labels, added, moved, numbers
+    _assign_undecided(team, looked.size, lists + rows)
+
+
+@part
+def _assign_undecided(start, stop, packed, doubled, norms, labels, added, moved, numbers, X, mean,
+                      centroids, rounded, moves, fresh, bounds, reaches, looked):  # fmt: skip
+    no_overlap()
+    blocks, parts = packed.shape[0], looked.size
+    for p in range(start, stop):
+        begin = p * blocks // parts * BLOCK
+        end = min((p + 1) * blocks // parts * BLOCK, labels.size)
+        rows = np.empty(end - begin, np.int64)
+        if fresh:
+            count = end - begin
+            for i in range(count):
+                rows[i], total = begin + i, 0.0
+                for c in range(mean.size):
+                    total += np.float64(X[begin + i, c] - mean[c]) ** 2
+                bounds[0, begin + i] = np.sqrt(total) * rounded[2]
+        else:
+            given = X, mean, centroids, moves
+            count = _undecided(begin, labels[begin:end], given, rounded, bounds, rows)
+        looked[p] = _look(rows[:count], (packed, doubled, norms, X, mean), labels, bounds, rounded)
+        reach = reaches[p]
+        reach[:] = 0
+        for b in range(p * blocks // parts, (p + 1) * blocks // parts):
+            number = 0
+            for row in range(b * BLOCK, min((b + 1) * BLOCK, labels.size)):
+                label, both = labels[row], bounds[1, row] + bounds[2, row]
+                reach[label] = both if both > reach[label] else reach[label]
+                if label != added[row]:
+                    moved[b * BLOCK + number] = row
+                    number += 1
+            numbers[b] = number
+
+
+@helper
+def _error(size, rounded):
+    """What a value of `assign` may be off by, for a row of that length."""
+    error, tiny, _, _, most = rounded
+    return error * most * (size + size + most) + tiny
+
+
+@helper
+def _decide(upper, lower, size, rounded):
+    """Whether bounds decide a row's centroid, whatever errors `assign` makes."""
+    error = _error(size, rounded)
+    return lower * lower * rounded[3] > upper * upper * rounded[2] + (error + error)
+
+
+@helper
+def _undecided(begin, labels, given, rounded, bounds, rows):
+    """Move the bounds of rows as centroids moved, and tighten those that do not decide.
+
+    Returns how many rows are left, whose numbers ``rows`` gets.
+    """
+    (X, mean, centroids, moves), (error, tiny, up, down, _) = given, rounded
+    sizes, uppers, lowers = bounds[0], bounds[1], bounds[2]
+    line = np.empty(mean.size, X.dtype)  # else X less the sum of mean and centroid is made
+    zero, count, left = error - error, 0, 0
+    for i in range(labels.size):  # without branches
+        row, label = begin + i, labels[i]
+        rows[count] = row
+        upper = (uppers[row] + moves[0, label]) * up
+        lower, far = lowers[row] - moves[1, label], moves[2, label] - upper
+        lower = (far if far < lower else lower) * down
+        lower = lower if lower > zero else zero
+        uppers[row], lowers[row] = upper, lower
+        count += 0 if _decide(upper, lower, sizes[row], rounded) else 1
+    for i in range(count):
+        row, square = rows[i], tiny
+        label = labels[row - begin]
+        for c in range(line.size):
+            line[c] = X[row, c] - mean[c]
+        for c in range(line.size):
+            difference = line[c] - centroids[label, c]
+            square += difference * difference
+        uppers[row] = np.sqrt(square + (error + error) * square) * up
+        rows[left] = row
+        left += 0 if _decide(uppers[row], lowers[row], sizes[row], rounded) else 1
+    return left
+
+
+@helper
+def _look(rows, made_of, labels, bounds, rounded):
+    """Label some rows by their distances from all centroids, and make their bounds.
+
+    Returns for how many rows distances were made.
+    """
+    packed, doubled, norms, X, mean = made_of
+    (_, d, _), (error, tiny, up, down, most) = packed.shape, rounded
+    products = np.empty(min(norms.size, TILE) * BLOCK, packed.dtype)
+    found, exact = np.empty((3, BLOCK), packed.dtype), np.empty((3, BLOCK), packed.dtype)
+    gathered, zero = np.empty(d * BLOCK, packed.dtype), error - error
+    looked, there = 0, -1  # the block that ``exact`` is of
+    for first in range(0, rows.size, BLOCK):
+        some = rows[first : first + BLOCK]
+        width = (some.size + _LANES - 1) // _LANES * _LANES
+        block = gathered[: d * width].reshape(d, width)
+        for r in range(width):
+            row = some[min(r, some.size - 1)]
+            for c in range(d):
+                block[c, r] = X[row, c] - mean[c]
+        _two_nearest(block, doubled, norms, products, found)
+        looked += width
+        for r in range(some.size):
+            row, size, values, lane = some[r], bounds[0, some[r]], found, r
+            if not found[1, r] - found[0, r] > 4 * _error(size, rounded):
+                values, lane = exact, row % BLOCK
+                if there != row // BLOCK:
+                    there = row // BLOCK
+                    _two_nearest(packed[there], doubled, norms, products, exact)
+                    looked += BLOCK
+            slack = error * ((size + most) * (size + most) + size * size) + tiny
+            upper = size * size + values[0, lane] + slack
+            lower = size * size + values[1, lane] - slack
+            bounds[1, row] = np.sqrt(zero if upper < zero else upper) * up  # NaN decides nothing
+            bounds[2, row] = np.sqrt(lower if lower > zero else zero) * down
+            labels[row] = np.int32(values[2, lane])
+    return looked
+
+
+@helper
+def _two_nearest(block, doubled, norms, products, found):
+    """Of each row of a block the least value, the second one, and which is the least.
+
+    The values are squared distances less the row's square, made just as in `assign`.
+    """
+    k, width, one = norms.size, block.shape[1], block.dtype.type(1)
+    # Arrays of its own: the compiler knows that none overlap.
+    least, second = np.full(width, np.inf, block.dtype), np.full(width, np.inf, block.dtype)
+    which = np.zeros(width, block.dtype)
+    for begin in range(0, k, TILE):
+        size = min(TILE, k - begin)
+        some = products[: size * width].reshape(size, width)
+        np.dot(doubled[begin : begin + size], block, some)
+        for j in range(size):
+            line, norm, own = some[j], norms[begin + j], one * (begin + j)
+            for r in range(width):
+                value = line[r] + norm
+                nearer = value < least[r]
+                other = least[r] if nearer else value
+                second[r] = other if other < second[r] else second[r]
+                least[r] = value if nearer else least[r]
+                which[r] = own if nearer else which[r]
+    found[0, :width], found[1, :width], found[2, :width] = least, second, which

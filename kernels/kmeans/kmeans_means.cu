@@ -22,12 +22,13 @@ DEVICE index_t place_packed(index_t c, index_t j, index_t depth)
 }
 
 // Mean of a cluster: a block each. sums[c] = sum over parts of partial[part][c], in order, LANES columns
-// side by side; means[c] = sums[c] / weight, as it is and packed, norms[c] = |means[c]|^2 and
-// shifts[c] = |means[c] - centroids[c]|^2. A cluster without weight only sets state[EMPTY].
-// Preconditions: LANES and THREADS are powers of two. Per element: parts + 5 moved.
+// side by side; previous[c] = centroids[c]; then centroids[c] = sums[c] / weight, as it is and packed,
+// norms[c] = |centroids[c]|^2 and shifts[c] = |centroids[c] - previous[c]|^2. A cluster without weight
+// stays where it is and sets state[EMPTY].
+// Preconditions: LANES and THREADS are powers of two. Per element: parts + 6 moved.
 KERNEL(THREADS, 1)
 take_means(GLOBAL const REAL *RESTRICT partial, GLOBAL const REAL *RESTRICT partial_weights,
-           GLOBAL const REAL *RESTRICT centroids, GLOBAL REAL *RESTRICT means,
+           GLOBAL REAL *RESTRICT centroids, GLOBAL REAL *RESTRICT previous,
            GLOBAL REAL *RESTRICT packed, GLOBAL REAL *RESTRICT norms, GLOBAL REAL *RESTRICT sums,
            GLOBAL REAL *RESTRICT totals, GLOBAL double *RESTRICT shifts, GLOBAL int *RESTRICT state,
            index_t parts, index_t d, index_t k, index_t depth)
@@ -66,12 +67,13 @@ take_means(GLOBAL const REAL *RESTRICT partial, GLOBAL const REAL *RESTRICT part
             if (group < half_width) scratch[thread] += scratch[thread + half_width * LANES];
         }
         if (group == 0 && j < d) {
-            const REAL total = (REAL)scratch[thread];
-            sums[c * d + j] = total;
+            const REAL old = centroids[c * d + j];
+            previous[c * d + j] = old;
+            sums[c * d + j] = (REAL)scratch[thread];
             if (weight > 0) {
                 const REAL mean = (REAL)(scratch[thread] / weight);
-                const double moved = (double)mean - centroids[c * d + j];
-                means[c * d + j] = mean;
+                const double moved = (double)mean - old;
+                centroids[c * d + j] = mean;
                 packed[place_packed(c, j, depth)] = mean;
                 shift += moved * moved;
                 norm += (double)mean * mean;

@@ -32,25 +32,21 @@ _LEAST_TILES = 4  # of as many rows as a block of k-means++ has threads, in its 
 class LloydPlan(NamedTuple):
     """The launches of k-means by Lloyd's iteration, on one device.
 
-    They use the buffers ``"X"``, ``"centroids"``, ``"labels"`` and, with weights, ``"weights"``,
-    and those of `scratch`. An iteration reads ``"centroids"``, ``"packed"`` and ``"norms"`` and
-    writes ``"means"``, ``"packed_next"`` and ``"norms_next"``: the next one takes them the other
-    way round. Iterations may be queued: once ``"state"`` says stop, launches do nothing.
+    They use the buffers ``"X"``, ``"labels"`` and, with weights, ``"weights"``, and those of
+    `scratch`. An iteration changes ``"centroids"``, and leaves them as they were in ``"previous"``.
+    Iterations may be queued: once ``"state"`` says stop, launches do nothing.
     """
 
-    # ``"centroids"`` as the assignment reads them, ``"packed"`` and ``"norms"``. What it fills up
-    # must be in ``"packed_next"`` and ``"norms_next"`` as well.
-    pack: Launch
+    pack: Launch  # ``"centroids"`` as the assignment reads them, ``"packed"`` and ``"norms"``
     prepare: tuple[Launch, ...]  # once, when ``"X"`` is there
     assign: tuple[Launch, ...]  # labels alone. They are compared with those before
-    # Sums of clusters by labels, where `assign` does not make them too; before them, where that is
-    # asked for, how many labels changed: ``"counts"``, a double for each block.
-    update: tuple[Launch, ...]
-    # New centroids, and whether to go on. ``"tolerance"`` and ``"most"``, of the labels that
-    # change, stand for doubles.
-    finish: tuple[Launch, ...]
-    inertia: Launch  # ``"partial_inertia"``, a double for each block
-    distances: Launch  # ``"distances"`` of points to their centroids, squared
+    # Labels; where that is asked for, how many changed, ``"counts"``, a double for each block; sums
+    # of clusters, new centroids; the last launch: whether to go on. ``"tolerance"`` and ``"most"``,
+    # of the labels that change, stand for doubles.
+    iteration: tuple[Launch, ...]
+    # ``"distances"`` of points from their centroids among ``"previous"``, squared, and
+    # ``"inertia"``, a double for each block.
+    distances: Launch
     scratch: dict[str, int]  # bytes of each other buffer
     variant: str  # short name of what was chosen, for plans that are printed
 
@@ -102,7 +98,7 @@ def plan_lloyd(
     blocks = min(ceil_div(n, threads), 4 * multiprocessors)
     counting = launch(
         *("means", "count_changed", dtype, blocks, threads),
-        *("labels", "before", "counts", "state", n, blocks),
+        *("labels", "labels_before", "counts", "state", n, blocks),
         TILE_N=1,
         LANES=1,
     )
@@ -118,7 +114,7 @@ def plan_lloyd(
     sizes = {"TILE_N": tile, "LANES": min(power_of_two(d), many, 128)}
     means = launch(
         *("means", "take_means", dtype, k, many),
-        *("partial", "partial_weights", "centroids", "means", "packed_next", "norms_next"),
+        *("partial", "partial_weights", "centroids", "previous", "packed", "norms"),
         *("sums", "totals", "shifts", "state", parts, d, k, depth),
         **sizes,
     )
@@ -127,25 +123,17 @@ def plan_lloyd(
         *("shifts", "counts", "state", k, blocks * counted, "tolerance", "most"),
         **sizes,
     )
-    lanes = min(32, power_of_two(d))
-    measured = max(1, min(ceil_div(n, _THREADS // lanes), 8 * multiprocessors))
-    inertia = launch(
-        *("distances", "inertia", dtype, measured, threads),
-        *("X", points.weights, "centroids", "labels", "partial_inertia"),
-        *(n, d, measured, int(weighted)),
-        LANES=lanes,
-    )
+    measured = min(ceil_div(n, threads), 8 * multiprocessors)
     distances = launch(
-        *("distances", "own_distances", dtype, ceil_div(n, threads), threads),
-        *("X", "centroids", "labels", "distances", n, d),
-        LANES=1,
+        *("distances", "own_distances", dtype, measured, threads),
+        *("X", points.weights, "previous", "labels", "distances", "inertia"),
+        *(n, d, measured, int(weighted)),
     )
     scratch = {
-        "means": k * d * size,
+        "centroids": k * d * size,
+        "previous": k * d * size,
         "packed": packed * depth * size,
-        "packed_next": packed * depth * size,
         "norms": packed * size,
-        "norms_next": packed * size,
         "partial": parts * k * d * size,
         "partial_weights": parts * k * size,
         "sums": k * d * size,
@@ -153,14 +141,15 @@ def plan_lloyd(
         "shifts": k * _DOUBLE,
         "state": STATE * _INT,
         "counts": blocks * _DOUBLE,
-        **({"before": n * _INT} if counted else {}),
-        "partial_inertia": measured * _DOUBLE,
+        **({"labels_before": n * _INT} if counted else {}),
+        "distances": n * size,
+        "inertia": measured * _DOUBLE,
         **assignment.scratch,
     }
     update = (counting, *update) if counted else update
+    iteration = *assignment.launches, *update, means, end
     labels = assignment.prepare, assignment.launches
-    rest = (means, end), inertia, distances, scratch, assignment.variant
-    return LloydPlan(pack, *labels, update, *rest)
+    return LloydPlan(pack, *labels, iteration, distances, scratch, assignment.variant)
 
 
 def columns(n: int, d: int, dtype: str, target: Target) -> tuple[Launch, Launch]:

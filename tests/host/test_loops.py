@@ -20,7 +20,6 @@ from hetero.kernels.cpu import (
     cg,
     csr,
     kmeans,
-    kmeans_bounds,
     plain,
     vectors,
 )
@@ -218,7 +217,6 @@ def dispatchers(loop):
 
 EXAMPLES = {
     kmeans: [compiled_cpu.compile_clusters],
-    kmeans_bounds: [compiled_cpu.compile_clusters],
     csr: [cg_loop.rows],
     cg: [cg_loop.rows, cg_loop.stencils],
     vectors: [systems.vectors, filters.examples],

@@ -61,7 +61,7 @@ def of_kmeans():
             n=n, d=d, k=k, dtype=dtype, weighted=True, alignment=16, target=Target(**HOPPER)
         )
         yield from (one for one in launches_of(planned) if "weights" in one.arguments)
-    yield from planned.finish
+    yield from planned.iteration[-2:]
     yield kmeans.columns(1000, 20, "float64", GPU)[0]
     for first, gathered in itertools.product((True, False), repeat=2):
         seeds = kmeans.SeedsPlan(10**5, 40, 16, "float64", True, 1024, 128)

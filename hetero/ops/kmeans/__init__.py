@@ -1,11 +1,13 @@
-"""k-means clustering: the public function."""
+"""k-means clustering: the public function, and the ways to do it."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,15 +18,25 @@ from hetero.errors import outside
 from hetero.host import loops
 from hetero.imports import load
 from hetero.moving import results, transfer
-from hetero.ops.kmeans import methods, operands  # the former registers them
-from hetero.ops.kmeans.operands import from_dims, problem
+from hetero.ops.kmeans import operands
+from hetero.ops.kmeans.operands import NAME, from_dims, problem
 from hetero.ops.solvers.systems import like
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
+from hetero.registry import Arguments
+from hetero.registry.models import Work
+from hetero.registry.problem import Problem
 from hetero.tables import bind
+
+if TYPE_CHECKING:
+    from hetero.devices.base import Device
+    from hetero.ops.kmeans.fit import Rows, Run
 
 __all__ = ["OPERATION", "cluster", "from_dims", "kmeans", "problem"]
 
+LOOPS = "hetero.ops.kmeans.compiled_cpu"
+CLUSTERS = loops.register(loops.Family("clusters", f"{LOOPS}:compile_clusters"))
+_LEAST_SHARED = 1 << 12  # rows, of which several devices have enough for each
 _FEW = 1 << 9  # rows, that NumPy has labelled before a loop begins
 _LITTLE = 1 << 22  # products, that the CPU is done with before a device begins
 _FIRST = 1 << 16  # labels, that are looked at alone
@@ -248,22 +260,119 @@ def at_once(
     device, method = planner.placement(device, method)
     if type(X) is not np.ndarray or method is not None or device not in (None, CPU):
         return None
-    n, k, kind = len(X), int(centroids.shape[0]), ("cpu", "NumpyRows")
-    if n > _FEW:
-        kind = "compiled_cpu", "CompiledRows"
-        name = methods.CLUSTERS.of(operands.float_dtype(X.dtype))
-        if "numba" not in sys.modules or not loops.is_ready(name):
-            return None
+    n, k, few = len(X), int(centroids.shape[0]), len(X) <= _FEW
+    name = CLUSTERS.of(operands.float_dtype(X.dtype))
+    if not (few or ("numba" in sys.modules and loops.is_ready(name))):
+        return None
     if X.size * k > _LITTLE and not inventory.is_host_alone(device):
         return None
     X = operands.host_values(X)
     given = operands.checked_centroids(operands.on_host(centroids, X.dtype), (k, X.shape[1]))
     operands.weights_operand(weights, n)
     weights = operands.checked_weights(weights, n, X.dtype)
-    rows = getattr(load(f"hetero.ops.kmeans.{kind[0]}"), kind[1])(X, weights, given)
+    kind = load("hetero.ops.kmeans.fit").NumpyRows if few else load(LOOPS).CompiledRows
+    rows = kind(X, weights, given)
     with np.errstate(over="ignore", invalid="ignore"):
         inertia = rows.nearest(given - rows.mean, measured)
     return rows.labels, inertia
+
+
+# What grows with n, d, k: launches and round trips with none, labels, columns' sums, round trips of
+# seeds; rows that are read, distances that are compared, centroids that are made; products.
+_TERMS = ((), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))
+
+
+def _work(problem: Problem, info: dict[str, Any]) -> Work:
+    """One iteration: the distances of n rows from k centroids, and two passes over X.
+
+    Choosing seeds by k-means++ takes the distances of 2 + log k candidates for each of k seeds, and
+    k times what that takes however few the rows: set-up, which every start pays.
+    """
+    n, d, k = problem.dims
+    how, starts, maxiter = problem.options
+    iterations = min(maxiter, operands.EXPECTED) + 1
+    if how == operands.PLUS_PLUS:
+        iterations += operands.trials(k)
+    moved = 2.0 * n * d * np.dtype(problem.dtype).itemsize
+    flops, repeat = 2.0 * n * d * k, starts * iterations
+    return Work((n, d, k), flops, moved, repeat, calls=starts, terms=_TERMS)
+
+
+# -- Runs ------------------------------------------------------------------------------------------
+
+
+def _looped(devices: tuple[()], problem: Problem, arguments: Arguments) -> tuple[Run, Any]:
+    """``run`` by compiled loops."""
+    (X, weights), given = _on_host(arguments), arguments.options.given
+    # Loops that only label rows have BLAS's one thread where they need it.
+    alone = load("hetero.host.cpu").one_thread() if given is None else contextlib.nullcontext()
+    with alone:
+        return _fitted(load(LOOPS).CompiledRows(X, weights, given), problem, arguments)
+
+
+def _plain(devices: tuple[()], problem: Problem, arguments: Arguments) -> tuple[Run, Any]:
+    """``run`` by NumPy's products."""
+    (X, weights), given = _on_host(arguments), arguments.options.given
+    with load("hetero.host.cpu").one_thread():
+        rows = load("hetero.ops.kmeans.fit").NumpyRows(X, weights, given)
+        return _fitted(rows, problem, arguments)
+
+
+def _on_device(
+    devices: tuple[Device, ...], problem: Problem, arguments: Arguments
+) -> tuple[Run, Any]:
+    """``run`` on a device; on several, and on one that has no room, of rows on the host."""
+    asked = arguments.options
+    how = {"given": asked.given, "counted": asked.label_tol > 0.0}
+    if isinstance(arguments.output, np.ndarray):
+        kind = load("hetero.ops.kmeans.ranges").RangeRows
+        rows = kind(devices, problem, *_on_host(arguments), **how)
+        return _fitted(rows, problem, arguments)
+    (one,), (X, weights) = devices, (*arguments.inputs, None)[:2]
+    kind = load("hetero.ops.kmeans.device").DeviceRows
+    rows = kind(one, problem, X, weights, asked.labels, **how)
+    return _fitted(rows, problem, arguments, one)
+
+
+def _fitted(
+    rows: Rows, problem: Problem, arguments: Arguments, device: Device | None = None
+) -> tuple[Run, Any]:
+    """How a fit of these rows ended, and its labels; its centroids go to the output, on a device if
+    given."""
+    fit = load("hetero.ops.kmeans.fit").fit
+    run, labels, centroids = fit(rows, arguments.options, problem.dims[2])
+    if device is None:
+        arguments.output[...] = centroids
+    else:
+        device.upload(centroids, arguments.output)
+    return run, labels
+
+
+def _on_host(arguments: Arguments) -> tuple[Any, np.ndarray | None]:
+    """X and its weights in the dtype that is computed in, X by rows without gaps."""
+    inputs, _, asked = arguments
+    if not inputs:
+        return asked.matrix, asked.weights
+    X = operands.host_values(inputs[0])
+    return X, (np.ascontiguousarray(inputs[1], X.dtype) if len(inputs) > 1 else None)
+
+
+# -- Rows of the registry --------------------------------------------------------------------------
+
+
+def _dense_alone(problem: Problem, info: dict[str, Any]) -> str | None:
+    return "does not apply: it is for dense rows" if problem.layout == operands.SPARSE else None
+
+
+def _loops(problem: Problem) -> tuple[str, ...]:
+    return (CLUSTERS.of(problem.dtype),)
+
+
+def _plain_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
+    """Sparse rows are NumPy's and SciPy's in any case."""
+    if problem.layout == operands.SPARSE or registry.missing(_loops(problem), info):
+        return None
+    return registry.Unasked("is used only while 'lloyd' is compiled")
 
 
 OPERATION = registry.register_operation(
@@ -277,4 +386,15 @@ OPERATION = registry.register_operation(
         problem=problem,
         from_dims=from_dims,
     )
+)
+_method = functools.partial(registry.register_method, operation=NAME, work=_work)
+_method(method="lloyd", kinds=("cpu",), excludes=_dense_alone, run=_looped, loops=_loops)
+_method(method="products", kinds=("cpu",), excludes=_plain_obstacle, run=_plain)
+_method(
+    method="lloyd",
+    kinds=registry.PORTABLE,
+    excludes=_dense_alone,
+    run=_on_device,
+    blocks=registry.WHEN_SHORT,
+    shared=lambda problem: problem.layout != operands.SPARSE and problem.dims[0] >= _LEAST_SHARED,
 )

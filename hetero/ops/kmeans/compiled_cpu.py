@@ -16,11 +16,10 @@ from hetero.host.cpu import one_thread
 from hetero.host.loops import as_loops_take
 from hetero.imports import load
 from hetero.kernels.cpu import kmeans as loops
-from hetero.kernels.cpu import kmeans_bounds as bounds
 from hetero.ops.kmeans.fit import Rows
 from hetero.ops.kmeans.operands import check_finite
 
-_PARTS = 64  # that threads share: of blocks, and of sums
+_PARTS = 64  # that threads share: of rows, and of sums
 _LEAST_BLOCKS = 4
 _ALONE = 1 << 10  # numbers of centroids; products of these are too small for more BLAS threads
 _PRODUCTS = 16  # products of a block that take as long as to read and use one element
@@ -75,76 +74,79 @@ class CompiledRows(Rows):
 
     def restart(self, centroids: np.ndarray) -> None:
         super().restart(centroids)
-        k, blocks = len(centroids), len(self._packed)
-        parts = max(1, min(_PARTS, blocks // _LEAST_BLOCKS))
-        # Rows that changed their label, which one they had, and how many of each part did.
-        self._moved, self._was = np.empty(self.n, np.int64), np.empty(self.n, np.int32)
-        self._numbers = np.zeros(parts, np.int64)
-        self._sums, self._totals = np.zeros((k, self._d)), np.zeros(k)
-        self._counts, self._most = np.zeros(k, np.int64), np.zeros(k)
-        self._bounds: _Bounds | None = None
-        self._below = _MOVED
-        self._few = most_looked_at(self.n, k, self._d)
-        self._moving = 1.0  # part of the rows that changed their label
+        (k, d), dtype = centroids.shape, centroids.dtype
+        parts = max(1, min(_PARTS, len(self._packed) // _LEAST_BLOCKS))
+        # The labels by which rows are in the sums; of each block the rows with others, how many.
+        self._added, self._moved = self.labels.copy(), np.empty(self.n, np.int64)
+        self._numbers = np.zeros(len(self._packed), np.int64)
+        self._sums, self._totals, self._most = np.zeros((k, d)), np.zeros(k), np.zeros(k)
+        self._moving, self._below = 1.0, _MOVED  # the part of the rows that changed their label
+        self._few = most_looked_at(self.n, k, d)
+        self._before: np.ndarray | None = None  # the centroids that bounds are of
+        self._moves, self._reaches = np.zeros((3, k), dtype), np.zeros((parts, k), dtype)
+        self._looked = np.zeros(parts, np.int64)
 
     def assign(self, centroids: np.ndarray) -> int:
         asked = self._packed, *_doubled(centroids), self.labels
-        asked += self._moved, self._was, self._numbers
-        work, kept = self.n * _cost_of_a_row(*centroids.shape), self._bounds
-        if self._few < _LEAST or (kept is None and self._moving > self._below):
+        asked += self._added, self._moved, self._numbers
+        work, fresh = self.n * _cost_of_a_row(*centroids.shape), self._before is None
+        if self._few < _LEAST or (fresh and self._moving > self._below):
             loops.assign(work, *asked)
         else:
-            fresh = kept is None
-            kept = self._bounds = kept or _Bounds(self.n, len(self._numbers), centroids)
-            kept.move(centroids)
-            work = work if fresh else self.n * _KEPT
-            arrays = self._X, self.mean, centroids, kept.rounded, kept.moves, fresh
-            bounds.assign(work, *asked, *arrays, kept.of_rows, kept.reaches, kept.looked)
-            if not fresh and kept.looked.sum() > self._few * self.n:  # not worth it
-                self._bounds, self._below = None, self._moving / 2
+            rounded = self._move(centroids)
+            arrays = self._X, self.mean, centroids, rounded, self._moves, fresh
+            kept = self._bounds, self._reaches, self._looked
+            loops.assign_undecided(work if fresh else self.n * _KEPT, *asked, *arrays, *kept)
+            if not fresh and self._looked.sum() > self._few * self.n:  # not worth it
+                self._before, self._below = None, self._moving / 2
         moved = int(self._numbers.sum())
         self._moving = moved / self.n
         return moved
+
+    def _move(self, centroids: np.ndarray) -> tuple[np.generic, ...]:
+        """Note how far centroids moved; what numbers are rounded by."""
+        (k, d), dtype, now = centroids.shape, centroids.dtype, centroids.astype(np.float64)
+        up = 1 + (d + 8) * float(np.finfo(dtype).eps)
+        with np.errstate(over="ignore", invalid="ignore"):
+            longest = np.sqrt(np.einsum("ij,ij->i", now, now).max()) * up
+            rounded = loops.rounding(d, dtype, longest)
+            if self._before is None:
+                self._bounds = np.empty((3, self.n), dtype)
+            else:
+                apart = now - self._before
+                self._moves[0] = np.sqrt(np.einsum("ij,ij->i", apart, apart)) * up
+                reaches = (self._reaches.max(axis=0) + self._moves[0]) * dtype.type(up)
+                turned = np.ascontiguousarray(centroids.T)
+                loops.between(k * _compared(k, d), turned, reaches, rounded, self._moves)
+        self._before = now
+        return rounded
 
     def sums(self) -> tuple[np.ndarray, np.ndarray]:
         self._add_moved()
         self._most = np.maximum(self._most, self._totals)
         if (self._totals < _LEFT * self._most).any():
-            blocks, parts = len(self._packed), len(self._numbers)
-            self._moved[:], self._was[:] = np.arange(self.n), -1
-            first = np.arange(parts + 1) * blocks // parts * loops.BLOCK
-            self._numbers[:] = np.diff(np.minimum(first, self.n))
-            for kept in (self._sums, self._totals, self._counts):
-                kept[...] = 0
+            self._added[:], self._sums[:], self._totals[:] = -1, 0.0, 0.0
+            self._moved[:], self._numbers[:] = np.arange(self.n), loops.BLOCK
             self._add_moved()
             self._most = self._totals.copy()
         return self._sums.copy(), self._totals.copy()
 
     def _add_moved(self) -> None:
         """Change the sums by the rows that changed their label."""
-        moved = int(self._numbers.sum())
-        if moved:
-            k, d = self._sums.shape
-            parts = max(1, min(len(self._numbers), moved // (_ROWS_OF_A_SUM * k)))
-            sums, totals = np.empty((parts + 1, k, d)), np.empty((parts, k))
-            counts = np.empty((parts, k), np.int64)
-            loops.move_rows(
-                *(moved * d, self._X, self.mean, self._each_weight, self.labels),
-                *(self._moved, self._was, self._numbers, len(self._packed)),
-                *(sums[1:], totals, counts),
-            )
-            sums[0] = self._sums
-            np.add.reduce(sums, axis=0, out=self._sums)
-            self._totals += totals.sum(axis=0)
-            self._counts += counts.sum(axis=0)
-        empty = self._counts == 0
-        self._sums[empty] = 0.0  # of rows that came and went, rounding is left
-        self._totals[empty] = self._most[empty] = 0.0
+        (k, d), moved = self._sums.shape, int(self._numbers.sum())
+        parts = max(1, min(len(self._looked), moved // (_ROWS_OF_A_SUM * k)))
+        sums, totals = np.empty((parts + 1, k, d)), np.empty((parts, k))
+        rows = self._X, self.mean, self._each_weight, self.labels, self._added, self._moved
+        loops.move_rows(moved * d, *rows, self._numbers, sums[1:], totals)
+        sums[0] = self._sums
+        np.add.reduce(sums, axis=0, out=self._sums)
+        self._totals += totals.sum(axis=0)
 
-    def distances(self, centroids: np.ndarray) -> np.ndarray:
-        found = np.empty(self.n, self._X.dtype)
-        loops.distances(self._X.size, self._packed, centroids, self.labels, found)
-        return found
+    def label(self, centroids: np.ndarray) -> None:
+        """Nothing: `inertia` labels the rows, too."""
+
+    def inertia(self, centroids: np.ndarray) -> float:
+        return self.nearest(centroids)
 
     def first(self, index: int) -> np.ndarray:
         shape, dtype = (len(self._packed), loops.BLOCK), self._packed.dtype
@@ -173,32 +175,6 @@ class CompiledRows(Rows):
 
 
 CompiledBackend = CompiledRows  # as scikit-learn's own tests of seeds know it
-
-
-class _Bounds:
-    """What is kept of n rows, and of the centroids from which their bounds are."""
-
-    def __init__(self, n: int, parts: int, centroids: np.ndarray) -> None:
-        k, dtype = len(centroids), centroids.dtype
-        self.of_rows, self.moves = np.empty((3, n), dtype), np.zeros((k, 4), dtype)
-        self.reaches, self.looked = np.zeros((parts, k), dtype), np.zeros(parts, np.int64)
-        self._before: np.ndarray | None = None
-
-    def move(self, centroids: np.ndarray) -> None:
-        """Make `moves` those from the centroids before to these."""
-        (k, d), dtype = centroids.shape, centroids.dtype
-        now = centroids.astype(np.float64)
-        up = 1 + (d + 8) * float(np.finfo(dtype).eps)
-        with np.errstate(over="ignore", invalid="ignore"):
-            longest = np.sqrt(np.einsum("ij,ij->i", now, now).max()) * up
-            self.rounded = bounds.rounding(d, dtype, longest)
-            if self._before is not None:
-                apart = now - self._before
-                self.moves[:, 0] = np.sqrt(np.einsum("ij,ij->i", apart, apart)) * up
-                reaches = (self.reaches.max(axis=0) + self.moves[:, 0]) * dtype.type(up)
-                turned = np.ascontiguousarray(centroids.T)
-                bounds.between(k * _compared(k, d), turned, reaches, self.rounded, self.moves)
-        self._before = now
 
 
 def _doubled(centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -235,4 +211,3 @@ def compile_clusters(dtype: np.dtype) -> None:
     rows._few = rows._below = 1.0  # with bounds from the first iteration on
     for _ in range(2):
         rows.assign(centroids)
-    CompiledRows(rows._X, None, centroids).lloyd(centroids, 0, 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -16,12 +16,9 @@ from hetero.devices.storage import Workspace
 from hetero.kernels.common.launch import Launch
 from hetero.kernels.kmeans import plan as plans
 from hetero.ops.kmeans.fit import Rows, Stopped, ending, means
-from hetero.ops.kmeans.operands import check_finite, trials
+from hetero.ops.kmeans.operands import SEEDED, check_finite, trials
 from hetero.registry.problem import Problem
 
-# The two sets of centroids' buffers: an iteration reads one and writes the other.
-_SETS = ("centroids", "packed", "norms"), ("means", "packed_next", "norms_next")
-_SWAPPED = dict(zip(_SETS[0] + _SETS[1], _SETS[1] + _SETS[0], strict=True))
 _BATCH_SECONDS = 1e-3  # of iterations between two looks at the state, which take some 20 us
 _LONGEST_BATCH = 64
 _FAR = 1.0  # of the variance; rows whose mean is farther from zero are centred
@@ -29,7 +26,7 @@ S, T = TypeVar("S"), TypeVar("T")
 _seeds_plan = lru_cache(maxsize=64)(plans.plan_seeds)  # asked for at each seed
 
 
-def bind(device: Device, launch: Launch, buffers: Mapping[str, Any]) -> tuple[Any, ...]:
+def bind(device: Device, launch: Launch, buffers: dict[str, Any]) -> tuple[Any, ...]:
     """What `Device.launch` takes for a launch on these buffers; the device is active."""
     kernel = device.build(launch.source, launch.kernel, launch.defines)
     arguments = [buffers[a] if type(a) is str else a for a in launch.arguments]
@@ -69,10 +66,12 @@ class DeviceRows(Rows):
     """The rows of X on one device, which is active here and whenever a method is called.
 
     The device decides when a start ends, and the host looks at it once for several iterations:
-    those beyond the last one do nothing. Centroids are in two sets of buffers in turn.
+    those beyond the last one do nothing.
 
     X and the weights, which may be None, are buffers of the device, (n, d) and (n,) of one dtype,
-    contiguous; they are only read.
+    contiguous; they are only read. ``kept`` and ``given`` are `Fit.labels` and `Fit.given`. What is
+    subtracted is ``mean``; None: by the rows, or what is given. With ``counted`` the labels that
+    change are counted.
     """
 
     def __init__(
@@ -81,16 +80,15 @@ class DeviceRows(Rows):
         problem: Problem,
         X: Any,
         weights: Any = None,
-        kept: tuple[Any, Any] | None = None,  # see `hetero.ops.kmeans.fit.Fit.labels`
+        kept: tuple[Any, Any] | None = None,
         *,
-        given: np.ndarray | None = None,  # see `hetero.ops.kmeans.fit.Fit.given`
-        mean: np.ndarray | None = None,  # that is subtracted; None: by the rows, or what is given
-        counted: bool = False,  # whether the labels that change are counted
-        seeded: bool = False,  # whether `seeding` will be asked for
+        given: np.ndarray | None = None,
+        mean: np.ndarray | None = None,
+        counted: bool = False,
     ) -> None:
         self.n, self.d, self.k = problem.dims
         self.dtype, self.device = np.dtype(problem.dtype), device
-        self._kept, self._counted, self._done = kept, counted, 0
+        self._kept, self._counted = kept, counted
         self._space = Workspace(device, "kmeans")
         self.buffers = self._space.buffers  # by the names of `plans.LloydPlan`
         self._X = self.buffers["X"] = X
@@ -103,8 +101,8 @@ class DeviceRows(Rows):
         columns = plans.columns(self.n, self.d, self.dtype.name, device.target)
         plan = self._plan = self._planned()
         # Compiled together; one after the other they take two seconds.
-        launches = [*plan.prepare, *plan.update, *plan.assign, *plan.finish, plan.pack]
-        launches += [plan.inertia, *columns, *(self.seeds_plan.launches() if seeded else ())]
+        launches = [*plan.prepare, *plan.iteration, plan.pack, plan.distances, *columns]
+        launches += self.seeds_plan.launches() if problem.layout == SEEDED else ()
         device.compile_ahead((one.source, one.defines) for one in launches)
         if mean is None:
             means, self.variance = moments(device, X, self.n, self.d, self.dtype)
@@ -118,7 +116,6 @@ class DeviceRows(Rows):
             self._start(columns[1])
             self.buffers["X"] = self.buffers["centred"]
             self._plan = self._planned()
-        self._space.allocate(self.k * self.d * self.dtype.itemsize, "centroids")
         for name, nbytes in self._plan.scratch.items():
             self._space.allocate(nbytes, name)
         self._start(*self._plan.prepare)
@@ -136,33 +133,21 @@ class DeviceRows(Rows):
         weighted, target = "weights" in self.buffers, self.device.target
         return _seeds_plan(self.n, self.d, trials(self.k), self.dtype.name, weighted, target)
 
-    @property
-    def swapped(self) -> bool:
-        """Whether centroids are in the second set of buffers."""
-        return self._done % 2 == 1
-
     # -- Launches and copies ---------------------------------------------------------------------
 
-    def _bound(self, launch: Launch, swapped: bool, **others: Any) -> tuple[Any, ...]:
-        """What the device's launch takes, on the one or the other set of centroids."""
-        buffers = self.buffers | others
-        if swapped:
-            buffers |= {name: self.buffers[other] for name, other in _SWAPPED.items()}
-        return bind(self.device, launch, buffers)
-
-    def _start(self, *launches: Launch) -> None:
-        """Start launches on the centroids that are there."""
+    def _start(self, *launches: Launch, **others: Any) -> None:
+        """Start launches."""
         for launch in launches:
-            self.device.launch(*self._bound(launch, self.swapped))
+            self.device.launch(*bind(self.device, launch, self.buffers | others))
 
     def download(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """A buffer's content."""
         return self._space.download(name, np.empty(shape, dtype))
 
     def put(self, centroids: np.ndarray) -> None:
-        """Go on with centroids from the host, as those of one of the two sets."""
-        name = _SETS[self.swapped][0]
-        self.device.upload(np.ascontiguousarray(centroids, self.dtype), self.buffers[name])
+        """Go on with centroids from the host."""
+        given = np.ascontiguousarray(centroids, self.dtype)
+        self.device.upload(given, self.buffers["centroids"])
         self._start(self._plan.pack)  # as the assignment reads them
 
     def state(self) -> tuple[Stopped, int, bool]:
@@ -174,19 +159,6 @@ class DeviceRows(Rows):
         """Write the state. Labels "changed" keep the next iteration from ending at once."""
         state = np.array([stopped, iterations, changed, 0], np.int32)
         self.device.upload(state, self.buffers["state"])
-
-    def iteration(self, swapped: bool, tolerance: float, most: int = 0) -> Callable[[], None]:
-        """A function that starts one iteration from the one or the other set of centroids."""
-        bound = [
-            self._bound(launch, swapped, tolerance=tolerance, most=float(most))
-            for launch in (*self._plan.assign, *self._plan.update, *self._plan.finish)
-        ]
-
-        def start() -> None:
-            for one in bound:
-                self.device.launch(*one)
-
-        return start
 
     # -- What is asked of rows -------------------------------------------------------------------
 
@@ -223,7 +195,7 @@ class DeviceRows(Rows):
         """Start to label the rows and to add them up: see `sums` and `changed`."""
         self.put(centroids)
         self.set_state(Stopped.RUNNING, 1, 0)  # the first one would count all labels
-        self._start(*self._plan.assign, *self._plan.update, self._plan.finish[0])
+        self._start(*self._plan.iteration[:-1])
 
     def changed(self) -> int:
         """How many labels the last iteration changed, or the step that was begun last, if that was
@@ -239,22 +211,17 @@ class DeviceRows(Rows):
         return sums.astype(np.float64), totals.astype(np.float64)
 
     def distances(self, centroids: np.ndarray) -> np.ndarray:
-        """Squared distances of the rows from the centroids that are there, of their labels."""
-        if "distances" not in self.buffers:
-            self._space.allocate(self.n * self.dtype.itemsize, "distances")
-        self._start(self._plan.distances)
+        self.inertia(centroids)
         return self.download("distances", (self.n,), self.dtype)
 
     def inertia(self, centroids: np.ndarray) -> float:
-        """Their weighted sum."""
-        self._start(self._plan.inertia)
-        return float(self.download("partial_inertia", (self._plan.inertia.grid,), np.float64).sum())
+        self.device.upload(np.ascontiguousarray(centroids, self.dtype), self.buffers["previous"])
+        self._start(self._plan.distances)
+        return float(self.download("inertia", (self._plan.distances.grid,), np.float64).sum())
 
     def restart(self, centroids: np.ndarray) -> None:
-        self._batch, self._done = 2, 0
+        self._batch = 2
         self.put(centroids)
-        other = {name: self.buffers[f"{name}_next"] for name in ("packed", "norms")}
-        self.device.launch(*self._bound(self._plan.pack, False, **other))  # which fills it up
         self.set_state(Stopped.RUNNING, 0, 1)
 
     def iterate(
@@ -262,33 +229,30 @@ class DeviceRows(Rows):
     ) -> tuple[Stopped, int]:
         """Make some iterations, between two looks at the state."""
         if not done:
-            self._starts = [self.iteration(swapped, tol, most) for swapped in (False, True)]
-        began = time.monotonic()
-        for number in range(done, min(done + self._batch, maxiter)):
-            self._starts[number % 2]()
-        stopped, self._done, _ = self.state()
+            buffers = self.buffers | {"tolerance": tol, "most": float(most)}
+            self._bound = [bind(self.device, one, buffers) for one in self._plan.iteration]
+        began, before = time.monotonic(), done
+        for _ in range(min(self._batch, maxiter - done)):
+            for one in self._bound:
+                self.device.launch(*one)
+        stopped, done, _ = self.state()
         if stopped == Stopped.EMPTIED:
-            old, changed = self._centroids(), self.changed()
+            old, changed = self.download("previous", (self.k, self.d), self.dtype), self.changed()
             new, moved = means(self, old)
             shift = float(((new.astype(np.float64) - old) ** 2).sum())
-            stopped, self._done = ending(changed, moved, shift, tol, most), self._done + 1
+            stopped, done = ending(changed, moved, shift, tol, most), done + 1
             self.put(new)
-            self.set_state(stopped, self._done, 0)
-        took = time.monotonic() - began
-        wanted = math.ceil(_BATCH_SECONDS * (self._done - done) / took)
+            self.set_state(stopped, done, 0)
+        wanted = math.ceil(_BATCH_SECONDS * (done - before) / (time.monotonic() - began))
         self._batch = max(1, min(wanted, 2 * self._batch, _LONGEST_BATCH))
-        if stopped != Stopped.RUNNING or self._done >= maxiter:
-            centroids[...] = self._centroids()
-        return stopped, self._done
+        if stopped != Stopped.RUNNING or done >= maxiter:
+            centroids[...] = self.download("centroids", (self.k, self.d), self.dtype)
+        return stopped, done
 
     def label(self, centroids: np.ndarray) -> None:
         """Find the labels for the centroids that are there."""
-        if self._done:
-            self.set_state(Stopped.RUNNING, self._done, 1)
+        self.set_state(Stopped.RUNNING, 1, 1)
         self._start(*self._plan.assign)
-
-    def _centroids(self) -> np.ndarray:
-        return self.download(_SETS[self.swapped][0], (self.k, self.d), self.dtype)
 
 
 class DeviceSeeding:
@@ -310,15 +274,13 @@ class DeviceSeeding:
 
     def _space(self, rows: DeviceRows) -> Workspace:
         """Buffers of a device."""
-        space = Workspace(rows.device, "kmeans")
-        for name in {"X", "weights"} & rows.buffers.keys():
-            space.buffers[name] = rows.buffers[name]
-        size, count = rows.dtype.itemsize, rows.seeds_plan.trials
+        space, plan, size = Workspace(rows.device, "kmeans"), rows.seeds_plan, rows.dtype.itemsize
+        space.buffers.update(rows.buffers)
         space.allocate(rows.n * size, "closest")
-        space.allocate(rows.n * size * count, "tried")
-        space.allocate(2 * count * 8, "asked")
-        space.allocate((rows.seeds_plan.parts + 1) * count * 8, "sums")  # and numbers of rows
-        space.allocate(count * rows.d * size, "candidates")
+        space.allocate(rows.n * size * plan.trials, "tried")
+        space.allocate(2 * plan.trials * 8, "asked")
+        space.allocate((plan.parts + 1) * plan.trials * 8, "sums")  # and numbers of rows
+        space.allocate(plan.trials * rows.d * size, "candidates")
         return space
 
     def first(self, index: int) -> np.ndarray:
@@ -360,7 +322,8 @@ class DeviceSeeding:
                 self._launch(number, part.seeds_plan.try_seeds, count, first, self._X is None)
         for part, space in zip(self._parts, self._spaces, strict=True):
             with part.device.active():
-                found.append(space.download("sums", np.empty((part.seeds_plan.parts + 1, count))))
+                shape = part.seeds_plan.parts + 1, count
+                found.append(space.download("sums", np.empty(shape)))
         rows = found[0][-1].astype(np.int64) if self._X is None else rows
         return rows, np.concatenate([one[:-1] for one in found])
 

@@ -14,6 +14,10 @@ from hetero.imports import load
 from hetero.ops.kmeans import at_once, cluster, operands
 from hetero.ops.solvers.systems import like
 
+_LEAST_ROWS = 64
+_NUMBERS = 1 << 22  # of a block of `distances`: BLAS's threads wait for each other at its end
+_NEAR = 1e-6  # of two squares: a square of their difference below that has too few digits
+_FAR = 1e3  # of the centroids' variance; where their mean's square is larger, it is subtracted
 _OPTIONS = "init", "n_init", "max_iter", "tol", "label_tol", "random_state", "device", "method"
 
 try:
@@ -199,7 +203,7 @@ class KMeans(Base):
         return self._distances(X)
 
     def _distances(self, X: Any) -> np.ndarray:
-        distances, centroids = load("hetero.ops.kmeans.cpu").distances, self.cluster_centers_
+        centroids = self.cluster_centers_
         dtype = np.promote_types(operands.float_dtype(X.dtype), describe(centroids).dtype)
         return distances(X, operands.on_host(centroids, np.dtype(np.float64)), dtype)
 
@@ -241,3 +245,33 @@ def _validated(estimator: Base, X: Any, *, reset: bool, finite: bool = True) -> 
             f"{estimator.n_features_in_} features as input"
         )
     return X
+
+
+def distances(X: Any, centroids: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Distances of rows from all centroids, which are of float64, by products in double.
+
+    Where a product would leave too few digits, they are made of differences.
+    """
+    fit, (n, d), k, mean = load("hetero.ops.kmeans.fit"), X.shape, len(centroids), 0.0
+    dense, middle = isinstance(X, np.ndarray), centroids.mean(axis=0)
+    moved = centroids - middle
+    if dense and middle @ middle * k > _FAR * np.vdot(moved, moved):  # else a pass over X too much
+        mean, centroids = middle, moved
+    norms, factors = fit.norms_of(centroids), -2.0 * centroids.T
+    rows = min(n, max(_LEAST_ROWS, _NUMBERS // (d * dense + k)))
+    result = np.empty((n, k), dtype)
+    with np.errstate(all="ignore"):
+        for begin in range(0, n, rows):
+            block = X[begin : begin + rows].astype(np.float64, copy=False)
+            block = block - mean if np.any(mean) else block
+            own, squares = fit.norms_of(block), block @ factors
+            squares += own[:, None]
+            squares += norms
+            few = np.flatnonzero(~(squares.min(axis=1) >= _NEAR * (own + norms.max())))
+            near = np.argwhere(~(squares[few] >= _NEAR * (own[few, None] + norms)))
+            found = result[begin : begin + rows]
+            np.sqrt(squares, out=found, casting="same_kind")
+            for i, j in (near[a : a + rows].T for a in range(0, len(near), rows)):
+                apart = fit.dense_rows(block, few[i]) - centroids[j]
+                found[few[i], j] = np.sqrt(np.einsum("ij,ij->i", apart, apart))
+    return result

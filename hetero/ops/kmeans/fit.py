@@ -1,4 +1,9 @@
-"""k-means of rows, wherever they are: a fit of several starts, Lloyd's loop, k-means++."""
+"""k-means of rows, wherever they are: a fit of several starts, Lloyd's loop, k-means++; and rows on
+the CPU by NumPy's products.
+
+Products are made of blocks of rows: a block's distances are looked through while they are in the
+cache; the matrix of all never is. A sparse X goes the same way.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +15,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetero.devices.at_once import side_by_side
+from hetero.imports import load
 from hetero.ops.kmeans.operands import PLUS_PLUS, check_finite, checked_centroids, trials
 
 _ROUNDED = 16  # times epsilon and the row's largest number: a row nearer to its mean lies on it
 _LONG = 1024  # numbers that are added to others at a time, where NumPy is at its fastest
+_BLOCK = 1 << 18  # bytes of a block's distances
+_LEAST_ROWS = 64
+_SHARED = 1 << 22  # products from which threads share an assignment
+_FEW = 4096  # numbers that are added up without SciPy's sparse matrices: 0.15 s to import
 
 
 class Stopped(enum.IntEnum):
@@ -29,13 +40,6 @@ class Run(NamedTuple):
     inertia: float  # sum of the weighted squared distances of all rows from their centroids
     iterations: int
     converged: bool  # whether it stopped by a tolerance, or because no label changed
-
-
-class Outcome(NamedTuple):
-    """How a fit ended: the best of its starts, and its labels, which `Rows.labels` has."""
-
-    run: Run
-    labels: Any
 
 
 class Fit(NamedTuple):
@@ -83,9 +87,9 @@ class Rows:
       running sum of the potential, ``running`` after each block, reaches the values, and the
       potentials, (blocks, values), with each of them as one more seed; ``take(which)`` takes one
 
-    They are `NumpyRows` (`cpu.py`), on the CPU, dense or sparse; `CompiledRows`
-    (`compiled_cpu.py`), packed for compiled loops; `DeviceRows` (`device.py`), on one device, which
-    iterates by itself; `RangeRows` (`ranges.py`), on the host, from where they go to devices.
+    They are `NumpyRows`, on the CPU, dense or sparse; `CompiledRows` (`compiled_cpu.py`), packed
+    for compiled loops; `DeviceRows` (`device.py`), on one device, which iterates by itself;
+    `RangeRows`, on the host, from where they go to devices.
     """
 
     mean: Any = 0.0
@@ -116,7 +120,16 @@ class Rows:
         """The labels on the host."""
         return self.labels
 
-    def rows(self, indices: np.ndarray) -> np.ndarray:
+    def distances(self, centroids: np.ndarray) -> np.ndarray:
+        found = np.empty(self.n, centroids.dtype)
+        rows = max(_LEAST_ROWS, _BLOCK // (self._d * centroids.itemsize))
+        for begin in range(0, self.n, rows):
+            part = slice(begin, begin + rows)
+            apart = self.rows(part) - centroids[self.labels[part]]
+            np.einsum("ij,ij->i", apart, apart, out=found[part])
+        return found
+
+    def rows(self, indices: Any) -> np.ndarray:
         """Some rows on the host, less `mean`."""
         return dense_rows(self._X, indices) - self.mean
 
@@ -227,12 +240,105 @@ def column_means(X: np.ndarray) -> np.ndarray:
     return ((sums.reshape(rows, d).sum(axis=0) + rest) / n).astype(X.dtype)
 
 
-def fit(rows: Rows, asked: Fit, k: int) -> tuple[Outcome, np.ndarray]:
-    """The outcome of a fit, and the centroids in the coordinates of X."""
+class NumpyRows(Rows):
+    """Dense or sparse rows, by NumPy's products. Distances are accurate for dense ones, which are
+    taken less their mean. ``given`` is `Fit.given`."""
+
+    def __init__(self, X: Any, weights: np.ndarray | None, given: np.ndarray | None = None) -> None:
+        self._dense, around = isinstance(X, np.ndarray), X if given is None else given
+        super().__init__(X, weights, around if self._dense else None)
+        if given is not None:
+            check_finite(X if self._dense else X.data)
+        self._moved = X - self.mean if self._dense else X
+
+    @property
+    def variance(self) -> float:
+        squares = norms_of(self._moved).sum() / self.n
+        if not self._dense:  # else the mean is zero
+            means = self._X.T @ np.ones(self.n) / self.n
+            squares = max(squares - means @ means, 0.0)
+        return float(squares / self._d)
+
+    def assign(self, centroids: np.ndarray) -> int:
+        self._k = len(centroids)
+        norms = np.einsum("ij,ij->i", centroids, centroids)
+        doubled = np.ascontiguousarray(-2.0 * centroids.T, centroids.dtype)
+        rows = max(_LEAST_ROWS, _BLOCK // (self._k * centroids.itemsize))
+        before, pending = self.labels.copy(), iter(range(0, self.n, rows))
+
+        def label() -> None:
+            for begin in pending:  # advancing a range's iterator is atomic
+                distances = self._moved[begin : begin + rows] @ doubled
+                distances += norms
+                self.labels[begin : begin + rows] = distances.argmin(axis=1)
+
+        cores = load("hetero.host.cpu").describe()["cores"]
+        side_by_side([label] * (cores if self.n * centroids.size >= _SHARED else 1))
+        return int(np.count_nonzero(self.labels != before))
+
+    def sums(self) -> tuple[np.ndarray, np.ndarray]:
+        weights = np.ones(self.n) if self._weights is None else self._weights.astype(np.float64)
+        totals = np.bincount(self.labels, weights, self._k)
+        if self._dense and self._X.size <= _FEW:
+            sums = np.zeros((self._k, self._d))
+            np.add.at(sums, self.labels, weights[:, None] * self._moved)
+            return sums, totals
+        return by_label(self._moved, weights, self.labels, self._k), totals
+
+    def distances(self, centroids: np.ndarray) -> np.ndarray:
+        if self._dense:
+            return super().distances(centroids)
+        X = self._X  # of no more terms than there are entries
+        rows = np.repeat(np.arange(self.n), np.diff(X.indptr))
+        near = centroids[self.labels[rows], X.indices]
+        squares = np.bincount(rows, (X.data - near) ** 2 - near**2, self.n)
+        squares += np.einsum("ij,ij->i", centroids, centroids)[self.labels]
+        return np.maximum(squares, 0.0).astype(X.dtype)
+
+    def first(self, index: int) -> np.ndarray:
+        self._norms, self._closest = norms_of(self._moved), np.inf
+        return self._try(np.array([index]))
+
+    def draw(self, values: np.ndarray, running: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found = np.minimum(np.searchsorted(running, values), self.n - 1)
+        return found, self._try(found)
+
+    def take(self, which: int) -> None:
+        self._closest = self._tried[which]
+
+    def _try(self, indices: np.ndarray) -> np.ndarray:
+        """The weighted distance of each row from the nearest seed with each of some rows as one
+        more, (n, some)."""
+        products = np.asarray(self._moved @ dense_rows(self._moved, indices).T, float).T
+        found = self._norms - 2.0 * products + self._norms[indices, None]
+        found[np.arange(len(indices)), indices] = 0.0
+        self._tried = np.minimum(np.maximum(found, 0.0), self._closest)
+        return (self._tried if self._weights is None else self._tried * self._weights).T
+
+
+def by_label(X: Any, weights: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
+    """The weighted sums of the rows with each of k labels, (k, d)."""
+    n = len(labels)
+    one_hot = load("scipy.sparse").csr_array((weights, labels, np.arange(n + 1)), shape=(n, k))
+    sums = one_hot.T @ X
+    return sums if isinstance(sums, np.ndarray) else sums.toarray()
+
+
+def norms_of(X: Any) -> np.ndarray:
+    """The rows' squares, of an array or a sparse matrix."""
+    if isinstance(X, np.ndarray):
+        return np.einsum("ij,ij->i", X, X).astype(np.float64)
+    squared = type(X)((np.square(X.data, dtype=np.float64), X.indices, X.indptr), X.shape)
+    return squared @ np.ones(X.shape[1])
+
+
+def fit(rows: Rows, asked: Fit, k: int) -> tuple[Run, Any, np.ndarray]:
+    """How the best start ended, its labels as `Rows.labels` has them, and the centroids in the
+    coordinates of X."""
     most, tol = most_changed(asked.label_tol, rows.n), min(asked.tol, 0.0)
     if asked.tol > 0.0 and asked.maxiter > 0:
         tol = asked.tol * rows.variance
-    best: tuple[Outcome, np.ndarray] | None = None
+    best: tuple[Run, Any, np.ndarray] | None = None
     for start in range(asked.starts):
         given = isinstance(asked.init, np.ndarray)
         first = asked.init if given else rows.seeds(asked.init, k, asked.random) + rows.mean
@@ -246,10 +352,8 @@ def fit(rows: Rows, asked: Fit, k: int) -> tuple[Outcome, np.ndarray]:
             asked.report(
                 f"start {start}: {ended} after {run.iterations} iterations, inertia {run.inertia}"
             )
-        if best is None or (
-            run.inertia < best[0].run.inertia and not _same(labels, best[0].labels, k)
-        ):
-            best = Outcome(run, labels), centroids + rows.mean
+        if best is None or (run.inertia < best[0].inertia and not _same(labels, best[1], k)):
+            best = run, labels, centroids + rows.mean
     assert best is not None
     return best
 

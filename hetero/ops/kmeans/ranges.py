@@ -21,19 +21,17 @@ import numpy as np
 from hetero.devices import at_once
 from hetero.devices.base import Device
 from hetero.moving import pipeline
-from hetero.moving.pipeline import Load, Slot, Step
-from hetero.ops.kmeans.cpu import NumpyRows
+from hetero.moving.pipeline import Load, Step
 from hetero.ops.kmeans.device import DeviceRows, DeviceSeeding, each, moments, subtracted
-from hetero.ops.kmeans.fit import Rows
+from hetero.ops.kmeans.fit import NumpyRows, Rows
 from hetero.ops.kmeans.operands import check_finite
 from hetero.ops.solvers.exchange import split
 from hetero.pricing import places
 from hetero.registry.problem import Problem
 
-SHARE = 0.75  # of a device's room, that ranges take with what is made of them
+_ROOM = 0.75  # of a device's room, that ranges take with what is made of them
 _RANGES = 12  # in that share, at least: what moves is not to be waited for
 _MOST = 256 << 20  # bytes of a range; the host has some milliseconds to do for each
-LEAST = SHARE / 1024  # a device without room for ranges of that has none
 _TURNS = 2  # slots, at least: one is loaded while another is computed with
 
 
@@ -43,9 +41,7 @@ class Range:
 
     rows: DeviceRows | None = None
 
-    def __init__(
-        self, device: Device, arrays: Sequence[np.ndarray], slots: Sequence[Slot], cut: Any
-    ) -> None:
+    def __init__(self, device: Device, arrays: Sequence[np.ndarray], slots: Any, cut: Any) -> None:
         self.device, self.slots, (self.begin, self.end) = device, slots, cut
         self.arrays = [array[self.begin : self.end] for array in arrays]
 
@@ -61,14 +57,12 @@ class Range:
 
 class Share:
     """The rows from ``begin`` to ``end``, of one device: a range that stays there, or ranges that
-    go through it, in ``portion`` of its room."""
+    go through it."""
 
-    def __init__(
-        self, device: Device, arrays: Sequence[np.ndarray], begin: int, end: int, portion: float
-    ) -> None:
+    def __init__(self, device: Device, arrays: Sequence[np.ndarray], begin: int, end: int) -> None:
         n, row = end - begin, arrays[0][0].nbytes
         needed = 2 * row + 16  # bytes: a copy less the mean, labels and what an iteration makes
-        room = int(portion * min(places.room(places.described(device)), 2 * n * needed))
+        room = int(_ROOM * min(places.room(places.described(device)), 2 * n * needed))
         self.device, self.stays = device, n * needed <= room
         by_room = max(1, min(room // _RANGES, _MOST) // row)
         cuts = split(n, 1 if self.stays else -(-n // by_room))
@@ -112,7 +106,7 @@ class RangeRows(Rows):
     """Rows on the host, of which each device computes with its share, all at the same time.
 
     Where all shares stay on their devices their labels do, too, until they are asked for. ``given``
-    and ``counted`` are as for `DeviceRows`, ``portion`` as for `Share`.
+    and ``counted`` are as for `DeviceRows`.
     """
 
     def __init__(
@@ -123,12 +117,11 @@ class RangeRows(Rows):
         weights: np.ndarray | None = None,
         given: np.ndarray | None = None,
         counted: bool = False,
-        portion: float = SHARE,
     ) -> None:
         super().__init__(X, weights)
         self._problem, arrays = problem, (X,) if weights is None else (X, weights)
         shares = zip(devices, split(self.n, len(devices)), strict=False)
-        self._shares = [Share(device, arrays, *cut, portion) for device, cut in shares]
+        self._shares = [Share(device, arrays, *cut) for device, cut in shares]
         stay = all(share.stays for share in self._shares)
         self._counted = counted and stay  # else the host has the labels
         means, self.variance = self._combined() if given is None else (None, np.inf)
@@ -222,7 +215,6 @@ class RangeRows(Rows):
             if not self._staying:
                 labels = self.labels[part.begin : part.end]
                 part.device.upload(labels, rows.buffers["labels"])
-            rows.put(centroids)
             return of(rows, centroids)
 
         return self._visit(step)

@@ -51,14 +51,14 @@ def test_the_last_iteration(place, monkeypatch):
     """One call after the other: the shape is remembered, the share is another."""
     device = opencl_device()
     if place == "ranges":
-        room = 700 * (2 * rows()[0].nbytes + 16) / ranges.SHARE
+        room = 700 * (2 * rows()[0].nbytes + 16) / ranges._ROOM
         monkeypatch.setattr(places, "room", lambda info: room)
     for share, iterations in cases():
         if place in ("shares", "ranges"):
             used = [device] * (3 if place == "shares" else 2)
             found = RangeRows(used, problem(rows(), K), rows(), counted=share > 0)
             asked = Fit(300, 0.0, rows()[:K], label_tol=share)
-            assert fit(found, asked, K)[0].run[1:] == (iterations, True), share
+            assert fit(found, asked, K)[0][1:] == (iterations, True), share
             continue
         at = {"device": device.name} if place == "opencl" else {"device": "cpu", "method": place}
         options = {"init": rows()[:K], "tol": 0.0, "label_tol": share, **at}

@@ -8,6 +8,8 @@ import pytest
 import hetero
 from hetero.kernels.cpu import kmeans as loops
 from hetero.ops.kmeans import compiled_cpu
+from hetero.ops.kmeans.compiled_cpu import CompiledRows
+from hetero.ops.kmeans.fit import Fit, fit
 
 METHODS = ["products", "lloyd"]
 
@@ -143,3 +145,63 @@ def test_heavy_rows_that_leave_a_cluster_leave_nothing_in_it(weight, n, method):
     np.testing.assert_array_equal(labels, [1] + n * [0] + [2, 1, 2])
     np.testing.assert_allclose(found[0], 0.05, rtol=1e-9)
     assert info["iterations"] == 3
+
+
+# -- Hamerly's bounds change no bit of a result ----------------------------------------------------
+
+
+class Always(CompiledRows):
+    """With bounds from the first iteration on."""
+
+    few = np.inf
+
+    def restart(self, centroids):
+        super().restart(centroids)
+        self._below, self._few = 1.0, self.few
+
+
+class Never(Always):
+    few = 0.0
+
+
+def bounds_change_nothing(X, start, iterations, weights=None):
+    asked = Fit(iterations, 1e-4, start)
+    with np.errstate(all="ignore"):
+        plain, *others = (
+            fit(kind(X, weights), asked, len(start)) for kind in (Never, Always, CompiledRows)
+        )
+    for found in others:
+        assert found[0] == plain[0]
+        np.testing.assert_array_equal(found[1], plain[1])
+        np.testing.assert_array_equal(found[2], plain[2])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("n", "d", "k"),
+    [(1, 1, 1), (BLOCK + 1, 1, 2), (40 * BLOCK - 1, 2, 9), (3001, 3, 70), (2500, 17, 20)],
+)
+def test_bounds(n, d, k, dtype):
+    """Blobs, also so far apart that float32 hardly tells rows within one of them; and rows on a
+    lattice, many of them equal and equally far from two centroids."""
+    random = np.random.default_rng(0)
+    blobs = 20 * random.random((k, d))[random.integers(0, k, n)] + random.standard_normal((n, d))
+    far = blobs + np.where(np.arange(n) < n // 2, 1e5, 0.0)[:, None]
+    weights = random.integers(0, 3, n).astype(dtype)
+    weights[0] = 1
+    for X in (blobs, far, random.integers(-2, 3, (n, d))):
+        for given in (None, weights):
+            bounds_change_nothing(X.astype(dtype), X[:k].astype(dtype), 25, given)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-19, 1e18, 1e20])
+def test_bounds_of_huge_and_tiny_rows(scale):
+    """Squares that underflow and overflow: nothing may be taken for certain."""
+    X = (scale * 20 * grid_like(900, 3, "float64")).astype(np.float32)
+    bounds_change_nothing(X, X[:7], 9)
+
+
+def test_bounds_of_emptied_clusters():
+    """A centroid that gets a far row moves a long way."""
+    X = grid_like(1500, 2, "float64")
+    bounds_change_nothing(X, np.concatenate([X[:4], X[4:6] + 1e3]), 30)

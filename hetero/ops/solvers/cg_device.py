@@ -10,7 +10,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -84,17 +84,15 @@ def solve(
     """
     dtype = np.dtype(b.dtype if dtype is None else dtype)
     is_there = isinstance(system, (Csr, Dense)) and not isinstance(system[0], np.ndarray)
-    used = list(devices)
-    if is_there or (isinstance(system, Stencil) and M is not None):
-        used = used[:1]
+    alone = is_there or (isinstance(system, Stencil) and M is not None)
+    used = list(devices[:1] if alone else devices)
 
     def run(b: Any, x: Any, asked: Solve, checked: bool = True) -> Any:
         """Solve; None where the squares of b are not safe to work with, unless it is scaled."""
         # One device is active from here on, not for each launch.
         with used[0].active() if len(used) == 1 else peers.turn(used):
-            steps = load("hetero.ops.solvers.cg_steps")
-            every = asked.callback is not None
-            loop = steps.loop_of(used, system, b, x, dtype, M, every)
+            call = Call(used, system, b, x, dtype, M, asked.callback is not None)
+            loop = load("hetero.ops.solvers.cg_steps").loop_of(call)
             try:
                 return loop.solve(asked, going_on, checked)
             except BaseException:
@@ -113,6 +111,18 @@ def solve(
         outcome = systems.scaled(run, rhs, start, asked)
         devices[0].upload(start, x)
     return outcome
+
+
+class Call(NamedTuple):
+    """What an iteration is made for; see `solve`."""
+
+    devices: Sequence[Device]
+    system: Stencil | Csr | Dense
+    b: Any
+    x: Any
+    dtype: np.dtype
+    M: Any
+    every: bool  # whether x is looked at after each iteration
 
 
 class Loop:
@@ -145,23 +155,15 @@ class Loop:
     turn = 0
     seconds: float | None = None  # that an iteration took last
 
-    def __init__(
-        self,
-        devices: Sequence[Device],
-        spans: Sequence[Range],
-        held: Sequence[Range],
-        b: Any,
-        x: Any,
-        dtype: np.dtype,
-        inverse: np.ndarray | None = None,
-    ) -> None:
-        self.spans, self.held, self.dtype, self.result = spans, held, dtype, x
+    def __init__(self, call: Call, spans: Sequence[Range], held: Sequence[Range]) -> None:
+        self.spans, self.held, self.dtype, self.result = spans, held, call.dtype, call.x
         alone = len(spans) == 1
-        self.parts = [Part(device, alone) for device, _ in zip(devices, spans, strict=False)]
+        self.parts = [Part(device, alone) for device, _ in zip(call.devices, spans, strict=False)]
         self.exchange = Exchange(self.parts)
         if not alone:  # queues of several devices take longer to fill again
             self.batch_seconds = max(self.batch_seconds, 2e-3)
-        given = ("b", b, spans), ("x", x, held), ("inverse", inverse, spans)
+        diagonal = call.M if isinstance(call.M, np.ndarray) else None
+        given = ("b", call.b, spans), ("x", call.x, held), ("inverse", diagonal, spans)
 
         def load(number: int) -> None:
             part = self.parts[number]
@@ -169,11 +171,11 @@ class Loop:
             for name, vector, ranges in given:
                 if isinstance(vector, np.ndarray):
                     own = vector[slice(*ranges[number])]
-                    part.upload(np.ascontiguousarray(own, dtype), name)
+                    part.upload(np.ascontiguousarray(own, call.dtype), name)
                 elif vector is not None:
                     part.buffers[name] = vector
 
-        self.exchange.at_once(load, 2 * spans[-1][1] * dtype.itemsize)
+        self.exchange.at_once(load, 2 * spans[-1][1] * call.dtype.itemsize)
 
     def copies(self, needed: Sequence[Range], name: str) -> BufferCopies:
         """Of ranges of a vector that lies as x does: what parts take of others' own elements."""

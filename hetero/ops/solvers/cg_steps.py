@@ -21,27 +21,23 @@ from hetero.devices.base import Device
 from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg.plan import HALO, X_HALO, GridShare
-from hetero.ops.solvers.cg_device import Loop, Step
+from hetero.ops.solvers.cg_device import Call, Loop, Step
 from hetero.ops.solvers.exchange import Bound, BufferCopies, Part, Range, halo_copies, slabs, split
 from hetero.ops.solvers.systems import Csr, Dense, Stencil, unknowns
 
 _STAMPED = 16  # bytes of a value (kernels/common/stamped.cu)
 
 
-def loop_of(
-    devices: Sequence[Device], system: Any, b: Any, x: Any, dtype: np.dtype, M: Any, every: bool
-) -> Loop:
-    """The iteration that suits system and preconditioner, with its buffers; see `cg_device.solve`.
-
-    ``every``: x is looked at after each iteration.
-    """
-    given = devices, system, b, x, dtype
-    if not isinstance(system, Stencil):
-        return OnMatrix(*given, M)
-    if M is not None:
-        return Preconditioned(*given, M)
-    found = None if every or len(devices) > 1 else resident(devices[0], system, dtype)
-    return Sweeps(*given, every) if found is None else Persistent(*given, *found)
+def loop_of(call: Call) -> Loop:
+    """The iteration that suits system and preconditioner, with its buffers."""
+    if not isinstance(call.system, Stencil):
+        return OnMatrix(call)
+    if call.M is not None:
+        return Preconditioned(call)
+    found = None
+    if len(call.devices) == 1 and not call.every:
+        found = resident(call.devices[0], call.system, call.dtype)
+    return Sweeps(call) if found is None else Persistent(call, *found)
 
 
 def product(device: Device, system: Any, dtype: np.dtype) -> tuple[Part, Callable[[], object]]:
@@ -141,18 +137,11 @@ class OnMatrix(Loop):
 
     begins = 0
 
-    def __init__(
-        self,
-        devices: Sequence[Device],
-        system: Csr | Dense,
-        b: Any,
-        x: Any,
-        dtype: np.dtype,
-        inverse: np.ndarray | None = None,
-    ) -> None:
-        n, item, diagonal = unknowns(system), dtype.itemsize, inverse is not None
-        spans = split(n, len(devices))
-        super().__init__(devices, spans, [(0, n)] * len(spans), b, x, dtype, inverse)
+    def __init__(self, call: Call) -> None:
+        system, dtype, diagonal = call.system, call.dtype, call.M is not None
+        n, item = unknowns(system), dtype.itemsize
+        spans = split(n, len(call.devices))
+        super().__init__(call, spans, [(0, n)] * len(spans))
         rows: list[Any] = [None] * len(spans)
 
         def upload(number: int) -> None:
@@ -200,15 +189,14 @@ class OnMatrix(Loop):
 class _OnGrid(Loop):
     """Stencils; rows over one or several parts."""
 
-    def __init__(
-        self, devices: Sequence[Device], stencil: Stencil, b: Any, x: Any, dtype: np.dtype, *M: Any
-    ) -> None:
-        self._slabs = slabs(stencil.shape[0], len(devices), HALO)
+    def __init__(self, call: Call) -> None:
+        stencil = call.system
+        self._slabs = slabs(stencil.shape[0], len(call.devices), HALO)
         plane = self._plane = math.prod(stencil.shape[1:])
         spans = [(slab.begin * plane, slab.end * plane) for slab in self._slabs]
         edge, n = X_HALO * plane, spans[-1][1]
         held = [(max(begin - edge, 0), min(end + edge, n)) for begin, end in spans]
-        super().__init__(devices, spans, held, b, x, dtype, *M)
+        super().__init__(call, spans, held)
         shares = [
             GridShare.of(*stencil, slab.own, low=slab.above > 0, high=slab.below > 0)
             for slab in self._slabs
@@ -236,17 +224,9 @@ class Sweeps(_OnGrid):
     """What a sweep reads and writes change places every time. x takes two steps in every second
     sweep, or with ``every`` one in each: then it is whole after all iterations."""
 
-    def __init__(
-        self,
-        devices: Sequence[Device],
-        stencil: Stencil,
-        b: Any,
-        x: Any,
-        dtype: np.dtype,
-        every: bool,
-    ) -> None:
-        super().__init__(devices, stencil, b, x, dtype)
-        pitch = 2 * self._plane
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        pitch, dtype, every = 2 * self._plane, call.dtype, call.every
         pairs, settles, places = [], [], []
         for part, slab, grid in self._each:
             part.allocate(pitch * slab.held * dtype.itemsize, "state0", "state1")
@@ -288,20 +268,11 @@ class Persistent(_OnGrid):
     first_batch = 64
     batch_seconds = 4e-3
 
-    def __init__(
-        self,
-        devices: Sequence[Device],
-        stencil: Stencil,
-        b: Any,
-        x: Any,
-        dtype: np.dtype,
-        plan: Launch,
-        kernel: Any,
-    ) -> None:
-        super().__init__(devices, stencil, b, x, dtype)
+    def __init__(self, call: Call, plan: Launch, kernel: Any) -> None:
+        super().__init__(call)
         self._stamp, self._plan, self._kernel = 0, plan, kernel
         (part,), points = self.parts, self.spans[-1][1]
-        part.allocate(points * dtype.itemsize, "r", "p")
+        part.allocate(points * call.dtype.itemsize, "r", "p")
         for name, values in (("edges", 2 * points), ("sums", 2 * 4 * plan.grid)):
             buffer = part.allocate(_STAMPED * values, name)
             part.device.fill(buffer, _STAMPED * values)
@@ -336,14 +307,11 @@ class Preconditioned(_OnGrid):
 
     begins, records = 0, 1
 
-    def __init__(
-        self, devices: Sequence[Device], stencil: Stencil, b: Any, x: Any, dtype: np.dtype, M: Any
-    ) -> None:
-        inverse = (M,) if isinstance(M, np.ndarray) else ()
-        super().__init__(devices, stencil, b, x, dtype, *inverse)
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
         (part,), n = self.parts, self.spans[-1][1]
-        part.allocate(n * dtype.itemsize, "p", "q", "r", "z")
-        how = {"dtype": dtype.name, "aligned": part.is_aligned("x")}
+        part.allocate(n * call.dtype.itemsize, "p", "q", "r", "z")
+        how = {"dtype": call.dtype.name, "aligned": part.is_aligned("x")}
         plans = plan_cg.textbook(n, part.device.target, **how)
         (product,) = self._bind_residual([{}])
         dots = plans["cg_dots"]
@@ -359,10 +327,10 @@ class Preconditioned(_OnGrid):
             # x += alpha p, r -= alpha A p
             part.bind(plans["cg_correct"], partial_before="partial", **back),
         )
-        if inverse:
+        if isinstance(call.M, np.ndarray):
             self._apply = partial(part.start, part.bind(plans["cg_times"]))
         else:
-            self._apply = M.bound([part.buffers["r"]], [part.buffers["z"]], symmetric=True)
+            self._apply = call.M.bound([part.buffers["r"]], [part.buffers["z"]], symmetric=True)
 
     def steps(self, iteration: int) -> Sequence[Step]:
         self._apply()  # launches of its own

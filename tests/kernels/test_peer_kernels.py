@@ -9,21 +9,14 @@ from functools import partial
 
 import numpy as np
 import pytest
-from cg_systems import recurrence
 from devices_on_cpu import Failure, bound, run
 from fakes import Memory, view
 
 from hetero.kernels import Launch
-from hetero.kernels.cg import plan as plan_cg
-from hetero.kernels.cg.plan import GridShare
 from hetero.kernels.common.exchange import WORDS, exchange
-from hetero.kernels.common.launch import Target
-from hetero.ops.solvers.operators import Poisson
 
 PATIENCE = 4000  # turns that a device waits for another one: no device stops for so long
 LOST = 0  # place of a word: kernels/common/peer_flags.cu
-RUNNING, CONVERGED = 0, 1
-SPACING = (0.9, 1.2)
 
 
 class Buffers:
@@ -51,113 +44,6 @@ class Buffers:
         return any(memory.damaged() for memory in self._memory)
 
 
-class Together:
-    """Devices that run launches at once."""
-
-    def run(self, launches, seed, absent):
-        """Run the ``launches(rank)`` of each device that is there; the turns that it takes."""
-        every = range(len(self.devices))
-        taken = run([[] if rank in absent else launches(rank) for rank in every], seed)
-        assert not any(device.damaged() for device in self.devices)
-        return taken
-
-    @property
-    def lost(self):
-        return [bool(device.arrays["own"][LOST]) for device in self.devices]
-
-
-# -- Conjugate gradients in one launch -----------------------------------------------------------
-
-
-class Solve(Together):
-    """Conjugate gradients on a grid of one device, by blocks that wait for one another."""
-
-    def __init__(self, rows, columns, dtype="float64", blocks=3, edit=None):
-        device, self.devices = Buffers(), []
-        self.devices.append(device)
-        rng = np.random.default_rng(3)
-        self.b, self.x0 = rng.standard_normal((2, rows, columns)).astype(dtype)
-        self.A = Poisson(self.b.shape, SPACING, dtype).tocsr()
-        r = self.b - (self.A @ self.x0.ravel()).reshape(self.b.shape)
-        share, how = GridShare.of(self.b.shape, SPACING), {"dtype": dtype, "shared_limit": 1 << 16}
-        self._plan = plan_cg.cooperative(share, Target(blocks, 16), **how)
-        for name, values in (("x", self.x0), ("r", r), ("p", r)):
-            device.add(name, r.shape, dtype, values)
-        for name, values in (("edges", r.size), ("sums", 4 * self._plan.grid)):
-            device.add(name, (2, values, 2), np.uint64, 0)
-        for turn in (0, 1):
-            device.add(f"record{turn}", 8, float, 0)
-        self._edit, self._turn, self._stamp = edit, 0, 0
-        self.start(0.0)
-
-    def start(self, target):
-        """Begin from iterate 0, to stop where r.r is no more than this."""
-        for turn in (0, 1):
-            self.devices[0].arrays[f"record{turn}"][[1, 4]] = -1, target
-
-    def advance(self, iterations, seed):
-        """One launch."""
-        at = self.devices[0].addresses
-        values = at | {"iterations": iterations, "stamp": self._stamp}
-        values |= {"before": at[f"record{self._turn}"], "after": at[f"record{1 - self._turn}"]}
-        self.run(lambda rank: [bound(self._plan, values, self._edit)], seed, ())
-        self._stamp += iterations
-        self._turn = 1 - self._turn
-
-    @property
-    def record(self):
-        """(status, count)"""
-        return tuple(self.devices[0].arrays[f"record{self._turn}"][:2].astype(int))
-
-
-def error(solve, count):
-    """Of the iterate, relative to the change from the start to it; NaN is infinitely wrong."""
-    iterates = recurrence(solve.A, solve.b.ravel(), solve.x0.ravel(), 0.0, count)
-    change, x = iterates[count] - iterates[0], solve.devices[0].arrays["x"]
-    found = np.linalg.norm(x.ravel() - iterates[count]) / max(np.linalg.norm(change), 1e-300)
-    return np.nan_to_num(found, nan=np.inf)
-
-
-EPS = {"float64": 1e-11, "float32": 1e-3}
-
-
-@pytest.mark.parametrize(
-    ("rows", "columns", "blocks", "dtype"),
-    [
-        (2, 5, 3, "float64"),
-        (7, 5, 3, "float64"),  # 3, 3 and 1 rows
-        (11, 16, 4, "float32"),  # 3, 3, 3 and 2 rows, as many columns as threads
-        (4, 3, 4, "float64"),  # a row a block
-    ],
-)
-def test_iterates_of_cg(rows, columns, blocks, dtype):
-    """After several launches in a row; the same bits in every order of events."""
-    states = []
-    for seed in range(3):
-        solve = Solve(rows, columns, dtype, blocks)
-        done = -1
-        for iterations in (1, 2, 5):  # iterate 0, then odd and even ones
-            solve.advance(iterations, seed)
-            done += iterations
-            assert solve.record == (RUNNING, done)
-            assert error(solve, done) < EPS[dtype]
-        states.append(solve.devices[0].state())
-    assert states[0] == states[1] == states[2]
-
-
-def test_an_iteration_that_stops_early_stops():
-    solve = Solve(9, 5)
-    tolerance = 1e-5 * np.linalg.norm(solve.b)
-    iterates = recurrence(solve.A, solve.b.ravel(), solve.x0.ravel(), tolerance, 100)
-    solve.start(tolerance**2)
-    solve.advance(3, 1)
-    assert solve.record == (RUNNING, 2)
-    for seed in (2, 3):  # a launch behind it changes nothing
-        solve.advance(100, seed)
-        assert solve.record == (CONVERGED, len(iterates) - 1)
-        assert error(solve, len(iterates) - 1) < EPS["float64"]
-
-
 # -- Copies, and a meeting -----------------------------------------------------------------------
 
 # What devices make of each other's values between two meetings, with several blocks.
@@ -176,7 +62,7 @@ step(const unsigned int *now, unsigned int *next, index_t begin, index_t end, in
 """
 
 
-class Meetings(Together):
+class Meetings:
     """Devices that own ``size`` words of a vector each, and meet after each change of it."""
 
     def __init__(self, devices, size, patience=PATIENCE, edit=None):
@@ -218,7 +104,14 @@ class Meetings(Together):
             return [one for n in numbers for one in pair[n % 2][0 if steps else 1 :]]
 
         self.met += times
-        return self.run(launches, seed, absent)
+        every = range(len(self.devices))
+        taken = run([[] if rank in absent else launches(rank) for rank in every], seed)
+        assert not any(device.damaged() for device in self.devices)
+        return taken
+
+    @property
+    def lost(self):
+        return [bool(device.arrays["own"][LOST]) for device in self.devices]
 
     def right(self):
         """Whether all devices have the vector that they should have by now."""
@@ -266,20 +159,6 @@ def replaced(old, new, text):
     return text.replace(old, new)
 
 
-def cg_is_right(edit=None):
-    """Whether two launches lead to the right iterate, with a few orders of events."""
-    for seed in range(4):
-        solve = Solve(13, 5, edit=edit)
-        try:
-            for iterations in (4, 5):
-                solve.advance(iterations, seed)
-        except Failure:
-            return False
-        if not error(solve, 8) < EPS["float64"]:
-            return False
-    return True
-
-
 def meetings_are_right(edit=None):
     for seed in range(4):
         meetings = Meetings(2, 301, edit=edit)
@@ -292,20 +171,15 @@ def meetings_are_right(edit=None):
     return True
 
 
-STAMPS = "(unsigned int)(first >> 32) == stamp && (unsigned int)(second >> 32) == stamp"
 AWAIT = "        await(own, thread, meeting, patience);\n"
 FENCE = "        __threadfence_system();\n        is_last"
 
 
 @pytest.mark.parametrize(
-    ("is_right", "right", "wrong"),
-    [
-        (cg_is_right, f"return {STAMPS}", "return 1"),
-        (meetings_are_right, AWAIT, ""),
-        (meetings_are_right, FENCE, "        is_last"),
-    ],
-    ids=["no stamp", "waits for nobody", "no fence after copies"],
+    ("right", "wrong"),
+    [(AWAIT, ""), (FENCE, "        is_last")],
+    ids=["waits for nobody", "no fence after copies"],
 )
-def test_mistakes_show(is_right, right, wrong):
-    assert is_right()
-    assert not is_right(partial(replaced, right, wrong))
+def test_mistakes_show(right, wrong):
+    assert meetings_are_right()
+    assert not meetings_are_right(partial(replaced, right, wrong))

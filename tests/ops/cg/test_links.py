@@ -1,4 +1,4 @@
-"""Cutting grids into slabs, exchanging halos, and which links between devices are trusted."""
+"""Which links between devices are trusted."""
 
 from __future__ import annotations
 
@@ -11,50 +11,12 @@ from fakes import FakeCuda
 from hetero.devices import peers
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.ops.solvers.exchange import BufferCopies, Exchange, Part, halo_copies, slabs
-
-# -- Exchanging ----------------------------------------------------------------------------------
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("rows", "depth", "columns"), [(11, 1, 70_001), (24, 6, 70_002), (24, 6, 1)]
-)
-@pytest.mark.parametrize("meet", [True, False])
-@pytest.mark.parametrize("count", [1, 2, 4])
-def test_halo_on_gpus(monkeypatch, count, meet, rows, depth, columns):
-    """Own rows hold their numbers; after three exchanges every part has its neighbours', too.
-
-    Columns of one, two and four elements in 16 bytes' steps; more rows than blocks copy.
-    """
-    monkeypatch.setattr(peers, "_trusted", {})
-    if not meet:
-        monkeypatch.setattr(peers, "meet", lambda devices: False)
-    cuts = slabs(rows, count, depth)
-    parts = [Part(device, alone=False) for device in gpus(count)[: len(cuts)]]
-    for part, cut in zip(parts, cuts, strict=True):
-        part.upload(np.zeros((cut.held, columns)), "u")
-    exchange, across = Exchange(parts), np.arange(columns) / columns
-    halos = exchange.bind(BufferCopies(halo_copies(cuts, 8 * columns), "u", "u"))
-    for turn in range(3):
-        exchange.synchronize()
-        for part, cut in zip(parts, cuts, strict=True):
-            own = np.arange(cut.begin, cut.end)[:, None] + across + turn * rows
-            part.upload(own, "u", 8 * columns * cut.above)
-        exchange.run([()] * len(parts), halos)
-    exchange.check()
-    for part, cut in zip(parts, cuts, strict=True):
-        held = part.download("u", np.empty((cut.held, columns)))
-        expected = np.arange(cut.first, cut.end + cut.below)[:, None] + across
-        np.testing.assert_array_equal(held, expected + 2 * rows)
-    assert (exchange.meeting is not None) == (meet and count > 1)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("damage", [0, 1])
 def test_gpus_that_write_wrong_do_not_meet(monkeypatch, damage, warnings_of):
     """A byte that changes on its way in either direction."""
-    monkeypatch.setattr(peers, "_trusted", {})
     pair = gpus(2)
     launch = peers.Meeting.launch
 
@@ -66,9 +28,6 @@ def test_gpus_that_write_wrong_do_not_meet(monkeypatch, damage, warnings_of):
     monkeypatch.setattr(peers.Meeting, "launch", damaged)
     assert not peers.meet(pair)
     assert "arrives damaged" in warnings_of()[-1]
-
-
-# -- Trusting ------------------------------------------------------------------------------------
 
 
 class Linked(FakeCuda):

@@ -83,7 +83,7 @@ def _show(arguments: argparse.Namespace, answer: Answer) -> int:
         return _refuse(answer.wrong, answer.code)
     if answer.drawn is not None and arguments.plot is not None:
         report = load("hetero.evaluation.report")
-        picture = report.figure(*answer.drawn.PICTURE)
+        picture = report.figure()
         if picture is None:
             return _refuse(report.INSTALL, FAILED)
         answer.drawn.draw(answer.found, picture)

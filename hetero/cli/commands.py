@@ -35,7 +35,7 @@ class Answer(NamedTuple):
     text: Callable[[], str | None]
     code: int | BaseException = DONE  # or what a script ended with, which ends the command
     wrong: str = ""  # a line on the standard error, in place of a picture
-    drawn: Any = None  # the module that draws it: ``PICTURE`` and ``draw``
+    drawn: Any = None  # the module that draws it, by ``draw``
 
 
 def operations() -> tuple[Any, ...]:
@@ -91,7 +91,7 @@ def info(arguments: argparse.Namespace) -> Answer:
         own = {name: x for name, x in found["devices"].items() if not x.get("is_host_cpu")}
         if own and constants.data["links"]:  # from which size on a device pays
             devices = {"cpu": {**found["cpu"], "kind": "cpu"}, **own}
-            pays = load("hetero.evaluation.page").pays(constants, devices)
+            pays = load("hetero.evaluation.report").pays(constants, devices)
             lines += [f"{title}: a GPU pays {at}" for title, at in pays]
         return "\n".join(lines)
 
@@ -142,7 +142,7 @@ def report(arguments: argparse.Namespace) -> Answer:
         load("hetero.ladder.families").family(name)  # or it says what there is
     module, progress = load("hetero.ladder.ladder"), progress_bar()
     ladders = [module.text(module.ladder(name, progress=progress)) for name in arguments.ladder]
-    found = load("hetero.evaluation.page").page(arguments.profile, ladders)
+    found = load("hetero.evaluation.report").page(arguments.profile, ladders)
     Path(arguments.file).write_text(found, "utf-8")
     return Answer({"file": arguments.file}, lambda: f"the page is in {arguments.file}")
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from hetero.evaluation import comparing, problems
 from hetero.evaluation.comparing import compared, on_device
 from hetero.evaluation.report import markdown
 from hetero.host import pages
+from hetero.imports import load
 from hetero.pricing.plan import CPU
 from hetero.profile import inventory
 from hetero.registry import Operation
@@ -32,6 +34,16 @@ _LONGEST = 5.0  # predicted seconds of a candidate that is timed
 _LARGEST, _LARGEST_ON_GPU = 2048, 8192  # extents of demo
 _LONGEST_CALL = 0.5  # predicted seconds of a call on host operands, of sizes that nobody named
 Say = Callable[[float, str], object]
+
+
+def _silent(fraction: float, text: str) -> None:
+    """Progress that nobody sees."""
+
+
+def _case(operation: Operation, dims: tuple[int, ...], place: str, dtype: str) -> str:
+    """What is compared, in words."""
+    extents = "x".join(map(str, dims))
+    return f"{operation.function} {extents}, operands on {place}, {dtype}"
 
 
 def bench(
@@ -69,12 +81,10 @@ def bench(
         device = device or gpu or CPU
         places = [HOST if device == CPU else device]
     every = [(place, dims) for place in places if place for dims in sizes]
-    rows, dtype = list[dict[str, Any]](), dtype or of.dtype
+    rows, dtype, tell = list[dict[str, Any]](), dtype or of.dtype, progress or _silent
     for number, (place, dims) in enumerate(every):
-        extents = "x".join(map(str, dims))
-        case = f"{operation.function} {extents}, operands on {place}, {dtype}"
-        if progress is not None:
-            progress(number / len(every), case)
+        case = _case(operation, dims, place, dtype)
+        tell(number / len(every), case)
         problem = operation.from_dims(dims, dtype, HOST)
         nbytes = sum(o.nbytes for o in (*problem.inputs, problem.output))
         if 8 * nbytes > inventory.devices()[CPU if place == HOST else place]["memory_bytes"]:
@@ -99,10 +109,7 @@ def bench(
 
 
 def movement(
-    *,
-    device: str | None = None,
-    sizes: tuple[int, ...] = SIZES,
-    progress: Say | None = None,
+    *, device: str | None = None, sizes: tuple[int, ...] = SIZES, progress: Say | None = None
 ) -> dict[str, Any]:
     """Speed of copies of ``sizes`` bytes, for which there is room.
 
@@ -113,23 +120,17 @@ def movement(
     DeviceNotAvailable
         If there is no such device, or no GPU and none was named.
     """
-    where, copies = place(device), []
-    room = int(where.describe()["memory_bytes"]) // 4
+    name, copies = device or problems.cuda_device(), []
+    if name is None:
+        others = ", ".join(devices.proven())
+        ask = f"; --device takes {others}" if others else ""
+        raise DeviceNotAvailable(f"no GPU is here: {'; '.join(devices.missing())}{ask}")
+    where = devices.get(name)
+    room, tell = int(where.describe()["memory_bytes"]) // 4, progress or _silent
     for number, nbytes in enumerate(size for size in sizes if size <= room):
-        if progress is not None:
-            progress(number / len(sizes), f"copies of {nbytes} bytes")
+        tell(number / len(sizes), f"copies of {nbytes} bytes")
         copies.append({"bytes": nbytes, **speeds(where, nbytes)})
     return {"device": where.name, "copies": copies}
-
-
-def place(device: str | None) -> Device:
-    """The device that is named, else the first GPU; DeviceNotAvailable says what is missing."""
-    name = device or problems.cuda_device()
-    if name is not None:
-        return devices.get(name)
-    others = ", ".join(devices.proven())
-    ask = f"; --device takes {others}" if others else ""
-    raise DeviceNotAvailable(f"no GPU is here: {'; '.join(devices.missing())}{ask}")
 
 
 def speeds(device: Device, nbytes: int) -> dict[str, float]:
@@ -185,12 +186,11 @@ def demo(
 
     Else the machine is measured quickly, for this process alone. Nothing is watched between calls:
     each moves its operands and its result, as the plan of a first call and the other libraries do.
-    ``picture`` names a PGM file for the filtered photograph; that of few colours is next to it.
+    ``picture`` names a PGM file for a photograph that was convolved with the largest filter.
 
     Gives a row of `hetero.evaluation.comparing` for each call.
     """
-    start = time.perf_counter()
-    tell = progress or (lambda fraction, text: None)
+    start, tell = time.perf_counter(), progress or _silent
     tell(0.0, "trying the devices")
     show(overview.summary())
     if (stored := profile.survey()) and stored[0].obstacle is None:
@@ -203,26 +203,42 @@ def demo(
         show(f"calibrated in {took}, for this run alone ('hetero calibrate' does it better, once)")
     gpu = any(not d.describe().get("is_host_cpu") for d in devices.proven().values())
     size = largest or (_LARGEST_ON_GPU if gpu else _LARGEST)
-    shown = [(o, *one) for o in registry.operations() for one in problems.of(o).shown(size)]
-    rows, plan = list[dict[str, Any]](), None
-    saved: dict[str, Any] = {}  # operation -> the result of its last call
-    for number, (operation, title, trial) in enumerate(shown):
-        tell(0.6 + 0.4 * number / len(shown), title)
+    shown = [(o, dims) for o in registry.operations() for dims in problems.of(o).shown(size)]
+    rows, plans = list[dict[str, Any]](), []
+    for number, (operation, dims) in enumerate(shown):
+        of = problems.of(operation)
+        trial, case = of.trial(dims, of.dtype), _case(operation, dims, HOST, of.dtype)
+        tell(0.6 + 0.4 * number / len(shown), case)
+        if is_picture := operation.name == "convolve2d":
+            trial = trial._replace(operands=(_photograph(size), _blur(dims[-1])))
         with planner.use(watch=False):
-            row, own, saved[operation.name] = compared(operation, trial, title)
+            row, plan, result = compared(operation, trial, case)
         rows.append(row)
+        plans.append(plan)
         show("\n" + terminal.aligned(comparing.text([row])))
-        for module, name, package in problems.of(operation).modules:
-            if problems.library(module) is None:
-                show(f"{name} is not installed: pip install {package}")
-        if plan is None or len(own.candidates) > len(plan.candidates):
-            plan = own
-    for name, result in saved.items() if picture is not None else ():
-        save = problems.of(registry.operation(name)).save
-        if save is not None and result is not None:
-            show(f"a picture of {name} is in {save(result, picture)}")
+        if is_picture and picture is not None and result is not None:
+            pixels = np.clip(np.rint(255.0 * result), 0, 255).astype(np.uint8)
+            Path(picture).write_bytes(b"P5 %d %d 255\n" % pixels.shape[::-1] + pixels.tobytes())
     show("\n" + terminal.aligned("\n".join(comparing.means(rows))))
-    if plan is not None:
-        show(f"\nhow one of them was chosen, as hetero.plan and 'hetero explain' print it:\n{plan}")
+    one = max(plans, key=lambda plan: len(plan.candidates))
+    show(f"\nhow one of them was chosen, as hetero.plan and 'hetero explain' print it:\n{one}")
     show(f"\n{readable(time.perf_counter() - start)} in all")
     return rows
+
+
+def _photograph(side: int) -> np.ndarray:
+    """A gray photograph of scikit-image's, float32 from 0 to 1, repeated or cut to that height and
+    width; without that package waves and slopes."""
+    try:
+        found = load("skimage.data").camera() / np.float32(255.0)
+    except ImportError:
+        y, x = np.mgrid[0:512, 0:512].astype(np.float32) / 512.0
+        found = 0.5 + 0.3 * np.sin(31.0 * x + 9.0 * y) * np.cos(23.0 * y)
+    return np.tile(found, [-(-side // 512)] * 2)[:side, :side].copy()
+
+
+def _blur(side: int) -> np.ndarray:
+    """A disk of that diameter, as of a lens out of focus: a filter of full rank."""
+    y, x = np.mgrid[:side, :side] - (side - 1) / 2.0
+    disk = (x**2 + y**2 <= side**2 / 4.0).astype(np.float32)
+    return disk / disk.sum()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import random
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile, takewhile
@@ -129,28 +130,21 @@ class Call:
     @property
     def growing(self) -> tuple[int, ...]:
         """Which of its dimensions grow with its size; the first one tells how large it is."""
-        found = problems.of(self.operation).growing
-        return tuple(range(len(self.dims))) if found is None else found
+        return problems.of(self.operation).growing or tuple(range(len(self.dims)))
 
     @property
-    def extent(self) -> int:
-        """That dimension."""
-        return self.dims[self.growing[0]]
-
-    @property
-    def leading(self) -> str:
-        """The name of that dimension, "n" where all are alike."""
-        if len(set(self.dims)) == 1:
-            return "n"
-        forms = (form.split() for form in self.operation.dims)
+    def leading(self) -> tuple[str, int]:
+        """The name of that dimension, "n" where all are alike, and its extent."""
+        forms = (form.lower().split() for form in self.operation.dims)
         names = next(names for names in forms if len(names) == len(self.dims))
-        return names[self.growing[0]].lower()
+        first = self.growing[0]
+        return "n" if len(set(self.dims)) == 1 else names[first], self.dims[first]
 
     def of_size(self, extent: int) -> Call:
         """The same call with another leading dimension; others that grow keep their ratio to it."""
         dims = list(self.dims)
         for axis in self.growing:
-            dims[axis] = max(1, round(dims[axis] * (extent / self.extent)))
+            dims[axis] = max(1, round(dims[axis] * (extent / self.leading[1])))
         return replace(self, dims=tuple(dims))
 
 
@@ -193,17 +187,12 @@ def break_even(cpu: Seconds, device: Seconds, sizes: Sequence[int]) -> BreakEven
         there, here = device(extent), cpu(extent)
         return None if there is None or here is None else there < here
 
-    compared = ((size, faster(size)) for size in sizes)
-    possible = dropwhile(lambda one: one[1] is None, compared)  # a device may not do the smallest
-    seen = [*takewhile(lambda one: one[1] is not None, possible)]
-    if not seen:
-        return BreakEven(None, sizes[0], sizes[-1])
-    smallest, largest = seen[0][0], seen[-1][0]
-    won = [size for size, _ in takewhile(lambda one: one[1], reversed(seen))]
-    if not won or len(won) == len(seen):
-        return BreakEven(won[-1] if won else None, smallest, largest)
-    low, high = seen[-len(won) - 1][0], won[-1]
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if faster(middle) else (middle, high)
-    return BreakEven(high, smallest, largest)
+    won = {size: faster(size) for size in sizes}
+    possible = dropwhile(lambda size: won[size] is None, sizes)  # a device may not do the smallest
+    seen = [*takewhile(lambda size: won[size] is not None, possible)] or sizes
+    lost = [place for place, size in enumerate(seen) if not won[size]]
+    if not lost or lost[-1] == len(seen) - 1:
+        return BreakEven(None if lost else seen[0], seen[0], seen[-1])
+    between = range(seen[lost[-1]] + 1, seen[lost[-1] + 1])
+    at = bisect_left(between, True, key=lambda extent: bool(faster(extent)))
+    return BreakEven(between.start + at, seen[0], seen[-1])

@@ -7,6 +7,7 @@ profile measured on one device; a message of b bytes takes b / T_x + c1 (White 2
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -21,7 +22,6 @@ from hetero.times import readable
 
 _LEAST = {"nodes": 1, "gpus_per_node": 1}  # whole numbers, and others
 _LEAST |= {"host_seconds": 0.0, "bytes_per_second": 1.0, "seconds": 0.0}
-PICTURE = (8.0, 5.0)  # inches
 TERMS = ("compute", "launch", "halo", "sums")
 
 
@@ -30,10 +30,6 @@ class Link(NamedTuple):
 
     bytes_per_second: float
     seconds: float
-
-    def time(self, nbytes: float) -> float:
-        """Seconds of a message."""
-        return nbytes / self.bytes_per_second + self.seconds
 
 
 class Cluster(NamedTuple):
@@ -46,37 +42,26 @@ class Cluster(NamedTuple):
     node_link: Link | None = None
     host_seconds: float = 0.0  # of the host, to order an exchange
 
-    def exchange(self, halo: float, sums: float, parts: int) -> tuple[float, float]:
-        """Seconds, among that many GPUs, of the slowest message of ``halo`` bytes between
-        neighbours, and of an all-reduce: a message for each doubling in the nodes and of them."""
-        within, nodes = min(parts, self.gpus_per_node), -(-parts // self.gpus_per_node)
-        used = [(n, x) for n, x in ((within, self.gpu_link), (nodes, self.node_link)) if n > 1]
-        doublings = sum((n - 1).bit_length() * link.time(sums) for n, link in used)
-        return max(link.time(halo) for _, link in used), doublings
-
-
-def _checked(**record: Any) -> dict[str, Any]:
-    """A record of a file; ValueError for a number that is none, or too small."""
-    for key, value in record.items():
-        if (least := _LEAST.get(key)) is None:
-            continue
-        if type(value) not in (int, type(least)) or not least <= value <= 1e18:
-            number = f"{'whole ' * isinstance(least, int)}number"
-            raise ValueError(f"{key} must be a {number} from {least:g} to 1e18, got {value!r:.60}")
-    return record
-
 
 def read(path: str) -> Cluster:
     """The cluster of a JSON file; ValueError that names what is wrong, and the valid keys."""
+
+    def checked(**record: Any) -> dict[str, Any]:
+        for key in record.keys() & _LEAST.keys():
+            value, least = record[key], _LEAST[key]
+            if type(value) not in (int, type(least)) or not least <= value <= 1e18:
+                number = f"{'whole ' * isinstance(least, int)}number from {least:g} to 1e18"
+                raise ValueError(f"{key} must be a {number}, got {value!r:.60}")
+        return record
+
     links = {"gpu_link": "gpus_per_node", "node_link": "nodes"}
     try:
         data = dict(json.loads(paths.read_file(path, 1 << 20)))
-        data |= {key: Link(**_checked(**data[key])) for key in links if key in data}
-        cluster = Cluster(**_checked(**data))
+        data |= {key: Link(**checked(**data[key])) for key in links if key in data}
+        cluster = Cluster(**checked(**data))
         for link, number in links.items():
             if getattr(cluster, number) > 1 and getattr(cluster, link) is None:
-                each = f"{cluster.nodes} nodes of {cluster.gpus_per_node}"
-                raise ValueError(f"{link} is missing: {each}")
+                raise ValueError(f"{link} is missing: {number} is {getattr(cluster, number)}")
     except (ValueError, TypeError, OSError, RecursionError) as error:
         why = getattr(error, "strerror", None) or error
         keys = f"{', '.join(Cluster._fields)}; of links {', '.join(Link._fields)}"
@@ -117,13 +102,24 @@ class Solve(NamedTuple):
 
 def forecast(solve: Solve, cluster: Cluster, parts: int) -> dict[str, Any]:
     """An iteration on a number of devices: parts; rows (of the one that has most); seconds =
-    compute + launch + halo + sums; efficiency = T(1) / (parts T(parts)); binds (the longest)."""
+    compute + launch + halo + sums; efficiency = T(1) / (parts T(parts)); binds (the longest).
+
+    The slowest link brings the halo from both neighbours; sums are doubled within the nodes, then
+    between them.
+    """
     what, rows, halo, sums = solve.iteration, -(-solve.call.dims[0] // parts), 0.0, 0.0
     launch, compute = solve.step(rows)
     if parts > 1:
+        within, nodes = min(parts, cluster.gpus_per_node), -(-parts // cluster.gpus_per_node)
+        used = [
+            (n, x) for n, x in ((within, cluster.gpu_link), (nodes, cluster.node_link)) if n > 1
+        ]
         launch += cluster.host_seconds / what.every
-        halo, sums = cluster.exchange(what.halo * what.row_bytes, what.sum_bytes, parts)
-        halo, sums = min(2, parts - 1) * halo / what.every, what.sums * sums
+        rows_bytes, doublings = what.halo * what.row_bytes, [(n - 1).bit_length() for n, _ in used]
+        slowest = max(rows_bytes / link.bytes_per_second + link.seconds for _, link in used)
+        halo = min(2, parts - 1) * slowest / what.every
+        each = (what.sum_bytes / link.bytes_per_second + link.seconds for _, link in used)
+        sums = what.sums * sum(map(operator.mul, doublings, each))
     terms = dict(zip(TERMS, (compute, launch, halo, sums), strict=True))
     seconds, one = sum(terms.values()), sum(solve.step(solve.call.dims[0]))
     derived = {"efficiency": one / seconds / parts, "binds": max(terms, key=terms.__getitem__)}
@@ -153,21 +149,22 @@ def solves(call: calls.Call, cluster: Cluster, method: str | None = None) -> lis
 
 def scaling(call: calls.Call, cluster: Cluster, method: str | None = None) -> dict[str, Any]:
     """Forecasts on numbers of devices as plain data, by the method that ends first on all."""
-    total = cluster.nodes * cluster.gpus_per_node
-
-    def most(solve: Solve) -> int:
-        return max(1, min(total, call.dims[0] // solve.iteration.depth))
-
-    def steps(solve: Solve) -> int:
-        return solve.row.work(call.problem(), solve.info).repeat
-
-    candidates = solves(call, cluster, method)
-    solve = min(candidates, key=lambda s: steps(s) * forecast(s, cluster, most(s))["seconds"])
-    counts = sorted({2**k for k in range(most(solve).bit_length())} | {most(solve)})
-    known = {"call": str(call), "method": solve.row.method, "iterations": steps(solve)}
-    known |= {"device": f"{solve.device} of {solve.constants.name}", "devices": total}
-    rows = [forecast(solve, cluster, n) for n in counts]
-    return known | {"fits_from": solve.fits_from(), "rows": rows}
+    total, found = cluster.nodes * cluster.gpus_per_node, []
+    for solve in solves(call, cluster, method):
+        most = max(1, min(total, call.dims[0] // solve.iteration.depth))
+        steps = solve.row.work(call.problem(), solve.info).repeat
+        found.append((steps * forecast(solve, cluster, most)["seconds"], most, steps, solve))
+    _, most, steps, solve = min(found, key=lambda one: one[0])
+    counts = sorted({2**k for k in range(most.bit_length())} | {most})
+    return {
+        "call": str(call),
+        "method": solve.row.method,
+        "iterations": steps,
+        "device": f"{solve.device} of {solve.constants.name}",
+        "devices": total,
+        "fits_from": solve.fits_from(),
+        "rows": [forecast(solve, cluster, n) for n in counts],
+    }
 
 
 def text(scaled: Mapping[str, Any]) -> str:
@@ -195,4 +192,4 @@ def draw(scaled: Mapping[str, Any], picture: Any) -> None:
         name: {row["parts"]: row[name] for row in scaled["rows"] if row[name]}
         for name in ("seconds", *TERMS)
     }
-    draw_curves(picture.subplots(), scaled["call"], "GPUs", curves)
+    draw_curves(picture, scaled["call"], "GPUs", curves)

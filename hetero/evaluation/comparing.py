@@ -194,17 +194,17 @@ def compared(
     runs = {name: partial(run, name, call) for name, call in calls.items()}
     seconds = timed(runs, failed=failed, chosen=OWN)
     row = _row(case, plan, seconds, [name for name in peers if name in seconds], failed)
-    row["iterations"] = {n: i for n, one in results.items() if (i := _iterations(one)) is not None}
-    values = {
-        name: np.ravel(result[0] if isinstance(result, tuple) else result)
-        for name, result in results.items()
-        if name in (OWN, *peers)
-    }
-    row["difference"] = {
-        name: float(np.abs(values[name] - values[OWN]).max() / np.abs(values[OWN]).max())
-        for name in row["peers"]
-        if OWN in seconds
-    }
+    row |= {"iterations": {}, "difference": {}}
+    for name, result in results.items():
+        *_, made = parts = result if isinstance(result, tuple) else (result, None)
+        made = made["iterations"] if isinstance(made, Mapping) else made
+        row["iterations"] |= {name: made} if made is not None else {}
+        results[name] = parts[0]
+    if OWN in seconds:
+        own, most = results[OWN], np.abs(results[OWN]).max()
+        for name in row["peers"]:
+            apart = np.abs(np.ravel(results[name]) - np.ravel(own)).max()
+            row["difference"][name] = float(apart / most)
     return row, plan, results.get(OWN)
 
 
@@ -231,12 +231,6 @@ def _through_cupy(cupy: Any, run: Callable[..., Any], trial: Trial) -> Any:
     result = run(cupy, *there, **trial.options)
     x, *rest = result if isinstance(result, tuple) else (result,)
     return (cupy.asnumpy(x), *rest) if rest else cupy.asnumpy(x)
-
-
-def _iterations(result: Any) -> int | None:
-    """The number of iterations of a result that tells it, by its last part: a number, or a dict."""
-    made = result[-1] if isinstance(result, tuple) else None
-    return made["iterations"] if isinstance(made, Mapping) else made
 
 
 def on_device(

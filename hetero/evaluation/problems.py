@@ -10,7 +10,7 @@ import inspect
 import math
 import random
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any, NamedTuple
 
@@ -20,7 +20,6 @@ from hetero import devices
 from hetero.arrays import HOST, spec
 from hetero.host import cpu
 from hetero.imports import load
-from hetero.ops import demonstration
 from hetero.ops.convolve2d.planning import LARGEST_DOWNLOADED
 from hetero.ops.convolve2d.problem import BOUNDARIES, MODES
 from hetero.registry import Operation
@@ -68,21 +67,19 @@ class Problems:
 
     Subclasses have also ``draw(random, on, largest)``: a random `Trial`, its operands on "host" or
     a device, no extent above ``largest``; ``trial(dims, dtype)``: that of a size, with random
-    operands on the host; ``peers(trial)``: calls of the CPU's libraries by name; and
-    ``shown(largest)``: the calls of demo with their titles.
+    operands on the host; and ``peers(trial)``: calls of the CPU's libraries by name.
     """
 
     sizes: tuple[Dims, ...]  # that bench compares
+    shown: Callable[[int], Sequence[Dims]]  # those of demo, of an extent
     lines: tuple[Line, ...]  # that the report draws
     cases: Mapping[str, Named] = {}  # sizes of documents by name, see docs/seeds.md
     growing: tuple[int, ...] | None = None  # positions of the dimensions that grow with a call's
     # size, the one that tells it first; None: all
     dtype = "float32"
-    modules: tuple[tuple[str, str, str], ...] = ()  # module, its library and package: demo's
     options: tuple[str, ...] = ()  # of bench: the device and the order of the first operand
     by_cupy: Any = None  # ``by_cupy(cupy, *operands, **options)`` computes the same on a GPU
     by_torch: Any = None
-    save: Any = None  # ``save(result, path)`` makes a picture of a result, and gives its file
 
 
 def of(operation: Operation) -> Problems:
@@ -121,7 +118,7 @@ class _Matvec(Problems):
         *((64, 1_000_000), (1_000_000, 64), (16, 262144), (262144, 16)),
     )
     lines = (Line("A of n x n", "n", 16, 16384, lambda n: (n, n)),)
-    shown_extents: tuple[int, ...] = (64, 0)  # 0: the largest
+    shown = staticmethod(lambda n: ((64, 64), (n, n)))
     options = ("device", "order")
 
     def draw(self, draw: random.Random, on: str, largest: int) -> Trial:
@@ -141,12 +138,6 @@ class _Matvec(Problems):
         title = f"NumPy {self.name}, BLAS threads: {cpu.describe()['blas_threads']}"
         return {title: lambda: getattr(np, self.name)(*trial.operands)}
 
-    def shown(self, largest: int) -> Iterator[tuple[str, Trial]]:
-        for n in (extent or largest for extent in self.shown_extents):
-            trial = self.trial((n,) * self.axes, "float32")
-            shapes = " by ".join("x".join(map(str, x.shape)) for x in trial.operands)
-            yield f"{self.name} {shapes}, float32", trial
-
     def by_cupy(self, cupy: Any, A: Any, B: Any) -> Any:
         return A @ B
 
@@ -154,7 +145,8 @@ class _Matvec(Problems):
 
 
 class _Matmul(_Matvec):
-    name, axes, shown_extents = "matmul", 3, (0,)
+    name, axes = "matmul", 3
+    shown = staticmethod(lambda n: ((n, n, n),))
     sizes = (
         *((n, n, n) for n in (32, 256, 512, 1024, 2048, 4096, 8192, 16384, 1000, 3001)),
         *((8192, 64, 8192), (64, 8192, 8192), (8192, 8192, 64), (64, 64, 65536)),
@@ -188,8 +180,7 @@ class _Convolve2d(Problems):
         Line("1024 x 1024 with a filter of f x f", "f", 1, 127, lambda f: (1024, 1024, f, f)),
     )
     growing = (0, 1)
-    modules = (("cv2", "OpenCV", "opencv-python-headless"),)
-    save = staticmethod(demonstration.save_filtered)
+    shown = staticmethod(lambda n: [(n, n, f, f) for f in (3, 15, 63) if f <= n])
 
     def draw(self, draw: random.Random, on: str, largest: int) -> Trial:
         """Image and filter with log-uniform extents, about as high as wide; every third filter has
@@ -243,14 +234,6 @@ class _Convolve2d(Problems):
         taps, size = values.flip(0, 1)[None, None], values.shape[0]
         return torch.nn.functional.conv2d(image[None, None], taps, padding=size // 2)
 
-    def shown(self, largest: int) -> Iterator[tuple[str, Trial]]:
-        """Filters of a photograph, zeros around it."""
-        image, source = demonstration.picture(largest)
-        for name, values in demonstration.filters().items():
-            if (f := len(values)) <= largest:
-                title = f"convolve2d {largest}x{largest} by {f}x{f}, float32: {source}, {name}"
-                yield title, Trial((image, values), {"mode": "same"})
-
 
 class _Cg(Problems):
     sizes = (*((n, n) for n in (512, 1024, 2048, 4096)), (512,), (2048,), (8192,))
@@ -258,6 +241,8 @@ class _Cg(Problems):
         Line("five-point operator on n x n points", "n", 16, 4096, lambda n: (n, n)),
         Line("dense, of n x n", "n", 16, 8192, lambda n: (n,)),
     )
+    # Smaller ones would be solved before all iterations are made.
+    shown = staticmethod(lambda n: ((min(max(n // 8, 64), 512),) * 2,))
     dtype = "float64"
 
     def draw(self, draw: random.Random, on: str, largest: int) -> Trial:
@@ -292,13 +277,6 @@ class _Cg(Problems):
         renamed = "rtol" if "rtol" in inspect.signature(cg).parameters else "tol"
         return cg(A, b, atol=0.0, maxiter=maxiter, **{renamed: rtol})
 
-    def shown(self, largest: int) -> Iterator[tuple[str, Trial]]:
-        """Iterations on a five-point matrix that SciPy stores; smaller ones are solved before."""
-        n = min(max(largest // 8, 64), 512)
-        (A, b), options = self.trial((n, n), "float64")
-        title = f"solve_cg {n}x{n} unknowns, float64: {COUNT} iterations, five-point matrix in CSR"
-        yield title, Trial((A.tocsr(), b), options)
-
 
 def _operator(shape: Dims, dtype: str) -> Any:
     return load("hetero.ops.solvers.operators").Poisson(shape, dtype=dtype)
@@ -328,7 +306,8 @@ class _Poisson(Problems):
         "dtu": Named("float64", tuple((n, n) for n in (16, 32, 64, 128, 256)))
     }
     dtype = "float64"
-    modules = (("pyamg", "PyAMG", "pyamg"),)
+    # Squares that sine transforms like, and ones that they do not.
+    shown = staticmethod(lambda n: ((n // 4 - 1,) * 2, (n // 2,) * 2))
 
     def draw(self, draw: random.Random, on: str, largest: int) -> Trial:
         """A rectangle or a box, about as high as wide."""
@@ -366,12 +345,6 @@ class _Poisson(Problems):
             calls["PyAMG RS-CG, without set-up"] = solved
         return calls
 
-    def shown(self, largest: int) -> Iterator[tuple[str, Trial]]:
-        """Squares that sine transforms like, and ones that they do not."""
-        for n in (largest // 4 - 1, largest // 2):
-            title = f"solve_poisson {n}x{n} points, float64, to 1e-8"
-            yield title, self.trial((n, n), "float64")
-
 
 class _Kmeans(Problems):
     sizes = ((1000, 2, 8), (100_000, 32, 64), (1_000_000, 8, 16), (20_000, 128, 256))
@@ -380,11 +353,10 @@ class _Kmeans(Problems):
         Line("n rows of 128, 128 clusters", "n", 256, 1 << 20, lambda n: (n, 128, 128)),
     )
     growing = (0,)
-    modules = (("sklearn.cluster", "scikit-learn", "scikit-learn"),)
+    shown = staticmethod(lambda n: ((min(n // 2, 1024) ** 2, 3, 16),))
     cases: Mapping[str, Named] = {
         "cmu": Named("float32", ((351, 34, 3), (7089, 4, 3), (191_681, 22, 3), (488_565, 8, 3)))
     }
-    save = staticmethod(demonstration.save_quantised)
 
     def draw(self, draw: random.Random, on: str, largest: int) -> Trial:
         """Random rows, few or many; some iterations from seeds by k-means++."""
@@ -396,10 +368,8 @@ class _Kmeans(Problems):
                 return Trial((spec((n, d), dtype, on=on), k), {"random_state": 0, "max_iter": 10})
 
     def trial(self, dims: Dims, dtype: str) -> Trial:
-        return self._from_rows(_random(dims[:2], dtype), dims[2])
-
-    def _from_rows(self, X: np.ndarray, k: int) -> Trial:
         """Iterations that do not converge, from rows as centroids."""
+        X, k = _random(dims[:2], dtype), dims[2]
         options = {"init": X[:: len(X) // k][:k].copy(), "tol": 0.0, "max_iter": _FITTED}
         return Trial((X, k), options)
 
@@ -426,14 +396,6 @@ class _Kmeans(Problems):
             number = cupy.bincount(labels, minlength=k)
             centroids = sums / cupy.maximum(number, 1)[:, None].astype(sums.dtype)
         return centroids, labels, max_iter
-
-    def shown(self, largest: int) -> Iterator[tuple[str, Trial]]:
-        """The colours of a photograph."""
-        X, source = demonstration.colours(min(largest // 2, 1024))
-        k = demonstration.COLOURS
-        size = f"{X.shape[0]}x{X.shape[1]}, {k} clusters, float32"
-        title = f"kmeans {size}: colours of {source}, the same initial centres"
-        yield title, self._from_rows(X, k)
 
 
 _PROBLEMS = {

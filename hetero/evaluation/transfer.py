@@ -20,8 +20,6 @@ from hetero.pricing.plan import CPU
 from hetero.profile import PAGEABLE, PINNED, STAGED
 from hetero.times import readable
 
-PICTURE = (8.0, 5.0)  # inches
-
 
 def transfer(
     up: int | None,
@@ -47,12 +45,12 @@ def transfer(
     if (call := work if isinstance(work, Call) else None) is None and None in (up, down):
         missing = "UP and DOWN" if up is None else "DOWN"
         raise ValueError(f"{missing} must be given in bytes, unless --work names an operation")
-    name = calls.gpu((known := calls.known(named))[1], device)
-    extent, over, least, most = max(up or 0, down or 0, 1), "bytes", 1 << 10, 1 << 24
+    constants, devices = calls.known(named)
+    name, machine = calls.gpu(devices, device), Machine(constants, devices)
+    over, extent, least, most = "bytes", max(up or 0, down or 0, 1), 1 << 10, 1 << 24
     if call is not None:
-        extent, over, least, most = call.extent, call.leading, 8, 16384
+        (over, extent), least, most = call.leading, 8, 16384
     sizes = extents(min(least, extent), max(most, 4 * extent))
-    constants, machine = known[0], Machine(*known)
 
     def parts(size: int) -> list[list[int]]:
         """Bytes of each copy up, and down."""
@@ -62,16 +60,16 @@ def transfer(
         return [[o.nbytes for o in problem.inputs], [problem.output.nbytes]]
 
     own = [sum(each) for each in parts(extent)]
-    total = own[0] if up is None else up, own[1] if down is None else down
-    ratios = [given / max(n, 1) for n, given in zip(own, total, strict=True)]
+    moved = [n if given is None else given for n, given in zip(own, (up, down), strict=True)]
 
     def copies(memory: str, size: int) -> list[float]:
         """Seconds of both directions; what is too small to be staged goes as pageable memory."""
         seconds = []
-        for way, ratio, each in zip(("upload", "download"), ratios, parts(size), strict=True):
-            known = constants.curve(name, way, memory)  # or KeyError
-            link = constants.link(name, way) if memory == STAGED else known
-            seconds.append(sum(link(round(ratio * n)) for n in each if n))
+        for at, way in enumerate(("upload", "download")):
+            link = constants.curve(name, way, memory)  # or KeyError
+            link = constants.link(name, way) if memory == STAGED else link
+            ratio = moved[at] / max(own[at], 1)
+            seconds.append(sum(link(round(ratio * n)) for n in parts(size)[at] if n))
         return seconds
 
     @cache
@@ -90,41 +88,41 @@ def transfer(
         taken = alone(CPU if memory is None else name, size)[0] if work else 0.0
         return taken if None in (taken, memory) else taken + sum(copies(memory, size))
 
-    def curve(memory: str | None) -> dict[int, float]:
-        return {n: known for n in sizes if (known := seconds(memory, n)) is not None}
-
-    curves, cpu = {CPU: curve(None)} if work else {}, partial(seconds, None)
-    pays: dict[str, Any] = {}
-    done = alone(CPU, extent), alone(name, extent)
-    here, there = (seconds for seconds, _ in done)
-    for memory in (PAGEABLE, STAGED, PINNED):
+    done, pays, curves = (alone(CPU, extent), alone(name, extent)), {}, {}
+    (here, _), (there, _) = done
+    for memory in (None,) * bool(work) + (PAGEABLE, STAGED, PINNED):
+        label = CPU if memory is None else f"{name}, {memory}"
         with suppress(KeyError):  # of what the profile does not know
+            known = {n: seconds(memory, n) for n in sizes}
+            curves[label] = {n: taken for n, taken in known.items() if taken is not None}
+            if memory is None:
+                continue
             upload, download = copies(memory, extent)
             one = pays[memory] = {"upload": upload, "download": download}
-            curves[f"{name}, {memory}"] = curve(memory)
             if here is not None and there is not None:
                 one["gain"], gained = here / (upload + there + download), here - there - download
                 one["calls"] = int(upload / gained) + 1 if gained > 0.0 else None
             if call is not None and here is not None:
-                one["break_even"] = break_even(cpu, partial(seconds, memory), sizes)._asdict()
+                turn = break_even(partial(seconds, None), partial(seconds, memory), sizes)
+                one["break_even"] = turn._asdict()
     what = str(call or "the given work") if work else f"copies to and from {name}"
-    moved = {"device": name, "profile": constants.name, "up": total[0], "down": total[1]}
-    return moved | {"what": what, "done": done, "pays": pays, "over": over, "curves": curves}
+    of = {"device": name, "profile": constants.name, "up": moved[0], "down": moved[1]}
+    return of | {"what": what, "done": done, "pays": pays, "over": over, "curves": curves}
 
 
 def text(found: Mapping[str, Any]) -> str:
     """Whether it pays by copies of ordinary memory, in one sentence; copies and the work."""
     device, kinds, ((cpu, by), (there, by_device)) = found["device"], found["pays"], found["done"]
     one = kinds[memory := STAGED if STAGED in kinds else PAGEABLE]
-    both, gain, at = one["upload"] + one["download"], one.get("gain"), one.get("break_even")
-    copies, pays = f"copies of {readable(both)} ({memory} memory)", ""
+    both, at, pays = one["upload"] + one["download"], one.get("break_even"), ""
+    copies = f"copies of {readable(both)} ({memory} memory)"
     if at is not None:
         every = "at every size looked at, " * (at["extent"] == at["smallest"])
         size = f"{every}from {found['over']} = {at['extent']} on"
         pays = f" moving pays {size if at['extent'] else 'at no size looked at'};"
-    if gain is not None:
-        word, fast = "Yes" if gain > 1.0 else "No", f"{gain:.3g} times as fast as {CPU}"
-        answer = f"{word}:{pays} {device} is {fast} with {copies}."
+    if gain := one.get("gain"):
+        fast = f"{device} is {gain:.3g} times as fast as {CPU} with {copies}"
+        answer = f"{'Yes' if gain > 1.0 else 'No'}:{pays} {fast}."
     elif cpu is None:
         answer = f"Yes, if the work takes {CPU} longer than {device} by more than its {copies}."
     else:
@@ -147,4 +145,4 @@ def text(found: Mapping[str, Any]) -> str:
 
 def draw(found: Mapping[str, Any], picture: Any) -> None:
     """Draw the curves on a figure of matplotlib's."""
-    draw_curves(picture.subplots(), found["what"], found["over"], found["curves"])
+    draw_curves(picture, found["what"], found["over"], found["curves"])

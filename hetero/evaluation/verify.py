@@ -6,8 +6,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from hetero.calling import planner
 from hetero.evaluation.calls import Arrays, draw
 from hetero.evaluation.comparing import OWN, callers, name_of, timed
 from hetero.evaluation.problems import Trial
-from hetero.evaluation.report import errors_text
+from hetero.evaluation.report import errors
 from hetero.imports import load
 from hetero.pricing.plan import Plan
 from hetero.registry import Operation
@@ -32,17 +31,19 @@ _MUCH_SLOWER = 30.0  # than the best, by prediction: no candidate that needs to 
 _WORST, _WRONG = 8, 1.05  # choices that are listed; times the best, above which one is wrong
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One random problem: what was predicted and what was measured, by "method on device"."""
 
     problem: Problem
-    predicted: dict[str, float]  # seconds
+    predicted: dict[str, float]  # seconds; that of the one that is chosen comes first
     measured: dict[str, float]  # of calls that name the candidate
     seconds: float  # of the call that is placed by itself
-    chosen: str
-    best: str
     failed: dict[str, str]  # why it could not be measured
+
+    @property
+    def best(self) -> str:
+        """The fastest candidate."""
+        return min(self.measured, key=self.measured.__getitem__)
 
     @property
     def ratio(self) -> float:
@@ -66,8 +67,8 @@ def verify(
     ``largest`` extent is 4096 unless it is given, 16384 where there is a GPU.
     """
     source = random.Random(seed)
-    if progress is not None:
-        progress(0.0, "trying the devices")
+    tell = progress or (lambda fraction, text: None)
+    tell(0.0, "trying the devices")
     gpu = any(not d.describe().get("is_host_cpu") for d in backends.proven().values())
     largest = largest or (16384 if gpu else 4096)
     memory, rows = Arrays(on), list[Row]()
@@ -79,9 +80,8 @@ def verify(
             break
         operation = operations[number % len(operations)]
         trial = draw(operation, source, on, largest)
-        if progress is not None:
-            problem = operation.problem(*trial.operands, **trial.options)
-            progress(max(number / total, spent / seconds), str(problem))
+        problem = operation.problem(*trial.operands, **trial.options)
+        tell(max(number / total, spent / seconds), str(problem))
         if (row := measure_candidates(operation, trial, memory)) is not None:
             rows.append(row)
     return rows
@@ -104,8 +104,7 @@ def measure_candidates(operation: Operation, trial: Trial, memory: Arrays) -> Ro
     predicted = {name: price for name, price in predicted.items() if name in measured}
     if not predicted or seconds is None:
         return None
-    best, chosen = min(measured, key=measured.__getitem__), next(iter(predicted))
-    return Row(plan.problem, predicted, measured, seconds, chosen, best, failed)
+    return Row(plan.problem, predicted, measured, seconds, failed)
 
 
 def _predicted(plan: Plan) -> dict[str, float]:
@@ -159,9 +158,10 @@ def _title(row: Row, name: str) -> str:
 
 
 def _line(row: Row) -> str:
+    named = (next(iter(row.predicted)), row.seconds), (row.best, row.measured[row.best])
     chosen, best = (
         f"{name} ({readable(seconds)}, predicted {readable(row.predicted[name])})"
-        for name, seconds in ((row.chosen, row.seconds), (row.best, row.measured[row.best]))
+        for name, seconds in named
     )
     return f"{row.ratio:5.2f}x {row.problem}: chose {chosen}, best {best}"
 
@@ -177,6 +177,6 @@ def text(found: Mapping[str, Any]) -> str:
         f"call / best: geometric mean {over['geometric_mean']:.3f}, 95th percentile "
         f"{over['p95']:.3f}, 99th {over['p99']:.3f}, worst {over['worst']:.3f}",
         *(f"  fastest {count} times: {name}" for name, count in sorted(found["fastest"].items())),
-        *errors_text("prediction error", found["prediction_error"], 44),
+        *errors("prediction error", found["prediction_error"]),
     ]
     return "\n".join([*lines, *found["worst_choices"], *left_out])

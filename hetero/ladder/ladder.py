@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hetero.evaluation.comparing import leaving_out
-from hetero.evaluation.report import by, draw_curves, markdown, prefixed, rounded
+from hetero.evaluation.report import by, draw_curves, markdown, rounded
 from hetero.imports import load
 from hetero.ladder import families, running
 from hetero.ladder.families import Dims, Family
@@ -18,7 +17,6 @@ from hetero.ladder.running import Clock, OnCpu, OnDevice
 from hetero.pricing.plan import CPU
 from hetero.times import readable
 
-PICTURE = (11.0, 5.5)  # inches
 _SIZES, _SIZES_OTHERS = {"cuda": (256, 1024, 4096)}, (64, 256, 512)
 _LIMIT, _LIMIT_OTHERS = 1.0, 0.5  # seconds of a call
 _CHECKED = 29  # extent at which results are checked: no block divides it
@@ -58,22 +56,21 @@ def ladder(
         For what is no such option, or a rung with a wrong result; for such a device.
     """
     of, place = families.family(function), running.place_of(device)
-    dtype = dtype or of.dtype
-    usual = _SIZES.get(CPU if place is None else place.kind, _SIZES_OTHERS)
-    every = families.problems(of, sizes, dims, filter, usual)
+    dtype, kind = dtype or of.dtype, CPU if place is None else place.kind
+    every = families.problems(of, sizes, dims, filter, _SIZES.get(kind, _SIZES_OTHERS))
     there = load("numba").config.NUMBA_NUM_THREADS if threads and place is None else 0
     if threads and not 1 <= min(threads) <= max(threads) <= there:
         got = ", ".join(map(str, threads))
         raise ValueError(f"threads are of device {CPU!r}, 1 to {there} there, got {got}")
     most = limit or (_LIMIT if place is not None and place.is_cuda else _LIMIT_OTHERS)
     rows: list[Row] = []
-    with place.active() if place is not None else nullcontext():
+    with running.active(place):
         clock = Clock(place)
         above = running.roof(clock, dtype)
-        on_cpu = place is None
-        ground = (
-            partial(OnCpu, threads, of, dtype) if on_cpu else partial(OnDevice, place, of, dtype)
-        )
+        if place is None:
+            ground = partial(OnCpu, threads, of, dtype)
+        else:
+            ground = partial(OnDevice, place, of, dtype)
         _check(of, ground)
         for at, size in enumerate(every):
             for row in _rows(ground, size, clock, most):
@@ -82,15 +79,8 @@ def ladder(
                     share = min(row["number"] / len(of.ladder.rungs), 1.0)
                     progress((at + share) / len(every), f"{function} {row['method']}")
     _compare(rows, of, np.dtype(dtype).itemsize, above)
-    return {
-        "operation": function,
-        "device": CPU if place is None else place.name,
-        "name": CPU if place is None else place.describe()["name"],
-        "dtype": dtype,
-        "what": of.what,
-        "roof": above,
-        "rows": rows,
-    }
+    found = {"operation": function, **running.named(place), "dtype": dtype, "what": of.what}
+    return found | {"roof": above, "rows": rows}
 
 
 def _check(of: Family, ground: Ground) -> None:
@@ -153,17 +143,16 @@ def _compare(rows: list[Row], of: Family, item: int, above: Any) -> None:
 def text(found: dict[str, Any]) -> str:
     """The ladder as tables, one for each size."""
     above = found["roof"]
+    flops, nbytes = (rounded(1e-9 * above[f"{what}_per_second"]) for what in ("flops", "bytes"))
     lines = [
-        f"{found['operation']} {found['dtype']} on {found['device']} ({found['name']}), one "
-        f"{found['what']}",
-        f"roof: {prefixed(above['flops_per_second'])}FLOP/s ({above['how']}), "
-        f"{prefixed(above['bytes_per_second'])}B/s (a copy)",
+        "{operation} {dtype} on {device} ({name}), one {what}".format_map(found),
+        f"roof: {flops} GFLOP/s ({above['how']}), {nbytes} GB/s (a copy)",
     ]
     head = ("", "method", "time", "GFLOP/s", "GB/s", "gain", "of the roof", "over the CPU")
     for dims in dict.fromkeys(tuple(row["dims"]) for row in found["rows"]):
         rows = [row for row in found["rows"] if tuple(row["dims"]) == dims]
         timed = [row for row in rows if "seconds" in row]
-        lines += ["", by(dims), *markdown((*head, "what is new"), [_cells(row) for row in timed])]
+        lines += ["", by(dims), *markdown((*head, "what is new"), map(_cells, timed))]
         lines += [f"{_label(row)} is left out: {row['reason']}" for row in rows if "reason" in row]
     return "\n".join(lines)
 
@@ -191,4 +180,4 @@ def draw(found: dict[str, Any], picture: Any) -> None:
             most = 1e-9 * found["roof"]["flops_per_second"]
             curves.setdefault("roof", {})[row["size"]] = most
     title = f"{found['operation']} {found['dtype']} on {found['name']}"
-    draw_curves(picture.subplots(), title, "size", curves, unit="GFLOP/s")
+    draw_curves(picture, title, "size", curves, unit="GFLOP/s")

@@ -12,7 +12,6 @@ from hetero.kernels.common import probes
 from hetero.ladder import running
 from hetero.times import readable
 
-PICTURE = (7.0, 4.5)  # inches
 _BYTES, _BYTES_OTHERS = 1 << 30, 1 << 26  # that are read; on devices without a clock of their own
 _BLOCKS, _ROUNDS, _ROUNDS_OTHERS = 8, 256, 16  # of a multiprocessor, that read shared memory
 _PASSES = 3  # over all strides, of which the least times count
@@ -99,15 +98,10 @@ def probe(
         {"stride": n, "seconds": s, "per_second": counts[n] / s, "ratio": s / first}
         for n, s in seconds.items()
     ]
-    return {
-        "probe": name,
-        "device": own.name,
-        "name": info["name"],
-        "summary": wanted.summary,
-        "unit": max(wanted.piece, 1) * probes.BYTES,
-        "rows": rows,
-        "means": means(wanted, rows, bool(info.get("is_host_cpu"))),
-    }
+    known = {"probe": name, **running.named(own), "summary": wanted.summary}
+    known["unit"] = max(wanted.piece, 1) * probes.BYTES
+    meaning = means(wanted, rows, bool(info.get("is_host_cpu")))
+    return known | {"rows": rows, "means": meaning}
 
 
 def means(wanted: Probe, rows: Sequence[dict[str, Any]], on_cpu: bool) -> str:
@@ -140,4 +134,4 @@ def draw(result: dict[str, Any], picture: Any) -> None:
     curve = dict(sorted((row["stride"], row["ratio"]) for row in result["rows"]))
     over, title = f"stride, of {result['unit']} bytes", f"{result['probe']} on {result['name']}"
     curves = {result["probe"]: curve}
-    draw_curves(picture.subplots(), title, over, curves, unit="times the first")
+    draw_curves(picture, title, over, curves, unit="times the first")

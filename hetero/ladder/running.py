@@ -4,6 +4,7 @@ a device gives, measured by kernels that do one thing."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -49,6 +50,18 @@ def place_of(device: str | None) -> Device | None:
             "'hetero ladder' with --device cpu"
         )
     return devices.get(device)
+
+
+def active(place: Device | None) -> AbstractContextManager[Any]:
+    """The context in which a device, or the CPU, runs."""
+    return nullcontext() if place is None else place.active()
+
+
+def named(place: Device | None) -> dict[str, str]:
+    """What results say of a device: its names."""
+    if place is None:
+        return {"device": CPU, "name": CPU}
+    return {"device": place.name, "name": place.describe()["name"]}
 
 
 class Clock:

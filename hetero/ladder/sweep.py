@@ -14,7 +14,6 @@ from hetero.ladder import families, running
 from hetero.ladder.running import Clock, OnDevice
 from hetero.times import readable
 
-PICTURE = (8.0, 6.5)  # inches
 _SIZE, _SIZE_OTHERS = {"cuda": (4096,)}, (128,)
 _SHOWN = 8  # blocks in the table
 _PARAMETERS = ("grid x", "grid y", "block x", "block y")  # White's four (2013, section 3.3)
@@ -62,15 +61,8 @@ def sweep(
             if progress is not None:
                 progress(at / len(every), f"{method} {by(size)}")
             found.append(_swept(OnDevice(place, of, dtype, size), method, clock))
-    return {
-        "operation": function,
-        "method": method,
-        "device": place.name,
-        "name": place.describe()["name"],
-        "dtype": dtype,
-        "sizes": found,
-        "groups": groups(found),
-    }
+    known = {"operation": function, "method": method, **running.named(place), "dtype": dtype}
+    return known | {"sizes": found, "groups": groups(found)}
 
 
 def _swept(ground: OnDevice, method: str, clock: Clock) -> dict[str, Any]:
@@ -175,7 +167,7 @@ def draw(found: dict[str, Any], picture: Any) -> None:
         for one in sorted(timed, key=_threads):
             times.setdefault(_threads(one), []).append(one["seconds"] / best)
         curves = {"mean of all blocks": {n: fmean(some) for n, some in times.items()}}
-        draw_curves(picture.subplots(), title, "threads in all", curves, unit="time / best")
+        draw_curves(picture, title, "threads in all", curves, unit="time / best")
         return
     picture.suptitle(title)
     each = sorted({one["block"][2] for one in timed})

@@ -2,19 +2,7 @@
 // the steps. out[i, j] = sum over u, v of taps[u, v] image[i + u - FH / 2, j + v - FW / 2], zero outside of the image:
 // results as large as the image, by a filter that comes turned. 2 FH FW flops a result, all of them in every step.
 //
-// A block has BX x BY threads, a thread one result.
-
-#ifndef REAL
-#define REAL float
-#endif
-#ifndef BX
-#define BX 32
-#define BY 16
-#endif
-#ifndef STEP  // the kernels of this step alone; 0: all of them
-#define STEP 0
-#endif
-#define HAS(step) (STEP == 0 || STEP == (step))
+// A block has BX x BY threads, a thread one result. Of the kernels those of STEP alone are compiled.
 
 CONSTANT_MEMORY(REAL, held, 65536 / (int)sizeof(REAL))
 
@@ -38,7 +26,7 @@ DEVICE REAL element(GLOBAL const REAL *image, index_t row, index_t column, index
 
 // -- 1. naive: a thread for each result; every product takes two loads ------------------------------------------------
 // constant: the filter in constant memory. It has room for 128 x 128 taps in float32, so White does not go on from it.
-#if HAS(1)
+#if STEP == 1
 #define SUM_ALL(taps)                                                                                       \
     FIND_RESULT                                                                                             \
     REAL sum = 0;                                                                                           \
@@ -64,7 +52,7 @@ convolve_constant(GLOBAL const REAL *RESTRICT image, CONSTANT(REAL, held), IMAGE
 // -- 2. shared: image and filter pass through shared memory (listing 5.2) ---------------------------------------------
 // For BY taps of a column of the filter the block brings the 2 BY rows of a column of the image that its results need:
 // two loads of the image serve BY products.
-#if HAS(2)
+#if STEP == 2
 KERNEL(BX *BY, 1)
 convolve_shared(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT taps, IMAGES)
 {
@@ -90,7 +78,7 @@ convolve_shared(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT t
 
 // -- 3. row: the filter is gone through by rows (listing 5.3) ---------------------------------------------------------
 // For BX taps the block brings 2 BX columns. BX is larger than BY, and a row of the filter lies together in memory.
-#if HAS(3)
+#if STEP == 3
 KERNEL(BX *BY, 1)
 convolve_row(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT taps, IMAGES)
 {
@@ -121,7 +109,7 @@ convolve_row(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT taps
     GLOBAL const REAL *RESTRICT padded, GLOBAL const REAL *RESTRICT padded_taps, IMAGES, index_t pitch,     \
         index_t tap_pitch
 
-#if HAS(4)
+#if STEP == 4
 KERNEL(BX *BY, 1)
 convolve_padded(PADDED)
 {
@@ -145,7 +133,7 @@ convolve_padded(PADDED)
 #endif
 
 // The copy of height x width elements that begins `top` rows and `left` columns inside; zeros around them.
-#if HAS(4) || HAS(5) || HAS(6)
+#if STEP == 4 || STEP == 5 || STEP == 6
 KERNEL(BX *BY, 1)
 pad(GLOBAL const REAL *RESTRICT from, GLOBAL REAL *RESTRICT to, index_t height, index_t width, index_t top,
     index_t left, index_t rows, index_t pitch)
@@ -158,11 +146,8 @@ pad(GLOBAL const REAL *RESTRICT from, GLOBAL REAL *RESTRICT to, index_t height, 
 // -- 5 and 6. unrolled, tuned: fine-tuning (listing 5.5) --------------------------------------------------------------
 // As padded; pointers move along in place of products of indices, and the taps of a piece are unrolled, PIECE at a
 // time, the last TAIL of them (the filter's width modulo PIECE) too.
-#if HAS(5) || HAS(6)
+#if STEP == 5 || STEP == 6
 #define PIECE (BX < 16 ? BX : 16)
-#ifndef TAIL
-#define TAIL 0
-#endif
 KERNEL(BX *BY, 1)
 convolve_unrolled(PADDED)
 {

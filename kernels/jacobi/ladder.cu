@@ -1,18 +1,7 @@
 // A sweep of Jacobi's method for Poisson's equation, kernel after kernel: naive first, one idea each, after Jensen
 // (2017), section 2.2. ladder.py has a table of the steps. Of each of rows x columns points with zeros around them
-// u_new = (left + right + above + below) / 4 + f_factor f. 3 elements are moved for a point, at least.
-
-#ifndef REAL
-#define REAL float
-#endif
-#ifndef BX
-#define BX 32
-#define BY 8
-#endif
-#ifndef STEP  // the kernels of this step alone; 0: all of them
-#define STEP 0
-#endif
-#define HAS(step) (STEP == 0 || STEP == (step))
+// u_new = (left + right + above + below) / 4 + f_factor f. 3 elements are moved for a point, at least. A block has
+// BX x BY threads; of the kernels those of STEP alone are compiled.
 
 #define GRID                                                                                                \
     GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f, GLOBAL REAL *RESTRICT u_new,              \
@@ -39,7 +28,7 @@ DEVICE void sweep_point(GLOBAL const REAL *u, GLOBAL const REAL *f, GLOBAL REAL 
     const index_t row = blockIdx.x / across * BY + y, column = blockIdx.x % across * BX + x;
 
 // -- 1. sequential: one thread goes through all points ----------------------------------------------------------------
-#if HAS(1)
+#if STEP == 1
 KERNEL(1, 1)
 jacobi_sequential(GRID)
 {
@@ -50,7 +39,7 @@ jacobi_sequential(GRID)
 #endif
 
 // -- 2. naive: a thread for each point: 5 loads for 6 flops, so that memory is the limit ------------------------------
-#if HAS(2)
+#if STEP == 2
 KERNEL(BX *BY, 1)
 jacobi_naive(GRID)
 {
@@ -62,7 +51,7 @@ jacobi_naive(GRID)
 // -- 3. shared: a tile and the points around it go to shared memory ---------------------------------------------------
 // A point is asked of memory or a cache once for a tile, not once for each neighbour. All loads, that of f too, are
 // asked for before the first is waited for: behind tests and the barrier they took 1.5 times as long.
-#if HAS(3)
+#if STEP == 3
 KERNEL(BX *BY, 1)
 jacobi_shared(GRID)
 {
@@ -91,10 +80,7 @@ jacobi_shared(GRID)
 // A launch makes `sweeps` of them, an even number, and its blocks wait for each other after each. So f, which no sweep
 // changes, is read once to shared memory and stays there: two of three passes over the memory are left. A block has
 // `share` rows; neighbours in rows of other blocks are read past the L1. All blocks run at once: see grid_barrier.cu.
-#if HAS(4)
-#ifndef SHARED_BYTES
-#define SHARED_BYTES 49152
-#endif
+#if STEP == 4
 #include "grid_barrier.cu"
 #define NEAR(r) ((r) >= first && (r) < end ? u[(r) * columns + c] : FRESH(u + (r) * columns + c))
 

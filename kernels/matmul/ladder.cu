@@ -1,22 +1,8 @@
 // C = A B, kernel after kernel: naive first, one idea each. A is m x k, B k x n, C m x n, all by rows; 2 m n k flops.
 // ladder.py has a table of the steps: their ideas, blocks, macros and sources.
 //
-// A block is BX x BY threads, BX along a row of C; blocks go along the rows of C, then down.
-
-#ifndef REAL
-#define REAL float
-#endif
-#ifndef BX
-#define BX 16
-#define BY 16
-#endif
-#ifndef EACH  // elements of C that a thread makes
-#define EACH 4
-#endif
-#ifndef STEP  // the kernels of this step alone; 0: all of them
-#define STEP 0
-#endif
-#define HAS(step) (STEP == 0 || STEP == (step))
+// A block is BX x BY threads, BX along a row of C; blocks go along the rows of C, then down. A thread makes EACH
+// elements of C. Of the kernels those of STEP alone are compiled.
 
 #define MATRICES                                                                                            \
     GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL *RESTRICT C, index_t m,       \
@@ -36,7 +22,7 @@ DEVICE REAL dot(GLOBAL const REAL *a, GLOBAL const REAL *b, index_t n, index_t k
 }
 
 // -- 1. sequential: one thread does everything, as a CPU would --------------------------------------------------------
-#if HAS(1)
+#if STEP == 1
 KERNEL(1, 1)
 matmul_sequential(MATRICES)
 {
@@ -48,7 +34,7 @@ matmul_sequential(MATRICES)
 // -- 2. naive: a thread for each element of C -------------------------------------------------------------------------
 // The threads of a warp lie along a row of C: they read neighbouring elements of B in one go, and one element of A for
 // all. uncoalesced (SWAPPED): they lie along a column of C, and read and write elements that are a row apart.
-#if HAS(2)
+#if STEP == 2
 #ifndef SWAPPED
 #define SWAPPED 0
 #endif
@@ -90,7 +76,7 @@ matmul_pattern(MATRICES)
 
 // -- 3 and 4. rows2, rows4: a thread has EACH elements of a column of C -----------------------------------------------
 // An element of B serves EACH products: EACH + 1 loads do what took 2 EACH. Rows beyond the last one repeat it.
-#if HAS(3) || HAS(4)
+#if STEP == 3 || STEP == 4
 KERNEL(BX *BY, 1)
 matmul_rows(MATRICES)
 {
@@ -120,13 +106,7 @@ matmul_rows(MATRICES)
 // multiplies them there: an element of A is asked of memory once for BX columns of C, one of B once for BY rows. Two
 // barriers a step: the tiles are there; they are no longer needed.
 // tiles2, tiles4: TILES tiles of B for each one of A, a thread has an element of C in each. shared4: EACH rows.
-#if HAS(5)
-#ifndef ROWS
-#define ROWS 1
-#endif
-#ifndef TILES
-#define TILES 1
-#endif
+#if STEP == 5
 KERNEL(BX *BY, 1)
 matmul_shared(MATRICES)
 {
@@ -167,7 +147,7 @@ matmul_shared(MATRICES)
 // shared memory gives an element of it to a whole warp. Loads of B overlap with sums.
 // rotated (listing 4.12): blocks begin at different tiles of k, so that not all of them ask the same partition of
 // memory at once. The T10 had 8 of 256 bytes in turn; today addresses are hashed.
-#if HAS(6) || HAS(7)
+#if STEP == 6 || STEP == 7
 #ifndef PARTITIONS
 #define PARTITIONS 0
 #endif
@@ -205,7 +185,7 @@ matmul_column(MATRICES)
 // -- 8 and 9. unrolled, tuned: fine-tuning ----------------------------------------------------------------------------
 // White's listing 4.17: a pointer moves along B in place of products of indices, an element of B is loaded once and
 // kept, whole tiles have a loop of their own, UNROLLED columns at a time. Blocks begin at different tiles.
-#if HAS(8) || HAS(9)
+#if STEP == 8 || STEP == 9
 #define UNROLLED (BX < 32 / (int)sizeof(REAL) ? BX : 32 / (int)sizeof(REAL))
 KERNEL(BX *BY, 1)
 matmul_unrolled(MATRICES)

@@ -1,38 +1,32 @@
 // y = A x, kernel after kernel: naive first, one idea each, after White (2013), chapter 4. A is m x k, by rows; 2 m k
 // flops, and A is to be read once: 4 or 8 bytes for every 2 flops. ladder.py has a table of the steps.
 //
-// From step 2 on x is in constant memory, `held`, of 64 KiB.
+// From step 2 on x is in constant memory, `held`, of 64 KiB. A block has BX threads, of which each makes EACH rows.
+// From step 3 on it has BX rows, takes BX columns at a time, and BY threads share a row; BY divides BX. Of the kernels those
+// of STEP alone are compiled.
 
-#ifndef REAL
-#define REAL float
-#endif
-#ifndef BX  // threads of a block; from step 3 on rows of a block, and columns that it takes at a time
-#define BX 32
-#endif
 #ifndef BY  // threads that share a row; divides BX
 #define BY 8
 #endif
-#ifndef EACH  // rows that a thread makes
-#define EACH 1
-#endif
-#ifndef STEP  // the kernels of this step alone; 0: all of them
-#define STEP 0
-#endif
-#define HAS(step) (STEP == 0 || STEP == (step))
 
 CONSTANT_MEMORY(REAL, held, 65536 / (int)sizeof(REAL))
 
-// -- 1. naive: a thread for each row ----------------------------------------------------------------------------------
+// -- 1 and 2. naive, constant: a thread for each row ------------------------------------------------------------------
 // Neighbouring threads read elements that lie a row apart: each load of a warp touches 32 sectors of memory, and caches
 // have to make up for it. grouped: a thread has EACH neighbouring rows, one after another. spread (SPREAD): rows that
 // are as far apart as there are threads.
-#if HAS(1)
+// constant (step 2): x in constant memory, which gives one element to all threads of a warp at once.
+#if STEP == 1 || STEP == 2
 #ifndef SPREAD
 #define SPREAD 0
 #endif
+#if STEP == 1
+#define VECTOR GLOBAL const REAL *RESTRICT held
+#else
+#define VECTOR CONSTANT(REAL, held)
+#endif
 KERNEL(BX, 1)
-matvec_naive(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x, GLOBAL REAL *RESTRICT y, index_t m,
-             index_t k)
+matvec_naive(GLOBAL const REAL *RESTRICT A, VECTOR, GLOBAL REAL *RESTRICT y, index_t m, index_t k)
 {
     const index_t thread = (index_t)blockIdx.x * BX + threadIdx.x, threads = (m + EACH * BX - 1) / (EACH * BX) * BX;
     NO_UNROLL
@@ -40,22 +34,9 @@ matvec_naive(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x, GLOBA
         const index_t row = SPREAD ? thread + e * threads : thread * EACH + e;
         if (row >= m) return;
         REAL sum = 0;
-        for (index_t j = 0; j < k; ++j) sum += A[row * k + j] * x[j];
+        for (index_t j = 0; j < k; ++j) sum += A[row * k + j] * held[j];
         y[row] = sum;
     }
-}
-#endif
-
-// -- 2. constant: x in constant memory, which gives one element to all threads of a warp at once ------------------------
-#if HAS(2)
-KERNEL(BX, 1)
-matvec_constant(GLOBAL const REAL *RESTRICT A, CONSTANT(REAL, held), GLOBAL REAL *RESTRICT y, index_t m, index_t k)
-{
-    const index_t row = (index_t)blockIdx.x * BX + threadIdx.x;
-    if (row >= m) return;
-    REAL sum = 0;
-    for (int j = 0; j < k; ++j) sum += A[row * k + j] * held[j];
-    y[row] = sum;
 }
 #endif
 
@@ -81,7 +62,7 @@ matvec_constant(GLOBAL const REAL *RESTRICT A, CONSTANT(REAL, held), GLOBAL REAL
 // padded (listing 4.11; PAD = 1): a line of the square takes one element more, so that the elements of a column lie in
 // different banks; blocks start at different squares, so that they do not ask the same partition of memory.
 // Beyond the matrix a thread loads the last row or column again, and nobody adds that up.
-#if HAS(3) || HAS(4) || HAS(5)
+#if STEP == 3 || STEP == 4 || STEP == 5
 #ifndef PAD
 #define PAD 0
 #endif
@@ -110,7 +91,7 @@ matvec_squares(GLOBAL const REAL *RESTRICT A, CONSTANT(REAL, held), GLOBAL REAL 
 
 // -- 6 and 7. unrolled, tuned: fine-tuning (listing 4.16) -------------------------------------------------------------
 // As padded; whole squares are loaded without tests, all loads of a thread at once, and loops are unrolled.
-#if HAS(6) || HAS(7)
+#if STEP == 6 || STEP == 7
 #define SHARE (BX / BY)
 KERNEL(BX *BY, 1)
 matvec_unrolled(GLOBAL const REAL *RESTRICT A, CONSTANT(REAL, held), GLOBAL REAL *RESTRICT y, index_t m, index_t k)

@@ -27,7 +27,7 @@ _square = partial(  # of BX rows; BY threads share a row
 
 
 def _steps(ladder: Ladder, rung: Rung, block: Block, dtype: str, card: Card, *sizes: int) -> Steps:
-    held = "" if rung.kernel == "matvec_naive" else "x"
+    held = "x" if rung.number > 1 else ""
     arguments = ("A", "held" if held else "x", "y", *sizes)
     return Steps((Step(ladder.launch(rung, block, dtype, (sizes[0], 1), arguments), held),))
 
@@ -42,7 +42,7 @@ _RUNGS = (
              "as grouped: whether threads read one row apart or several, none coalesce",
              "White, figures 4.5b and 4.6", macros=(("SPREAD", 1),)),
     _rows(2, "constant", "x in constant memory", "half of the loads no longer go through the L1",
-          "White, listing 4.4", kernel="matvec_constant"),
+          "White, listing 4.4"),
     _square(3, "shared", "a square of A goes to shared memory by whole lines",
             "each sector of A is asked for once, not once for each of its elements",
             "White, listing 4.6", block=Block(32, 1), legal=lambda b: b.y == 1),

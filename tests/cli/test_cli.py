@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 from command_line import FAILED, NO_CHOICE, OK, USAGE
 
@@ -137,10 +136,6 @@ def test_demo(data, tmp_path, profile_file, hasty):
     assert content.startswith(b"P5 64 64 255\n")
     assert len(content) == 13 + 64**2
     assert len(set(content[13:])) > 20
-    content = (tmp_path / "picture-16-colours.ppm").read_bytes()
-    assert content.startswith(b"P6 32 32 255\n")
-    pixels = np.frombuffer(content, np.uint8, offset=13).reshape(-1, 3)
-    assert len(np.unique(pixels, axis=0)) == 16
 
 
 def test_help_names_every_command_and_the_exit_codes(run):

@@ -115,51 +115,28 @@ def test_what_fails_is_left_out(monkeypatch):
     assert comparing.text([]) == "nothing could be measured"
 
 
-@pytest.fixture
-def shown(monkeypatch):
-    """What demo prints of the cases of matvec that are given, without a calibration."""
-
-    def run(*cases, picture=None, save=None):
-        of = type(problems.of(MATVEC))
-        monkeypatch.setattr(of, "shown", lambda self, largest: iter(cases))
-        monkeypatch.setattr(of, "save", save)
-        monkeypatch.setattr(registry, "operations", lambda: (MATVEC,))
-        monkeypatch.setattr(bench, "measure_machine", lambda *_: profile.current())
-        monkeypatch.setattr(profile, "encode", lambda found: found)
-        monkeypatch.setattr(profile, "parse", lambda found: found)
-        lines = []
-        return bench.demo(picture=picture, show=lines.append), "\n".join(lines)
-
-    return run
-
-
-def test_demo_watches_nothing_and_saves_one_picture(shown, monkeypatch):
-    """And says what is not installed."""
-    asked, of = [], type(problems.of(MATVEC))
-
-    def other():
-        asked.append(kept.obstacle())
-        return A @ A[0], 7
-
-    monkeypatch.setattr(of, "peers", lambda *_: {"Other": other})
-    monkeypatch.setattr(of, "modules", (("no.such", "Some library", "some-package"),))
-    cases = ("first", Trial((A, A[0]))), ("second", Trial((A, A[1])))
-    saved = lambda result, path: f"{path} of {result.tolist()}"  # noqa: E731
-    rows, text = shown(*cases, picture="file", save=staticmethod(saved))
-    assert set(asked) == {"switched off by hetero.use"}
-    far = abs(A @ A[0] - A @ A[1]).max() / abs(A @ A[1]).max()
-    assert [row["difference"]["Other"] for row in rows] == [0.0, pytest.approx(far)]
-    assert [row["iterations"] for row in rows] == [{"Other": 7}] * 2
-    assert text.count("a picture of matvec is in file of ") == 1
-    assert f"file of {(A @ A[1]).tolist()}" in text
-    assert text.count("Some library is not installed: pip install some-package") == 2
-
-
 @pytest.mark.parametrize("stored", [True, False])
-def test_demo_calibrates_unless_a_profile_is_stored(stored, shown, monkeypatch):
-    found = [profile.Stored("a file", None, None if stored else "of another machine")]
-    monkeypatch.setattr(profile, "survey", lambda: found)
-    text = shown()[1]
+def test_demo_watches_nothing_and_calibrates_unless_a_profile_is_stored(stored, monkeypatch):
+    asked, of, found = [], type(problems.of(MATVEC)), None if stored else "of another machine"
+    monkeypatch.setattr(of, "shown", lambda self, n: ((3, 4),))
+
+    def other(trial):
+        asked.append(kept.obstacle())
+        return np.matmul(*trial.operands), 7
+
+    monkeypatch.setattr(of, "peers", lambda self, trial: {"Other": lambda: other(trial)})
+    monkeypatch.setattr(registry, "operations", lambda: (MATVEC,))
+    monkeypatch.setattr(profile, "survey", lambda: [profile.Stored("a file", None, found)])
+    monkeypatch.setattr(bench, "measure_machine", lambda *_: profile.current())
+    for name in ("encode", "parse"):
+        monkeypatch.setattr(profile, name, lambda found: found)
+    lines = []
+    (row,) = bench.demo(show=lines.append)
+    assert set(asked) == {"switched off by hetero.use"}
+    assert row["case"] == "matvec 3x4, operands on host, float32"
+    assert row["iterations"] == {"Other": 7}
+    assert row["difference"]["Other"] < 1e-6
+    text = "\n".join(lines)
     assert ("by the profile a file" in text, "calibrated in" in text) == (stored, not stored)
 
 

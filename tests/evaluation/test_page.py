@@ -9,13 +9,13 @@ import pytest
 
 import hetero.ops  # noqa: F401  # registers them
 from hetero import cli, profile, registry
-from hetero.evaluation import page, report
+from hetero.evaluation import report
 from hetero.ladder import ladder
 
 
 @pytest.fixture(scope="module")
 def made():
-    return page.page("tesla-t10")
+    return report.page("tesla-t10")
 
 
 def plain(html):
@@ -42,7 +42,7 @@ def test_nothing_is_loaded_and_pictures_are_named(made):
 
 def test_without_matplotlib_there_are_the_answers(made, monkeypatch):
     monkeypatch.setattr(report, "figure", lambda *size: None)
-    found = page.page("tesla-t10")
+    found = report.page("tesla-t10")
     assert "<figure" not in found
     assert plain(found).partition("Profile")[0] == plain(made).partition("Profile")[0]
     assert "pip install matplotlib" in found
@@ -66,7 +66,7 @@ def test_without_a_gpu_it_opens_with_the_cpus_methods(tmp_path):
     alone = {**data, "models": models, "links": {}}
     alone["devices"] = {"cpu": {**data["devices"]["cpu"], "name": bad}}
     file = profile.Profile(alone).save(tmp_path / "cpu.json")
-    found = page.page(str(file))
+    found = report.page(str(file))
     assert "<script" not in found  # whatever a machine calls itself
     assert "&lt;script&gt;" in found
     opens = plain(found)
@@ -79,7 +79,7 @@ def test_without_a_gpu_it_opens_with_the_cpus_methods(tmp_path):
 
 
 def test_the_command(tmp_path, capsys, monkeypatch, made):
-    monkeypatch.setattr(page, "page", lambda named, ladders: made + "".join(ladders))
+    monkeypatch.setattr(report, "page", lambda named, ladders: made + "".join(ladders))
     monkeypatch.setattr(ladder, "ladder", lambda operation, progress: operation)
     monkeypatch.setattr(ladder, "text", lambda found: f"the ladder of {found}")
     file = tmp_path / "report.html"
@@ -106,6 +106,6 @@ def test_what_info_says_of_a_calibrated_machine():
     for way in ("upload", "download"):
         line = rf"cuda:0 {way}, pinned: set-up .* us, 5\d\.\d GB/s; T_x = .* c0 = .* c1 = "
         assert re.search(line, rates)
-    pays = dict(page.pays(constants, constants.machine()))
+    pays = dict(report.pays(constants, constants.machine()))
     assert pays["matmul, n x n by n x n, float32"].startswith("from n = ")
     assert len(pays) >= len(registry.operations())

@@ -183,7 +183,6 @@ def test_wrong_files_are_refused(run, tmp_path, wrong, naming):
         (("solve_cg", 9), ("solve_cg, solve_poisson", "solve_cg 9")),
         (("solve_poisson", 9, 9, "--method", "dst"), ("jacobi", "'dst'")),
         (("solve_poisson", 9, 9, "--device", "cuda:0"), ("--device",)),
-        (("solve_poisson", 9, 9, "--plot", "x.nothing"), ("x.nothing",)),
     ],
     ids=str,
 )

@@ -125,7 +125,6 @@ def test_without_a_gpu(run, data, monkeypatch):
         ((1, 1, "--work", "matmul", 3), ("M N K", "got 1")),
         ((1, 1, "--work", "matmul", 3, "x", 3), ("whole numbers", "3 x 3")),
         ((1, 1, "--work", "inf"), ("seconds", "inf")),
-        ((1, 1, "--profile", "h100", "--plot", "x.nothing"), (".png", "x.nothing")),
     ],
 )
 def test_refused(run, arguments, naming):

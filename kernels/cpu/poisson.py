@@ -29,7 +29,7 @@ from hetero.host.threads import compiled, helper, no_overlap, part
 from ..multigrid.plan import DOWN, DOWN_FROM_ZERO, UP
 from ..multigrid.plan import HALO as _HALO
 
-__all__ = ["jacobi", "solve_coarsest", "squares", "sweep"]
+__all__ = ["jacobi", "squares", "sweep"]
 
 _SLOTS = 5  # planes in work at once
 
@@ -268,17 +268,6 @@ def _sweep(start, stop, u, f, out, coarse, sums, shapes, weights, omega, first, 
         sums[tile] = _tile(
             u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares, taps, tiles[tile]
         )
-
-
-@compiled
-def solve_coarsest(inverse, f, u):
-    """u = inverse f, on the calling thread: BLAS would wake its own for it."""
-    for i in range(u.size):
-        row = inverse[i]
-        total = u.dtype.type(0)
-        for j in range(f.size):
-            total += row[j] * f[j]
-        u[i] = total
 
 
 @compiled

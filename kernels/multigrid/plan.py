@@ -20,7 +20,6 @@ __all__ = [
     "UP_WITH_SQUARES",
     "Sweep",
     "Transfer",
-    "coarse_points",
     "plan_sweep",
     "squares",
     "tiles",
@@ -35,7 +34,6 @@ TABLES = (
 )
 
 _TAPS = 4  # fine points that a coarse one takes from, at most
-_COARSE_BYTES = 44 << 10  # of 48 KB of shared memory, for the grids of multigrid_coarse.cu
 _SUM_THREADS = 128
 HALO = 3  # points around a tile that its own depend on
 # A window in 2-D: pairs of points, blocks that a multiprocessor is to hold, rows to prefetch.
@@ -152,11 +150,6 @@ class Sweep(NamedTuple):
         where = "multigrid.cu", "sweep", self.dtype, math.prod(tiles), self.pairs * self.rows
         grids = *self.coarse, "z", "y", "x", *tiles[1:], *TABLES
         return launch(*where, ("u", "f", "out", "coarse", "sums", *box, *grids), **macros)
-
-
-def coarse_points(dtype: str, shared_limit: int) -> int:
-    """Points that the grids of multigrid_coarse.cu may have together."""
-    return min(_COARSE_BYTES, shared_limit) // check_dtype(dtype)
 
 
 def plan_sweep(shape: Box, coarse: Box, dtype: str, target: Target) -> Sweep:

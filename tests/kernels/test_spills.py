@@ -98,7 +98,7 @@ def of_poisson():
     for dtype, real in zip(DTYPES, ("float", "double"), strict=True):
         for file, macros in (
             ("dst.cu", (("THREADS", 256),)),
-            ("multigrid_coarse.cu", (("THREADS", 1024), ("POOL", 5600))),
+            ("multigrid_coarse.cu", (("THREADS", 1024), ("POOL", 1024))),
             ("stencil.cu", (("THREADS", 128), ("DIMS", 3))),
         ):
             yield Launch(file, "", (("REAL", real), *macros), 1, 1, ())

@@ -37,13 +37,12 @@ from hetero.kernels.multigrid.plan import (
     tiles,
     transfer,
 )
-from hetero.ops.solvers import systems
 from hetero.ops.solvers.systems import CONVERGED, LIMIT, ROUNDING, Outcome, Solve, Stencil, judged
 
 # Over-relaxation, by which a V(1,1)-cycle leaves 0.05 in 2-D and 0.08 in 3-D, of 0.14 and 0.2; the
 # symmetric one is better without.
 OMEGA = {False: 1.2, True: 1.0}
-_COARSEST, _COARSEST_ON_CPU = 64, 256  # points that a dense inverse takes care of
+_COARSEST, _COARSEST_ON_CPU = 64, 256  # points that one cycle is expected to solve
 LEAST_SHARED = 1 << 21  # points of a grid from which several devices gain more than they wait
 LEAST_PLANES = 32  # of such a grid; half as many coarse ones, of which each device gets some
 _STALLED = 0.7  # a cycle that leaves more of the residual than this has met rounding
@@ -57,13 +56,18 @@ class Grid(NamedTuple):
     """One level: a box of points, and the way to the next coarser one."""
 
     shape: tuple[int, int, int]  # (nz, ny, nx), ny = 1 in 2-D
-    weights: tuple[float, float, float]  # 1 / spacing^2 along z, y, x; in 2-D 0 along y
+    spacing: tuple[float, float, float]  # infinite along y in 2-D
     transfers: tuple[Transfer, ...] | None  # to the next coarser grid; None for the coarsest
 
     @property
     def points(self) -> int:
         """Number of points."""
         return math.prod(self.shape)
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """1 / spacing^2 along z, y, x; in 2-D 0 along y."""
+        return tuple(1.0 / h**2 for h in self.spacing)
 
 
 def is_shared(shape: tuple[int, ...]) -> bool:
@@ -77,7 +81,7 @@ def coarsest(kind: str) -> int:
 
 
 def hierarchy(stencil: Stencil, coarsest: int) -> list[Grid]:
-    """Grids from the finest to one of at most ``coarsest`` points, which a dense inverse solves.
+    """Grids from the finest to one of at most ``coarsest`` points, which sine transforms solve.
 
     A 2-D grid's rows are planes of one row: z is its first axis, and there is no y.
     """
@@ -87,31 +91,19 @@ def hierarchy(stencil: Stencil, coarsest: int) -> list[Grid]:
         spacing = spacing[0], math.inf, spacing[1]
     grids: list[Grid] = []
     while True:
-        weights = tuple(1.0 / h**2 for h in spacing)
         least = min((h for n, h in zip(shape, spacing, strict=True) if n > 1), default=math.inf)
         coarse = tuple(
             n // 2 if n > 1 and h <= _EVEN * least else n
             for n, h in zip(shape, spacing, strict=True)
         )
         if math.prod(shape) <= coarsest or coarse == shape:
-            return [*grids, Grid(shape, weights, None)]
+            return [*grids, Grid(shape, spacing, None)]
         transfers = tuple(transfer(n, m) for n, m in zip(shape, coarse, strict=True))
-        grids.append(Grid(shape, weights, transfers))
+        grids.append(Grid(shape, spacing, transfers))
         spacing = tuple(
             h * (n + 1) / (m + 1) for h, n, m in zip(spacing, shape, coarse, strict=True)
         )
         shape = coarse
-
-
-def coarsest_inverse(grid: Grid) -> np.ndarray:
-    """The inverse of the coarsest grid's operator, dense, float64, symmetric."""
-    # By sine transforms of the unit vectors, not by BLAS: see `kernels.cpu.vectors`.
-    fft, axes = load("scipy.fft"), (1, 2, 3)
-    lines = (systems.line_eigenvalues(n, w) for n, w in zip(*grid[:2], strict=True))
-    units = np.eye(grid.points).reshape(grid.points, *grid.shape)
-    spectra = fft.dstn(units, 1, axes=axes) / functools.reduce(np.add.outer, lines)
-    inverse = fft.idstn(spectra, 1, axes=axes).reshape(grid.points, grid.points)
-    return 0.5 * (inverse + inverse.T)
 
 
 def modes(level: int, symmetric: bool) -> tuple[int, int]:
@@ -206,7 +198,11 @@ class CpuHierarchy(Hierarchy):
         _, *coarser = all_grids = hierarchy(stencil, coarsest("cpu"))
         self.levels = [_Level(*pair, self._dtype) for pair in itertools.pairwise(all_grids)]
         self.exact = bool(self.levels)
-        self._inverse = coarsest_inverse(all_grids[-1]).astype(dtype)
+        shape, spacing, _ = all_grids[-1]
+        self._solve_coarsest = load("hetero.ops.solvers.dst").applied(
+            Stencil(shape, spacing), self._dtype
+        )
+        self._shape = shape
         # f and u of all grids but the finest, where the caller gives them.
         self._coarser = [np.empty((2, grid.points), dtype) for grid in coarser]
 
@@ -239,7 +235,7 @@ class CpuHierarchy(Hierarchy):
         for n in numbers:
             (f, u), (coarse, _) = vectors[n : n + 2]
             sweep(n, 0, modes(n, symmetric)[0], u, f, self.levels[n].work, coarse)
-        loops.solve_coarsest(self._inverse, *vectors[-1])
+        self._solve_coarsest(*(vector.reshape(self._shape) for vector in vectors[-1]))
         for n in reversed(numbers):
             (f, u), (_, coarse) = vectors[n : n + 2]
             sweep(n, int(symmetric), modes(n, symmetric)[1], self.levels[n].work, f, u, coarse)

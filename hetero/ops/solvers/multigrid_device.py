@@ -1,6 +1,6 @@
 """-div grad u = f on devices by geometric multigrid: the passes of a cycle as launches.
 
-A grid costs two launches, one on the way down and one on the way up; all small grids together one.
+A grid costs two launches, one on the way down and one on the way up; the coarsest one.
 
 Several devices divide the fine grids along their first axis. After each pass over one, they give
 each other the rows that the next pass reads beyond their own. A vector lies at the same place on
@@ -34,6 +34,7 @@ Share = tuple[int, int]  # number, of how many
 Step = tuple[int, bool]  # of a cycle: the level, and whether it is on the way down
 _PURPOSE = "multigrid"
 _KEPT = 2  # hierarchies in each context
+_COARSEST = 1024  # points, at most, that one block solves for
 _SUM_BLOCKS = 1024
 
 
@@ -86,22 +87,18 @@ class Memory(Part):
         super().__init__(device, alone=share[1] == 1)
         self.purpose, self.dtype = _PURPOSE, dtype
         self._bound: dict[tuple[Step, bool], Bound] = {}
-        room = plan_multigrid.coarse_points(dtype.name, device.shared_limit)
-        left = [sum(g.points for g in all_grids[i:]) for i in range(len(all_grids))]
-        # The finest has a pass of its own, that starts from u and gives the residual.
-        small = next(i for i, points in enumerate(left) if points <= room and (i or len(left) == 1))
         self.levels = [
             Level(self, i, *pair, share if grids.is_shared(pair[0].shape) else (0, 1))
-            for i, pair in enumerate(itertools.pairwise(all_grids[: small + 1]))
+            for i, pair in enumerate(itertools.pairwise(all_grids))
         ]
-        self._cycled = self._coarse(small, all_grids[small:], room)
+        self._solved = self._coarsest(len(self.levels), all_grids[-1])
         finest = all_grids[0]
         if share[1] > 1:
             self.vector(finest.points, "u0", "f0")
         self.sum_blocks = min(_SUM_BLOCKS, finest.shape[0] * finest.shape[1])
         self.allocate(16 * self.sum_blocks, "squares")
         rows = self.levels[0].writes if self.levels else (0, finest.shape[0])
-        where = *finest[:2], dtype.name, device.target, rows, self.sum_blocks
+        where = finest.shape, finest.weights, dtype.name, device.target, rows, self.sum_blocks
         self.squares = plan_multigrid.squares(*where)
 
     def vector(self, points: int, *names: str) -> None:
@@ -113,38 +110,28 @@ class Memory(Part):
         is_real = np.asarray(array).dtype.kind == "f"
         return self.upload(np.ascontiguousarray(array, self.dtype if is_real else np.int32))
 
-    def _coarse(self, number: int, levels: list[grids.Grid], pool: int) -> Launch:
-        """The launch that cycles over all the small grids from zero, by one block."""
-        axes = [axis for grid in levels[:-1] for axis in grid.transfers or ()]
-        # Where an axis' "left" and "weight", its "first" and "taps", and a grid's points begin.
-        begins = [np.cumsum([0, *(len(axis[field]) for axis in axes)]) for field in (0, 2)]
-        points = np.cumsum([0, *(grid.points for grid in levels)])
-        rows = np.zeros((len(levels), 10), int)
-        for i, (row, grid) in enumerate(zip(rows, levels, strict=True)):
-            row[:4] = *grid.shape, points[i]
-            if grid.transfers:
-                row[4:] = np.concatenate([begin[3 * i : 3 * i + 3] for begin in begins])
-        tables = [rows, [grid.weights for grid in levels]]
-        for field, dtype in enumerate((int, float, int, float)):
-            tables.append(np.concatenate([np.zeros(0, dtype), *(a[field].ravel() for a in axes)]))
-        tables.append(grids.coarsest_inverse(levels[-1]))
-        self.vector(int(points[-1]), "scratch f", "scratch r")
+    def _coarsest(self, number: int, grid: grids.Grid) -> Launch:
+        """The launch that solves on the coarsest grid, by one block."""
+        sines = []
+        for n in grid.shape[::-1]:
+            k = np.arange(1, n + 1)
+            sines.append(math.sqrt(2 / (n + 1)) * np.sin(np.pi / (n + 1) * np.outer(k, k)).ravel())
+        values = functools.reduce(np.add.outer, Stencil(*grid[:2]).eigenvalues())
+        tables = self.constant(np.concatenate(sines)), self.constant(1.0 / values)
         if number:
-            self.vector(levels[0].points, f"u{number}", f"f{number}")
-        threads = min(1024, self.device.block_limit)
-        vectors, numbers = ("f", "u", "scratch f", "scratch r"), (len(levels), "omega", "symmetric")
-        where = "multigrid_coarse.cu", "coarse_cycle", self.dtype.name, 1, threads
-        given = (*vectors, *map(self.constant, tables), *numbers)
-        return launch(*where, given, THREADS=threads, POOL=pool)
+            self.vector(grid.points, f"u{number}", f"f{number}")
+        threads = min(_COARSEST, self.device.block_limit)
+        where = "multigrid_coarse.cu", "solve_coarsest", self.dtype.name, 1, threads
+        return launch(*where, ("f", "u", *tables, *grid.shape), THREADS=threads, POOL=_COARSEST)
 
     def bind_pass(self, f: Any, u: Any, symmetric: bool, step: Step) -> Bound:
         """A pass of a cycle; multigrid.cu explains it. Those below the finest grid stay bound."""
         if (bound := self._bound.get((step, symmetric))) is not None:
             return bound
-        (number, is_down), omega = step, grids.OMEGA[symmetric]
+        number, is_down = step
         here = {"f": f, "u": u} if number == 0 else {"f": f"f{number}", "u": f"u{number}"}
         if number == len(self.levels):
-            bound = self.bind(self._cycled, omega=omega, symmetric=int(symmetric), **here)
+            bound = self.bind(self._solved, **here)
         else:
             level, work = self.levels[number], self.buffers[f"work{number}"]
             vectors = here | {"u": work, "out": here["u"], "coarse": f"u{number + 1}"}
@@ -157,7 +144,7 @@ class Memory(Part):
             whole = all(buffer % pair == 0 for buffer in read if type(buffer) is int)
             aligned = level.grid.shape[2] % 2 == 0 and whole
             down, up = grids.modes(number, symmetric)
-            how = omega, aligned, *((0, down) if is_down else (int(symmetric), up))
+            how = grids.OMEGA[symmetric], aligned, *((0, down) if is_down else (int(symmetric), up))
             launch = level.plan.launch(level.grid.weights, level.tiles, *how)
             bound = self.bind(launch, **level.tables, **vectors)
         if number:
@@ -175,7 +162,7 @@ class DeviceHierarchy(grids.Hierarchy):
     def __init__(self, devices: Sequence[Device], stencil: Stencil, dtype: Any) -> None:
         super().__init__()
         self._dtype, several = np.dtype(dtype), len(devices) > 1
-        self.grids = grids.hierarchy(stencil, grids.coarsest(devices[0].kind))
+        self.grids = grids.hierarchy(stencil, _COARSEST)
         self.memories: list[Memory] = []
         for number, device in enumerate(devices):
             with device.active() if several else contextlib.nullcontext():

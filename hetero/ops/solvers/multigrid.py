@@ -80,8 +80,9 @@ def coarsest(kind: str) -> int:
     return _COARSEST_ON_CPU if kind == "cpu" else _COARSEST
 
 
-def hierarchy(stencil: Stencil, coarsest: int) -> list[Grid]:
-    """Grids from the finest to one of at most ``coarsest`` points, which sine transforms solve.
+def hierarchy(stencil: Stencil, coarsest: int, below: int = 0) -> list[Grid]:
+    """Grids from the finest to one that sine transforms solve: of at most ``coarsest`` points, or
+    ``below`` the finest one of as many as that.
 
     A 2-D grid's rows are planes of one row: z is its first axis, and there is no y.
     """
@@ -96,7 +97,7 @@ def hierarchy(stencil: Stencil, coarsest: int) -> list[Grid]:
             n // 2 if n > 1 and h <= _EVEN * least else n
             for n, h in zip(shape, spacing, strict=True)
         )
-        if math.prod(shape) <= coarsest or coarse == shape:
+        if math.prod(shape) <= max(coarsest, below if grids else 0) or coarse == shape:
             return [*grids, Grid(shape, spacing, None)]
         transfers = tuple(transfer(n, m) for n, m in zip(shape, coarse, strict=True))
         grids.append(Grid(shape, spacing, transfers))

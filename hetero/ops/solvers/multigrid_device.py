@@ -34,7 +34,7 @@ Share = tuple[int, int]  # number, of how many
 Step = tuple[int, bool]  # of a cycle: the level, and whether it is on the way down
 _PURPOSE = "multigrid"
 _KEPT = 2  # hierarchies in each context
-_COARSEST = 1024  # points, at most, that one block solves for
+_COARSEST = 1024  # points below the finest grid, at most, that one block solves for
 _SUM_BLOCKS = 1024
 
 
@@ -162,7 +162,7 @@ class DeviceHierarchy(grids.Hierarchy):
     def __init__(self, devices: Sequence[Device], stencil: Stencil, dtype: Any) -> None:
         super().__init__()
         self._dtype, several = np.dtype(dtype), len(devices) > 1
-        self.grids = grids.hierarchy(stencil, _COARSEST)
+        self.grids = grids.hierarchy(stencil, grids.coarsest(devices[0].kind), _COARSEST)
         self.memories: list[Memory] = []
         for number, device in enumerate(devices):
             with device.active() if several else contextlib.nullcontext():

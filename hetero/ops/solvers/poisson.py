@@ -175,7 +175,7 @@ def _bound(
     On the CPU nothing but the method itself is between a call and its result, from the second call
     on: in the first one its loops are compiled, or what that would gain is reported.
     """
-    asked, chosen, shape = plan.problem, plan.chosen, plan.problem.dims
+    asked, chosen, shape, Done = plan.problem, plan.chosen, plan.problem.dims, None
     dtype, (tolerance, limit, _) = np.dtype(asked.dtype), asked.options
     wanted = Solve(
         system=Stencil(shape, spacing),
@@ -186,44 +186,60 @@ def _bound(
         lenient=rtol is None,
         measured=False,
     )
-    most = 2.0 ** _SPACING[dtype.name]
+    most, place = 2.0 ** _SPACING[dtype.name], (chosen.device, chosen.method)
     is_ordinary = 1.0 / most <= min(spacing) and max(spacing) <= most
-
-    def general(f: Any, x0: Any, faces: list[Face], return_info: bool, done: Any = None) -> Any:
-        """Run the plan, unless ``done`` is its result, and judge that."""
-        given = plan, wanted._replace(measured=return_info), f, x0, faces
-        done, info = _judged(*given, done, is_ordinary)
-        outcome, method = done.outcome, done.method
-        as_asked = wanted.exactly and method == JACOBI and outcome.iterations == maxiter
-        if not info["converged"] and not (as_asked and math.isfinite(outcome.residual)):
-            relative = f"{info['relative_residual']:.3g} of norm(f), rtol is {tolerance:.3g}"
-            warn(f"solve_poisson ({method})", outcome, f"norm(f - A u) is {relative}")
-        return (done.value, info) if return_info else done.value
-
     (of_f, *others), on_cpu = asked.inputs, chosen.implementation.run
     is_host = chosen.device == CPU and of_f.location == HOST and asked.next_device is None
-    if not is_host or others or 0 in shape or not is_ordinary:
-        return general
+    is_plain = is_host and not others and 0 not in shape and is_ordinary
     is_first, starts = True, bool(methods.BY_NAME[chosen.method].iterations)
 
-    def direct(f: np.ndarray, x0: None, faces: list[Face], return_info: bool) -> Any:
-        nonlocal is_first
-        if is_first or faces or return_info:
-            is_first = False
-            return general(f, x0, faces, return_info)
-        u = pages.empty(shape, dtype)
-        if starts:
-            u[...] = 0.0
-        outcome = on_cpu((), asked, Arguments((np.ascontiguousarray(f, dtype),), u, wanted))
-        if outcome.status == systems.CONVERGED and math.isnan(outcome.residual):
-            return u
-        return general(f, x0, faces, return_info, _done(u, outcome, CPU, chosen.method))
+    def run(f: Any, x0: Any, faces: list[Face], return_info: bool) -> Any:
+        nonlocal is_first, Done
+        done, stencil, exponent = None, wanted.system, 0
+        if is_plain and not (is_first or faces or return_info):
+            u = pages.empty(shape, dtype)
+            if starts:
+                u[...] = 0.0
+            outcome = on_cpu((), asked, Arguments((np.ascontiguousarray(f, dtype),), u, wanted))
+            if outcome.status == systems.CONVERGED and math.isnan(outcome.residual):
+                return u
+            done = Done(u, outcome, *place)
+        is_first, Done = False, Done or load("hetero.calling.execution").Done
+        given = plan, wanted._replace(measured=return_info)
+        if 0 in shape:
+            nothing = Outcome(systems.CONVERGED, 0, 0.0, 0.0)
+            done = Done(np.zeros(shape, dtype), nothing, *place)
+        elif done is None and is_ordinary:
+            done = execute(*given, _right_side(f, faces, spacing, dtype), x0)
+        if done is None or _is_out_of_range(done.outcome, shape, dtype):
+            done, stencil, exponent = _in_other_units(*given, f, x0, faces)
+        status, iterations, residual, whole = done.outcome
+        if status == systems.ROUNDING and (wanted.lenient or tolerance == 0.0):
+            # Rounding u alone leaves up to eps norm(A) norm(u) <= eps cond(A) norm(f).
+            low, high = stencil.eigenvalue_bounds()
+            if residual <= _ROUNDINGS * float(np.finfo(dtype).eps) * high / low * whole:
+                status = systems.CONVERGED
+        relative = residual / whole if whole and whole > 0.0 else math.inf if residual else 0.0
+        as_asked = wanted.exactly and done.method == JACOBI and iterations == maxiter
+        if status != systems.CONVERGED and not (as_asked and math.isfinite(residual)):
+            left = f"norm(f - A u) is {relative:.3g} of norm(f), rtol is {tolerance:.3g}"
+            warn(f"solve_poisson ({done.method})", done.outcome, left)
+        if not return_info:
+            return done.value
+        with np.errstate(all="ignore"):
+            residual = float(np.ldexp(residual, exponent))
+        return done.value, {
+            "device": done.device,
+            "method": done.method,
+            "iterations": iterations,
+            "residual": residual,
+            "relative_residual": relative,
+            "converged": status == systems.CONVERGED,
+            "status": status,
+            "plan": plan,
+        }
 
-    return direct
-
-
-def _done(*given: Any) -> Any:
-    return load("hetero.calling.execution").Done(*given)
+    return run
 
 
 # -- The equation ---------------------------------------------------------------------------------
@@ -241,21 +257,18 @@ def checked_faces(shape: tuple[int, ...], boundary: Any) -> list[Face]:
     """The sides with values other than zero; ValueError for what are no boundary values."""
     if isinstance(boundary, float) and boundary == 0.0:
         return []
-    ndim = len(shape)
+    if not isinstance(boundary, (tuple, list)) and np.ndim(boundary) == 0:
+        boundary = [(boundary, boundary)] * len(shape)
     try:
-        if not isinstance(boundary, (tuple, list)) and np.ndim(boundary) == 0:
-            sides = [(boundary, boundary)] * ndim
-        else:
-            sides = [tuple(pair) for pair in boundary]
+        sides = [tuple(pair) for pair in boundary]
     except TypeError:  # a number in a pair's place
         sides = []
-    if len(sides) != ndim or any(len(pair) != 2 for pair in sides):
-        raise ValueError(f"boundary must be a number or {ndim} pairs, got {boundary!r}")
+    if list(map(len, sides)) != [2] * len(shape):
+        raise ValueError(f"boundary must be a number or {len(shape)} pairs, got {boundary!r}")
     faces = []
     for axis, pair in enumerate(sides):
-        across = tuple(shape[:axis]) + tuple(shape[axis + 1 :])
-        for layer, value in zip((0, -1), pair, strict=True):
-            value = np.asarray(value)
+        across = (*shape[:axis], *shape[axis + 1 :])
+        for layer, value in zip((0, -1), map(np.asarray, pair), strict=True):
             if value.dtype.kind not in "fiub":
                 raise ValueError(f"boundary must be real, got dtype {value.dtype}")
             if value.shape not in ((), across):
@@ -266,50 +279,6 @@ def checked_faces(shape: tuple[int, ...], boundary: Any) -> list[Face]:
             if np.any(value):
                 faces.append(Face(axis, layer, value))
     return faces
-
-
-def _judged(
-    plan: Plan, asked: Solve, f: Any, x0: Any, faces: list[Face], done: Any, is_ordinary: bool
-) -> tuple[Any, dict[str, Any]]:
-    """Run a plan, unless ``done`` is its `execution.Done`; in other units where spacings are not
-    ordinary, or where the norms of the solve are not.
-
-    Returns
-    -------
-    done : execution.Done
-        Its value is u, its outcome in the units of the solve.
-    info : dict
-        How it was done, in f's units; see `hetero.solve_poisson`.
-    """
-    stencil, dtype, exponent = asked.system, np.dtype(plan.problem.dtype), 0
-    if 0 in stencil.shape:
-        nothing = Outcome(systems.CONVERGED, 0, 0.0, 0.0)
-        place = plan.chosen.device, plan.chosen.method
-        done = _done(np.zeros(stencil.shape, dtype), nothing, *place)
-    else:
-        if done is None and is_ordinary:
-            done = execute(plan, asked, _right_side(f, faces, stencil.spacing, dtype), x0)
-        if done is None or _is_out_of_range(done.outcome, stencil.shape, dtype):
-            done, stencil, exponent = _in_other_units(plan, asked, f, x0, faces)
-    status, iterations, residual, whole = done.outcome
-    if status == systems.ROUNDING and (asked.lenient or plan.problem.options.rtol == 0.0):
-        # Rounding u alone leaves up to eps norm(A) norm(u) <= eps cond(A) norm(f).
-        low, high = stencil.eigenvalue_bounds()
-        if residual <= _ROUNDINGS * float(np.finfo(dtype).eps) * high / low * whole:
-            status = systems.CONVERGED
-    relative = residual / whole if whole and whole > 0.0 else math.inf if residual else 0.0
-    with np.errstate(all="ignore"):
-        residual = float(np.ldexp(residual, exponent))
-    return done, {
-        "device": done.device,
-        "method": done.method,
-        "iterations": iterations,
-        "residual": residual,
-        "relative_residual": relative,
-        "converged": status == systems.CONVERGED,
-        "status": status,
-        "plan": plan,
-    }
 
 
 def _right_side(f: Any, faces: list[Face], spacing: tuple[float, ...], dtype: np.dtype) -> Any:

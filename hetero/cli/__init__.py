@@ -1,5 +1,5 @@
 """The command line: info, calibrate, compile, explain, verify, bench, ladder, sweep,
-probe, transfer, report, demo, completion.
+probe, transfer, report, demo.
 
 Exit codes: 0 done; 1 it failed (a file that cannot be written, a device that fails, a calibration
 that other load spoiled or whose constants are off by more than 100 % in the mean, which is used);

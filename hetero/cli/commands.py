@@ -307,13 +307,6 @@ def _on_ladder(name: str, of: str, arguments: argparse.Namespace, *own: str) -> 
     return Answer(found, lambda: module.text(found, *shown), drawn=module)
 
 
-def completion(arguments: argparse.Namespace) -> Answer:
-    """Print what completes hetero's commands and options in a shell."""
-    made, _ = load("hetero.cli.parser").parser()
-    script = load("shtab").complete(made, arguments.shell)
-    return Answer({"shell": arguments.shell, "script": script}, lambda: script)
-
-
 # -- Scripts that know nothing of hetero -----------------------------------------------------------
 
 _FILE = "hetero-accel.pth"

@@ -143,7 +143,6 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "dims": ("extents, 1 or more each", _WHOLE | {"nargs": "+", "metavar": "DIM"}),
     "up": ("bytes to the device, such as 64MiB (default: the operands of --work)", _BYTES),
     "down": ("bytes back from it, 0 or more (default: the result of --work)", _BYTES),
-    "shell": ("bash, zsh or fish", {"choices": ("bash", "zsh", "fish"), "metavar": "SHELL"}),
     "file": ("to write, such as report.html", _WRITTEN),
     "script": ("a script that knows nothing of hetero", _FILE | {"metavar": None}),
     "arguments": ("the script's own arguments and options", {"nargs": argparse.REMAINDER}),
@@ -210,5 +209,4 @@ _COMMANDS = {
     "accel": "--enable, --disable",
     "report": "file, --profile, --ladder",
     "demo": "--largest shown, --picture",
-    "completion": "shell",
 }

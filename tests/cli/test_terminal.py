@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
@@ -55,16 +54,3 @@ def test_a_warning_has_a_line_of_its_own(monkeypatch, capsys):
     handler.emit(logging.LogRecord("hetero", logging.WARNING, "", 0, "a warning", (), None))
     assert "\ra warning\n\r[" in capsys.readouterr().err
     terminal.clear()
-
-
-def test_a_shell_completes_commands_and_their_options():
-    script = subprocess.run(
-        [sys.executable, "-m", "hetero", "completion", "bash"], capture_output=True, text=True
-    ).stdout
-    ask = f"""{script}
-    complete() {{ COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); COMPREPLY=(); _shtab_hetero; }}
-    complete hetero cal; echo "${{COMPREPLY[@]}}"
-    complete hetero verify --se; echo "${{COMPREPLY[@]}}"
-    """
-    done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True)
-    assert done.stdout.split("\n")[:2] == ["calibrate", "--seconds --seed"], done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import threading
 import weakref
@@ -107,46 +106,6 @@ def test_the_cpu_answers_by_its_own_fastest_way(opencl, monkeypatch, shape):
     result = hetero.convolve2d(image, filter, device=opencl, method="direct")
     assert ran == [wanted]
     np.testing.assert_allclose(result, signal.convolve2d(image, filter), rtol=1e-10)
-
-
-# -- The operands stay whole until the result is there ---------------------------------------------
-
-
-@pytest.mark.parametrize("half_way", [True, False])
-@pytest.mark.parametrize("which", ["out=A", "out=B", "out overlaps A", "out=x", "apart"])
-def test_a_device_that_fails_late_leaves_the_operands(
-    cuda, monkeypatch, warnings_of, which, half_way
-):
-    """In the middle of the download, or when the device is left."""
-    square, other = rng.random((8, 8)), rng.random((8, 8))
-    whole = np.concatenate([square, other])
-    A, B, x = whole[:8], other.copy(), other[0].copy()
-    operation, operands, out = {
-        "out=A": (hetero.matmul, (A, B), A),
-        "out=B": (hetero.matmul, (A, B), B),
-        "out overlaps A": (hetero.matmul, (A, B), whole[3:11]),
-        "out=x": (hetero.matvec, (A, x), x),
-        "apart": (hetero.matmul, (A, B), np.zeros((8, 8))),
-    }[which]
-    expected = operation(*operands, device="cpu")
-    begun = []
-
-    def download(source, target, offset=0):
-        begun.append(target)
-        raw = target.reshape(-1).view(np.uint8)
-        raw[: raw.size // 2] = 0xAB
-        raise DeviceError("the bus broke")
-
-    @contextlib.contextmanager
-    def leaving():
-        yield
-        raise DeviceError("the context stays")
-
-    monkeypatch.setattr(cuda, *(("download", download) if half_way else ("active", leaving)))
-    assert operation(*operands, out=out, device="cuda") is out
-    assert len(begun) == half_way
-    np.testing.assert_allclose(out, expected, rtol=1e-13)
-    assert len(warnings_of()) == 1
 
 
 # -- Memory ----------------------------------------------------------------------------------------

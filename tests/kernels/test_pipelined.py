@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from types import SimpleNamespace
 
 import cuda_on_cpu
@@ -76,12 +75,3 @@ def errors(launch, tile, layout):
 @pytest.mark.parametrize(("tile", "layout"), LAID)
 def test_products(tile, layout):
     assert max(errors(built(tile, layout), tile, layout)) < 1.0
-
-
-@pytest.mark.parametrize("tile", TILES[::5])
-def test_a_kernel_that_waits_for_no_copy_shows(tile):
-    def edit(text):
-        return re.sub(r"^ +wait_for_copies\(\);\n", "", text, flags=re.MULTILINE)
-
-    layout = LAYOUTS[1]
-    assert max(errors(built(tile, layout, edit), tile, layout)) > 1.0

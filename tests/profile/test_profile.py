@@ -7,8 +7,6 @@ import json
 import os
 import pickle
 import stat
-import subprocess
-import sys
 import threading
 from importlib import resources
 
@@ -75,32 +73,6 @@ def test_only_the_user_may_read(data, tmp_path, monkeypatch):
     for file in (path, elsewhere):
         assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
-
-
-WRITER = """
-import sys
-from hetero import profile
-path, number = sys.argv[1], int(sys.argv[2])
-data = profile.shipped("conservative").data
-for turn in range(40):
-    # Files of different lengths: a torn write would not pass the checksum.
-    content = {**data, "name": f"{number}", "notes": "x" * 5000 * (number + turn % 3)}
-    profile.Profile(content).save(path)
-    assert profile.read(path).name in set("123"), "torn"
-"""
-
-
-def test_writers_in_several_processes(tmp_path):
-    path = tmp_path / "profile.json"
-    command = [sys.executable, "-c", WRITER, str(path)]
-    writers = [subprocess.Popen([*command, n], stderr=subprocess.PIPE) for n in "123"]
-    while any(w.poll() is None for w in writers):
-        if path.exists():
-            profile.read(path)  # raises where half a file shows
-    for writer in writers:
-        assert writer.wait() == 0, writer.stderr.read().decode()
-        writer.stderr.close()
-    assert {f.name for f in tmp_path.iterdir()} == {"profile.json"}
 
 
 def test_a_link_is_not_followed(data, tmp_path):

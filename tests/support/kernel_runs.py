@@ -22,12 +22,11 @@ class Runner:
     Only there can an operand begin in the middle of an array, as it does on CUDA.
     """
 
-    def __init__(self, device, edit=lambda text: text, *options):
+    def __init__(self, device, *options):
         self.options = [*options, "-cl-std=CL1.2"]
         self.context = cl.Context([device])
         self.queue = cl.CommandQueue(self.context)
         self.kernels = {}
-        self.edit = edit
 
     def empty(self, size, dtype):
         return cl.csvm_empty(self.context, size, np.dtype(dtype))
@@ -35,7 +34,7 @@ class Runner:
     def kernel(self, launch):
         key = launch.source, launch.kernel, launch.defines
         if key not in self.kernels:
-            text = self.edit(kernels.prelude("opencl") + kernels.source(launch.source))
+            text = kernels.prelude("opencl") + kernels.source(launch.source)
             options = [f"-D{name}={value}" for name, value in launch.defines]
             program = cl.Program(self.context, text)
             program.build([*options, *self.options], cache_dir=False)

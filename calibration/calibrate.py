@@ -13,7 +13,7 @@ from typing import Any
 
 from hetero import devices as backends
 from hetero import paths, profile, registry
-from hetero.calibration import fit, links, measure, operands, samples, sizes
+from hetero.calibration import fit, links, measure, samples, sizes
 from hetero.calibration.measure import leaving_out
 from hetero.calibration.samples import Bench, Samples, prepared
 from hetero.calibration.sizes import FULL, QUICK, Case, Dims, Place, grid
@@ -197,7 +197,7 @@ def _measure(
     try:
         measured = take_all(cases, budget.point, schedule.begin)
     finally:
-        operands.forget_numbers()
+        sizes.forget_numbers()
     schedule.begin("fitting")
     models = {ModelKey.parse(key): model for key, model in stays["models"].items() if only}
     models |= fitted(measured, found)

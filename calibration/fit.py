@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from hetero.calibration.measure import monotone
-from hetero.calibration.operands import FIRST
 from hetero.calibration.samples import Samples
-from hetero.calibration.sizes import Case, Dims, grid
+from hetero.calibration.sizes import FIRST, Case, Dims, grid
 from hetero.ops.kmeans.operands import DENSE, SEEDED, trials
 from hetero.pricing import pricing
 from hetero.profile import Profile

@@ -12,8 +12,7 @@ import numpy as np
 
 from hetero.arrays import Operand
 from hetero.calibration.measure import Queue, in_turn, measure, once
-from hetero.calibration.operands import numbers
-from hetero.calibration.sizes import LONGEST, Case, Dims, grid
+from hetero.calibration.sizes import LONGEST, Case, Dims, grid, numbers
 from hetero.devices.base import Device
 from hetero.devices.storage import Workspace
 from hetero.host import pages

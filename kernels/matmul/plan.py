@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..common.launch import (
     ELEMENT_BYTES,
@@ -140,19 +140,7 @@ def tiles(dtype: str, capability: tuple[int, int] | None) -> tuple[Tile, ...]:
 # -- The launches ----------------------------------------------------------------------------------
 
 
-def plan_matmul(
-    *,
-    m: int,
-    n: int,
-    k: int,
-    batch: int,
-    dtype: str,
-    a_strides: tuple[int, int, int],
-    b_strides: tuple[int, int, int],
-    c_strides: tuple[int, int, int],
-    target: Target,
-    alignment: int,
-) -> LaunchPlan:
+def plan_matmul(*, target: Target, **product: Any) -> LaunchPlan:
     """Plan C = A B for a batch of m x k and k x n matrices.
 
     Parameters
@@ -174,15 +162,15 @@ def plan_matmul(
     LaunchPlan
         The launches use the buffers ``"A"``, ``"B"``, ``"C"`` and, if split, ``"partial"``.
     """
-    form = oriented(m, n, k, batch, dtype, a_strides, b_strides, c_strides, alignment)
+    form = oriented(**product)
     tile, split_k, seconds = _choose(form, target)
-    chunk = _chunk(tile, k, split_k)
-    split_k = ceil_div(k, chunk)
+    chunk = _chunk(tile, form.k, split_k)
+    split_k = ceil_div(form.k, chunk)
     first = _launch(form, tile, split_k, chunk)
     variant = f"{_VARIANTS[tile.source]}{tile.m}x{tile.n}" + ("" if form.loads else "s")
     if split_k == 1:
         return LaunchPlan((first,), 0, variant, seconds)
-    extents = batch, form.m, form.n
+    extents = form.batch, form.m, form.n
     return with_sums(first, variant, split_k, extents, "C", form.c_strides, target, seconds)
 
 
@@ -288,9 +276,8 @@ def _transposed(strides: tuple[int, int, int]) -> tuple[int, int, int]:
 
 def _k_is_fast(k_stride: int, outer_stride: int, outer: int, k: int) -> bool:
     """Tell whether neighbours in memory are neighbours along k."""
-    if k == 1 or k_stride == 0:
-        return False
-    return outer == 1 or outer_stride == 0 or abs(k_stride) <= abs(outer_stride)
+    is_nearer = outer == 1 or outer_stride == 0 or abs(k_stride) <= abs(outer_stride)
+    return k > 1 and k_stride != 0 and is_nearer
 
 
 def _loads_aligned(

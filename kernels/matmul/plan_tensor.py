@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..common.launch import Launch, LaunchPlan, Target, ceil_div
 from .plan import Orientation, guarded, oriented, plan_matmul
@@ -22,16 +22,9 @@ _SHARED_BYTES = 24 * _PIECE_BYTES + 1024
 _LINE = 128  # bytes to which parts of the workspace are aligned
 
 
-class _Speeds(NamedTuple):
-    """Of NVIDIA's H100."""
-
-    launches: float = 1.1e-5  # seconds of the four
-    moved: float = 2.2e12  # bytes a second while operands are cut
-    rate: float = 1.68e12  # float32 FLOP/s of one multiprocessor
-    start: float = 1.5e-6  # seconds of a tile in addition to its products
-
-
-_SPEEDS = _Speeds()
+# Of NVIDIA's H100: seconds of the four launches; bytes a second while operands are cut; float32
+# FLOP/s of one multiprocessor; seconds of a tile in addition to its products.
+_LAUNCHES, _MOVED, _RATE, _START = 1.1e-5, 2.2e12, 1.68e12, 1.5e-6
 
 
 class _Side(NamedTuple):
@@ -55,19 +48,7 @@ class _Side(NamedTuple):
         return self.panels * self.matrices * steps * _MOST_PIECES * _PIECE_BYTES
 
 
-def plan_tensor(
-    *,
-    m: int,
-    n: int,
-    k: int,
-    batch: int,
-    dtype: str,
-    a_strides: tuple[int, int, int],
-    b_strides: tuple[int, int, int],
-    c_strides: tuple[int, int, int],
-    target: Target,
-    alignment: int,
-) -> LaunchPlan:
+def plan_tensor(*, target: Target, **product: Any) -> LaunchPlan:
     """Plan C = A B by 16-bit pieces of float32; parameters as of `plan_matmul`. Its plan is
     given in float64, on other devices, and for k below `LEAST_DEPTH`.
 
@@ -81,13 +62,10 @@ def plan_tensor(
     LaunchPlan
         The launches use the buffers ``"A"``, ``"B"``, ``"C"`` and ``"partial"``.
     """
-    strides = a_strides, b_strides, c_strides
-    if dtype != "float32" or target.capability != CAPABILITY or k < LEAST_DEPTH:
-        named = dict(zip(("a_strides", "b_strides", "c_strides"), strides, strict=True))
-        sizes = {"m": m, "n": n, "k": k, "batch": batch}
-        return plan_matmul(**sizes, **named, dtype=dtype, target=target, alignment=alignment)
-    form = oriented(m, n, k, batch, dtype, *strides, alignment)
-    return by_pieces(form, target, alignment)
+    is_long = product["dtype"] == "float32" and product["k"] >= LEAST_DEPTH
+    if not is_long or target.capability != CAPABILITY:
+        return plan_matmul(target=target, **product)
+    return by_pieces(oriented(**product), target, product["alignment"])
 
 
 def by_pieces(form: Orientation, target: Target, alignment: int) -> LaunchPlan:
@@ -129,6 +107,8 @@ def by_pieces(form: Orientation, target: Target, alignment: int) -> LaunchPlan:
         for pieces in (2, _MOST_PIECES)
     ]
     tiles = a.panels * b.panels * batch
+    between, row, column = form.c_strides  # neighbours in a row are written as vectors of two
+    in_pairs = column == 1 and alignment >= 8 and row % 2 == 0 and between % 2 == 0
     betweens = (side.panels if side.matrices > 1 else 0 for side in (a, b))
     product = Launch(
         source="tensor_product.cu",
@@ -138,19 +118,12 @@ def by_pieces(form: Orientation, target: Target, alignment: int) -> LaunchPlan:
         block=_THREADS,
         arguments=(
             *("C", "partial", form.m, form.n, steps, batch, *betweens, *rest),
-            *(*form.c_strides, int(_pairs(form, alignment))),
+            *(*form.c_strides, int(in_pairs)),
         ),
         shared_bytes=_SHARED_BYTES,
     )
-    otherwise = guarded(form, target)
     waves = ceil_div(tiles, target.multiprocessors)
-    each = 2.0 * PANEL * PANEL * steps * _STEP / _SPEEDS.rate + _SPEEDS.start
-    cut = 12.0 * (a.rows + b.rows) * k / _SPEEDS.moved
-    seconds = _SPEEDS.launches + cut + waves * each
-    return LaunchPlan((*cuts, product, otherwise), end // 4, "tensor128x128", seconds)
-
-
-def _pairs(form: Orientation, alignment: int) -> bool:
-    """Whether neighbours in a row of C can be written as vectors of two."""
-    between, row, column = form.c_strides
-    return column == 1 and alignment >= 8 and row % 2 == 0 and between % 2 == 0
+    each = 2.0 * PANEL * PANEL * steps * _STEP / _RATE + _START
+    cut = 12.0 * (a.rows + b.rows) * k / _MOVED
+    seconds = _LAUNCHES + cut + waves * each
+    return LaunchPlan((*cuts, product, guarded(form, target)), end // 4, "tensor128x128", seconds)

@@ -54,8 +54,7 @@ def gpu_work(problem: Problem, info: dict[str, Any]) -> Work:
 
 
 def _work(problem: Problem, dims: tuple[int, ...], repeat: int) -> Work:
-    (a, b), c = problem.inputs, problem.output
-    moved = (a.nbytes + b.nbytes + c.nbytes) / repeat
+    moved = sum(o.nbytes for o in (*problem.inputs, problem.output)) / repeat
     return Work(dims, 2.0 * prod(dims), moved, repeat)
 
 
@@ -159,17 +158,12 @@ def _leading(row: int, column: int, rows: int, columns: int) -> tuple[int, int] 
     return None
 
 
-def _no_library(info: dict[str, Any]) -> str | None:
-    """Why there is no cuBLAS for a device, None where there is."""
-    if info.get("library") or info.get("elsewhere"):
-        return None
-    return f"cuBLAS is not here; {INSTALL['library']}"
-
-
 def gemm_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
     """Why cuBLAS cannot do this matmul, None where it can."""
-    if (reason := _no_library(info)) or not problem.strides:
-        return reason
+    if not (info.get("library") or info.get("elsewhere")):
+        return f"cuBLAS is not here; {INSTALL['library']}"
+    if not problem.strides:
+        return None
     m, n, k = problem.dims
     a, b, c = problem.strides
     for name, (_, row, column), rows, columns in (
@@ -234,20 +228,14 @@ def _run_library(devices: tuple[Device], problem: Problem, arguments: Arguments)
 # -- The rows --------------------------------------------------------------------------------------
 
 
-def _tiled(family: str = "") -> dict[str, Callable[..., Any]]:
-    """``run`` and ``prepare`` of own kernels."""
-    return {
-        "run": functools.partial(_run_tiled, family=family),
-        "prepare": functools.partial(_prepare_tiled, family=family),
-    }
-
-
+_own = {"run": _run_tiled, "prepare": _prepare_tiled}
+_by_pieces = {name: functools.partial(of, family="tensor") for name, of in _own.items()}
 for operation, method, kinds, work, more in (
     ("matmul", "blas", ("cpu",), cpu_work, {"run": _run_blas}),
-    ("matmul", "tiled", ("cuda",), _tiled_work, _tiled()),
+    ("matmul", "tiled", ("cuda",), _tiled_work, _own),
     ("matmul", "tiled", ("opencl",), gpu_work, {"run": _run_tiled}),
     ("matmul", "tensor", ("cuda",), functools.partial(_tiled_work, family="tensor"),
-        {"excludes": _no_tensor_cores, **_tiled("tensor")}),
+        {"excludes": _no_tensor_cores, **_by_pieces}),
     ("matmul", "library", ("cuda",), gpu_work,
         {"excludes": gemm_obstacle, "run": _run_library,
          "prepare": lambda device, problem, aligned, options: gemm(device, problem)}),
@@ -255,7 +243,7 @@ for operation, method, kinds, work, more in (
         {"excludes": places.not_in_ranges, "run": streaming.run, "blocks": registry.ALWAYS,
          "price": ranges.price}),
     ("matvec", "blas", ("cpu",), cpu_work, {"run": _run_blas}),
-    ("matvec", "tiled", ("cuda",), gpu_work, _tiled()),
+    ("matvec", "tiled", ("cuda",), gpu_work, _own),
     ("matvec", "tiled", ("opencl",), gpu_work, {"run": _run_tiled}),
 ):  # fmt: skip
     registry.register_method(operation=operation, method=method, kinds=kinds, work=work, **more)

@@ -19,7 +19,7 @@ from hetero.arrays import (
     name_of,
 )
 from hetero.registry import Cut
-from hetero.registry.problem import Problem, dtype_obstacle
+from hetero.registry.problem import Problem, check_dims, dtype_obstacle
 
 Box = tuple[tuple[int, int], ...]
 _MULTIPLE = 128  # rows and columns of the tiles that kernels compute
@@ -61,7 +61,10 @@ def build(function: str, a: Operand, b: Operand, out: Operand | None) -> Problem
             batch, strides = folded
     if m == 1 or n == 1:
         operation, dims = "matvec", (m if n == 1 else n, k)
-        strides = _as_matvec(strides, n) if strides else None
+        if strides:  # of matrix, vector and result, with one column, or with one row
+            x, y, z = strides
+            column = x, y[:2], z[:2]
+            strides = column if n == 1 else ((y[0], y[2], y[1]), (x[0], x[2]), (z[0], z[2]))
     else:
         operation, dims = "matmul", (m, n, k)
     return Problem(
@@ -159,14 +162,6 @@ def _fold(
     return batch, tuple((stride, *core) for stride, core in zip(between, cores, strict=True))
 
 
-def _as_matvec(strides: tuple[tuple[int, ...], ...], n: int) -> tuple[tuple[int, ...], ...]:
-    """Matrix, vector and result strides of a product with one column, or with one row."""
-    a, b, c = strides
-    if n == 1:
-        return a, (b[0], b[1]), (c[0], c[1])
-    return (b[0], b[2], b[1]), (a[0], a[2]), (c[0], c[2])
-
-
 def describe_problem(function: str, A: Any, B: Any) -> Problem:
     """The problem of a product of arrays or specs.
 
@@ -185,11 +180,11 @@ def describe_problem(function: str, A: Any, B: Any) -> Problem:
     return problem
 
 
-def from_shapes(
-    function: str, a: tuple[int, ...], b: tuple[int, ...], dtype: str, on: str
-) -> Problem:
+def from_dims(function: str, dims: tuple[int, ...], dtype: str, on: str) -> Problem:
     """The problem of two row-major operands that lie in one place."""
-    return describe_problem(function, Spec(a, dtype, on=on), Spec(b, dtype, on=on))
+    check_dims(function, dims, "M K" if function == "matvec" else "M N K")
+    m, *n, k = dims
+    return describe_problem(function, Spec((m, k), dtype, on=on), Spec((k, *n), dtype, on=on))
 
 
 # -- Ranges ----------------------------------------------------------------------------------------

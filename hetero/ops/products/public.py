@@ -16,10 +16,11 @@ from hetero.arrays import Array, as_array, is_device_array
 from hetero.arrays.kept import written
 from hetero.calling.call_cache import MISS
 from hetero.imports import load
-from hetero.ops.products.operands import as_given, cut, describe_problem, from_shapes
-from hetero.registry.problem import Problem, check_dims
+from hetero.ops.products.operands import as_given, cut, describe_problem, from_dims
+from hetero.registry.problem import Problem
 from hetero.tables import bind, find
 
+_CALLS = "hetero.ops.products.calls"
 _FEW = 64**3  # products that NumPy makes in some 20 us, as long as a device takes to begin and end
 Function = Callable[..., Any]
 Public = TypeVar("Public", bound=Callable[..., Any])
@@ -92,14 +93,15 @@ def _call(
     if not plain and (is_device_array(A) or is_device_array(B) or is_device_array(out)):
         if options:
             raise TypeError(f"device arrays take no {', '.join(options)}")
-        return _calls().with_device_arrays(function, A, B, out, device, method)
+        return load(_CALLS).with_device_arrays(function, A, B, out, device, method)
     if options or _hands_over(A) or _hands_over(B) or not (out is None or type(out) is _ndarray):
-        return _calls().refused(function, device, method)(A, B, out=out, **options)
+        return load(_CALLS).refused(function, device, method)(A, B, out=out, **options)
     if not plain:
         A, B = _dense(function, A), _dense(function, B)
     key: tuple[Any, ...] = A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype
     if out is not None or device is not None or method is not None:
-        key = *key, device, method, _layout(out)
+        into = out is not None and (out.shape, out.strides, out.dtype, out.flags.writeable)
+        key = *key, device, method, into
     run = bind((function.__name__, *key), lambda: _on_host(function, A, B, out, device, method))
     return run(A, B, out)
 
@@ -119,26 +121,12 @@ def _on_host(
     """
     outer = _forced()
     stays = out is None and outer is not None and outer.results == "device"
-    few = not stays and _are_few(A, B)
+    columns = B.shape[1] if B.ndim == 2 else 1
+    is_small = max(A.ndim, B.ndim) <= 2 and A.size * columns <= _FEW
+    few = is_small and not stays and devices.found is None
     if device is None and method is None and (few or devices.only_host()):
         return function
-    return _calls().on_host(function, A, B, out, device, method)
-
-
-@functools.cache
-def _calls() -> Any:
-    return load("hetero.ops.products.calls")
-
-
-def _are_few(A: np.ndarray, B: np.ndarray) -> bool:
-    """Whether NumPy makes all products in the time in which a device begins, and devices were not
-    looked for."""
-    columns = B.shape[1] if B.ndim == 2 else 1
-    return devices.found is None and max(A.ndim, B.ndim) <= 2 and A.size * columns <= _FEW
-
-
-def _layout(out: np.ndarray | None) -> Any:
-    return out is not None and (out.shape, out.strides, out.dtype, out.flags.writeable)
+    return load(_CALLS).on_host(function, A, B, out, device, method)
 
 
 def _dense(function: Function, x: Any) -> np.ndarray:
@@ -228,11 +216,6 @@ def matvec_problem(A: Any, x: Any) -> Problem:
     return describe_problem("matvec", A, x)
 
 
-def _matvec_of(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
-    check_dims("matvec", dims, "M K")
-    return from_shapes("matvec", dims, dims[1:], dtype, on)
-
-
 registry.register_operation(
     registry.Operation(
         name="matvec",
@@ -241,7 +224,7 @@ registry.register_operation(
         summary="matrix-vector product, with the semantics of numpy.matvec",
         dims=("M K",),
         problem=matvec_problem,
-        from_dims=_matvec_of,
+        from_dims=functools.partial(from_dims, "matvec"),
     )
 )
 
@@ -320,12 +303,6 @@ def matmul_problem(A: Any, B: Any) -> Problem:
     return describe_problem("matmul", A, B)
 
 
-def _matmul_of(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
-    check_dims("matmul", dims, "M N K")
-    m, n, k = dims
-    return from_shapes("matmul", (m, k), (k, n), dtype, on)
-
-
 registry.register_operation(
     registry.Operation(
         name="matmul",
@@ -334,7 +311,7 @@ registry.register_operation(
         summary="matrix product, with the semantics of numpy.matmul",
         dims=("M N K",),
         problem=matmul_problem,
-        from_dims=_matmul_of,
+        from_dims=functools.partial(from_dims, "matmul"),
         cut=cut,
     )
 )

@@ -11,9 +11,8 @@ import hetero
 from hetero import profile
 from hetero.calibration import fit, sizes
 from hetero.calibration.fit import derived
-from hetero.calibration.operands import FIRST
 from hetero.calibration.samples import Samples
-from hetero.calibration.sizes import Place, grid
+from hetero.calibration.sizes import FIRST, Place, grid
 from hetero.ops import kmeans
 from hetero.ops.kmeans import operands
 from hetero.pricing import pricing

@@ -22,9 +22,7 @@ cg_sums(GLOBAL const REAL *RESTRICT p, GLOBAL const REAL *RESTRICT q, GLOBAL con
         index_t blocks)
 {
     SHARED double scratch[SUMS * THREADS];
-    double sums[SUMS];
-    UNROLL
-    for (int s = 0; s < SUMS; ++s) sums[s] = 0;
+    double sums[SUMS] = {0};
     GRID_STRIDE(at)
     {
         REAL ps[WIDTH], qs[WIDTH], rs[WIDTH], ms[WIDTH];
@@ -85,9 +83,7 @@ cg_residual(GLOBAL const REAL *RESTRICT b, GLOBAL const REAL *RESTRICT q, GLOBAL
             index_t blocks)
 {
     SHARED double scratch[SUMS * THREADS];
-    double sums[SUMS];
-    UNROLL
-    for (int s = 0; s < SUMS; ++s) sums[s] = 0;
+    double sums[SUMS] = {0};
     GRID_STRIDE(at)
     {
         REAL bs[WIDTH], rs[WIDTH], ps[WIDTH];

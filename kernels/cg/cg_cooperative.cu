@@ -154,9 +154,7 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p,
         }
         __syncthreads();
 
-        double sums[SUMS];
-        UNROLL
-        for (int s = 0; s < SUMS; ++s) sums[s] = 0;
+        double sums[SUMS] = {0};
         EACH_POINT(m, at)
         {
             if (IS(is_own)) {

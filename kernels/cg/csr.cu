@@ -117,9 +117,7 @@ csr_product(GLOBAL const INDEX *RESTRICT pointers, GLOBAL const INDEX *RESTRICT 
 #if SUMS > 2
     if (record[STATUS] != RUNNING) return;
 #endif
-    double sums[SUMS];
-    UNROLL
-    for (int s = 0; s < SUMS; ++s) sums[s] = 0;
+    double sums[SUMS] = {0};
     for (index_t tile = blockIdx.x; tile * ROWS < rows; tile += blocks) {
         const index_t row = tile * ROWS + thread / LANES;
         const REAL product = times_row(pointers, indices, values, p, rows, tile, products, thread);

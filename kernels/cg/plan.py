@@ -182,52 +182,34 @@ class GridShare(NamedTuple):
 
 @lru_cache(maxsize=256)
 def sweeps(
-    grid: GridShare,
-    target: Target,
-    *,
-    dtype: str,
-    aligned: bool,
-) -> tuple[Launch, Launch]:
-    """Plan the sweeps of a stencil: the first from the first row on, the second from the last.
+    grid: GridShare, target: Target, *, dtype: str, aligned: bool
+) -> tuple[Launch, Launch, Launch]:
+    """Plan the sweeps of a stencil, the first from the first row on, the second from the last; and
+    their end, by which "x" gets the step it lacks.
 
     Where there are neighbours, `HALO` of their rows lie in "now" and "next", rows of p and of r
     in turn, and `X_HALO` in "x". ``aligned``: 16 divides all addresses. Numbers: "blocks_before",
-    "first_block" (the place of the first block's sums in "partial"), "add".
+    "first_block" (the place of the first block's sums in "partial"), "add". "even" and "odd": what
+    sweeps 0, 2, ... and 1, 3, ... wrote; "record": the scalars.
     """
     width = _vector_width(dtype, grid.columns, aligned)
     columns, lines, resident, *tiles = _tiles(grid, width, target)
     macros = {"WIDTH": width, "DIMS": grid.dims, "COLUMNS": columns, "LINES": lines}
-    macros |= {"RESIDENT": resident}
-    pitch, plane = 2 * grid.plane, grid.plane
-    first, last, end = -HALO * grid.low, grid.rows + HALO * grid.high, grid.rows - 1
-    above, x_above = HALO * grid.low, X_HALO * grid.low
-    downward = (above * pitch, pitch, x_above * plane, plane, first, last)
-    upward = (
-        (above + end) * pitch, -pitch, (x_above + end) * plane, -plane,
-        grid.rows - last, grid.rows - first,
-    )  # fmt: skip
+    pitch, plane, end = 2 * grid.plane, grid.plane, grid.rows - 1
+    above, x_above = HALO * grid.low * pitch, X_HALO * grid.low * plane
+    first, last = -HALO * grid.low, grid.rows + HALO * grid.high
+    downward = above, pitch, x_above, plane, first, last
+    upward = above + end * pitch, -pitch, x_above + end * plane, -plane
     buffers = "x", "now", "next", "partial_before", "partial", "before", "after", "blocks_before"
-    numbers = *tiles, "first_block", "add", *map(float, grid.weights)
+    numbers = *tiles, "first_block", "add", *grid.weights
     where = "cg_stencil.cu", "cg_sweep", dtype, tiles[-1], columns * lines
-    return tuple(
-        launch(*where, (*buffers, *grid[:3], *way, *numbers), **macros)
-        for way in (downward, upward)
+    down, up = (
+        launch(*where, (*buffers, *grid[:3], *way, *numbers), **macros, RESIDENT=resident)
+        for way in (downward, (*upward, grid.rows - last, grid.rows - first))
     )
-
-
-@lru_cache(maxsize=256)
-def settle(grid: GridShare, sweep: Launch) -> Launch:
-    """Plan the end of sweeps: "x" gets the step it lacks.
-
-    "even" and "odd": what sweeps 0, 2, ... and 1, 3, ... wrote; "record": the scalars.
-    """
-    pitch, blocks = 2 * grid.plane, min(grid.rows, 2 * sweep.grid)
-    above, x_above = HALO * grid.low, X_HALO * grid.low
-    arguments = (
-        "x", "even", "odd", "record", grid.rows, grid.plane, above * pitch, pitch,
-        x_above * grid.plane, blocks,
-    )  # fmt: skip
-    return sweep._replace(kernel="cg_settle", grid=blocks, arguments=arguments)
+    blocks = min(grid.rows, 2 * tiles[-1])
+    ends = "x", "even", "odd", "record", grid.rows, plane, above, pitch, x_above, blocks
+    return down, up, down._replace(kernel="cg_settle", grid=blocks, arguments=ends)
 
 
 @lru_cache(maxsize=256)
@@ -279,9 +261,8 @@ def stencil(
     pitch = grid.plane if pitch is None else pitch
     macros = {"DIMS": grid.dims, "THREADS": threads}
     sizes = (*grid[:3], X_HALO * grid.low, int(grid.low), int(grid.high))
-    weights = tuple(map(float, grid.weights))
-    residual = "x", "b", "r", "p", "partial", *sizes, r_start, p_start, pitch, blocks, *weights
-    product = "p", "q", "partial", "first_block", *sizes, blocks, *weights
+    residual = "x", "b", "r", "p", "partial", *sizes, r_start, p_start, pitch, blocks, *grid.weights
+    product = "p", "q", "partial", "first_block", *sizes, blocks, *grid.weights
     return (
         launch("stencil.cu", "stencil_residual", dtype, blocks, threads, residual, **macros),
         launch("stencil.cu", "stencil_product", dtype, blocks, threads, product, **macros),

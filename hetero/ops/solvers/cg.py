@@ -209,7 +209,7 @@ def _solve(
     read = A.operands if isinstance(A, systems.DeviceCsr) else ()
     if plan.problem.layout == "dense" and is_device_array(A):
         read = (describe(A),)
-    asked = Solve(system, rtol, atol, *limits, from_zero=x0 is None)
+    asked = Solve(system, rtol, atol, *limits)
     x, outcome, *_ = execute(plan, asked, b, x0, read)
     norm_b = outcome.right_side  # which devices tell
     of_host = type(b) is type(x) is np.ndarray and not read

@@ -19,7 +19,7 @@ from hetero.devices.base import Device
 from hetero.imports import load
 from hetero.ops.solvers import systems
 from hetero.ops.solvers.cg_loop import restarted
-from hetero.ops.solvers.exchange import Bound, BufferCopies, Exchange, Part, Range, range_copies
+from hetero.ops.solvers.exchange import Bound, Exchange, Moved, Part, Range, range_copies
 from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil
 
 Step = tuple[Sequence[Sequence[Bound]], Sequence[Any]]  # launches of each part, then copies
@@ -177,12 +177,10 @@ class Loop:
 
         self.exchange.at_once(load, 2 * spans[-1][1] * call.dtype.itemsize)
 
-    def copies(self, needed: Sequence[Range], name: str) -> BufferCopies:
+    def copies(self, needed: Sequence[Range], name: str) -> Moved:
         """Of ranges of a vector that lies as x does: what parts take of others' own elements."""
         places = [low for low, _ in self.held]
-        return BufferCopies(
-            range_copies(self.spans, needed, self.dtype.itemsize, places), name, name
-        )
+        return name, range_copies(self.spans, needed, self.dtype.itemsize, places)
 
     def fetch(self) -> np.ndarray:
         """The present x, on the host: in the caller's where that is there, else in a new array."""

@@ -158,7 +158,7 @@ def problem_of(A: Any, b: Any, x0: Any, M: Any, rtol: float, limit: int) -> Prob
         given_dtype = describe(A).dtype
     else:
         given_dtype = float if A.dtype is None else A.dtype  # a LinearOperator may not say
-    dtype = systems.number_dtype(A=given_dtype, b=vectors[0].dtype)
+    dtype = systems.real_dtype("real or complex", A=given_dtype, b=vectors[0].dtype)
     if dtype.kind != "c" and "x0" in given:
         systems.real_dtype(x0=vectors[1].dtype)
     layout, entries, matrix, obstacle = _layout(A, dtype)

@@ -22,7 +22,7 @@ from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg.plan import HALO, X_HALO, GridShare
 from hetero.ops.solvers.cg_device import Call, Loop, Step
-from hetero.ops.solvers.exchange import Bound, BufferCopies, Part, Range, halo_copies, slabs, split
+from hetero.ops.solvers.exchange import Bound, Moved, Part, Range, halo_copies, slabs, split
 from hetero.ops.solvers.systems import Csr, Dense, Stencil, unknowns
 
 _STAMPED = 16  # bytes of a value (kernels/common/stamped.cu)
@@ -204,7 +204,7 @@ class _OnGrid(Loop):
         self._each = list(zip(self.parts, self._slabs, shares, strict=True))
 
     def _bind_residual(
-        self, places: Sequence[dict[str, int]], *rows: BufferCopies, **names: str
+        self, places: Sequence[dict[str, int]], *rows: Moved, **names: str
     ) -> Sequence[Launch]:
         """``places``: where r and p of each part begin. ``rows``: what is copied of them. Returns
         the launches of products."""
@@ -227,18 +227,18 @@ class Sweeps(_OnGrid):
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         pitch, dtype, every = 2 * self._plane, call.dtype, call.every
-        pairs, settles, places = [], [], []
+        plans, places = [], []
         for part, slab, grid in self._each:
             part.allocate(pitch * slab.held * dtype.itemsize, "state0", "state1")
             how = {"dtype": dtype.name, "aligned": part.is_aligned("x")}
-            pairs.append(plan_cg.sweeps(grid, part.device.target, **how))
-            settles.append(plan_cg.settle(grid, pairs[-1][0]))
+            plans.append(plan_cg.sweeps(grid, part.device.target, **how))
             start = slab.above * pitch
             places.append({"r_start": start + self._plane, "p_start": start, "pitch": pitch})
-        blocks = [pair[0].grid for pair in pairs]
+        *sweeps, settles = zip(*plans, strict=True)
+        blocks = [plan.grid for plan in sweeps[0]]
         partial0, partial1 = self.exchange.share_sums(blocks, 4, "partial0", "partial1")
         rows = halo_copies(self._slabs, pitch * dtype.itemsize)
-        state0, state1 = (BufferCopies(rows, name, name) for name in ("state0", "state1"))
+        state0, state1 = ((name, rows) for name in ("state0", "state1"))
         moves = [self.exchange.bind(state0, partial0), self.exchange.bind(state1, partial1)]
         self._sweeps, self._settle = {}, []
         for turn in (0, 1):
@@ -248,7 +248,7 @@ class Sweeps(_OnGrid):
             names |= {"partial": f"partial{new}"}
             for first in (True, False):
                 add = 0 if first or not (every or turn == 0) else 1 if every else 2
-                launches = self.exchange.launches([p[turn] for p in pairs], add=add, **names)
+                launches = self.exchange.launches(sweeps[turn], add=add, **names)
                 self._sweeps[turn, first] = [(launches, moves[turn])]
             ends = {"even": "state0", "odd": "state1", "record": f"record{turn}"}
             self._settle.append(self.exchange.launches(settles, **ends))

@@ -70,15 +70,9 @@ def slabs(rows: int, parts: int, depth: int = 1) -> list[Slab]:
 
     No part has fewer than ``depth`` rows, so that a halo comes from one neighbour alone.
     """
-    return around(split(rows, parts, depth), depth)
-
-
-def around(cuts: Sequence[Range], depth: int) -> list[Slab]:
-    """Slabs of these rows that hold ``depth`` rows of each neighbour."""
-    last = len(cuts) - 1
     return [
-        Slab(begin, end, depth if part else 0, depth if part < last else 0)
-        for part, (begin, end) in enumerate(cuts)
+        Slab(begin, end, depth * (begin > 0), depth * (end < rows))
+        for begin, end in split(rows, parts, depth)
     ]
 
 
@@ -121,6 +115,9 @@ def halo_copies(slabs: Sequence[Slab], row_bytes: int) -> list[Copy]:
     own = [(slab.begin, slab.end) for slab in slabs]
     held = [(slab.first, slab.end + slab.below) for slab in slabs]
     return range_copies(own, held, row_bytes, [slab.first for slab in slabs])
+
+
+Moved = tuple[str, Sequence[Copy]]  # a buffer's name, and what parts copy of each other's
 
 
 class Part(Workspace):
@@ -177,14 +174,6 @@ class Part(Workspace):
         return all(type(buffer) is not int or buffer % 16 == 0 for buffer in found)
 
 
-class BufferCopies(NamedTuple):
-    """Copies from one buffer of some parts to another of others, both by name."""
-
-    copies: Sequence[Copy]
-    into: str
-    out_of: str
-
-
 class Exchange:
     """Copies between parts that do not wait for the host; nothing where there is one part alone.
 
@@ -206,15 +195,15 @@ class Exchange:
         each = zip(self.parts, plans, strict=True)
         return [[part.bind(plan, **others)] for part, plan in each]
 
-    def bind(self, *groups: BufferCopies) -> list[Any]:
+    def bind(self, *groups: Moved) -> list[Any]:
         """Copies for `run`: for each part its launch to the others, or what it copies of them."""
         if len(self.parts) == 1:
             return []
         each: list[list[Any]] = [[] for _ in self.parts]
-        for copies, into, out_of in groups:
+        for name, copies in groups:
             for copy in copies:
                 target, source = self.parts[copy.target], self.parts[copy.source]
-                here, there = target.buffers[into], source.buffers[out_of]
+                here, there = target.buffers[name], source.buffers[name]
                 if self.meeting is None:
                     moved = here, source.device, there, *copy[2:], target.stream
                     each[copy.target].append(moved)
@@ -262,7 +251,7 @@ class Exchange:
         if self.meeting is not None:
             self.meeting.check()
 
-    def share_sums(self, blocks: Sequence[int], sums: int, *names: str) -> list[BufferCopies]:
+    def share_sums(self, blocks: Sequence[int], sums: int, *names: str) -> list[Moved]:
         """Make room in each part for the block sums of all parts, one after the other.
 
         Returns the copies that bring them together, for each name. Each part has ``blocks`` of
@@ -274,7 +263,7 @@ class Exchange:
             part.allocate(8 * sums * begins[-1], *names)
             part.numbers |= {"blocks_before": begins[-1], "first_block": begin}
         own, needed = list(itertools.pairwise(begins)), [(0, begins[-1])] * len(blocks)
-        return [BufferCopies(range_copies(own, needed, 8 * sums), name, name) for name in names]
+        return [(name, range_copies(own, needed, 8 * sums)) for name in names]
 
     def total(self, name: str, blocks: Sequence[int], sums: int = 1) -> list[float]:
         """Add up block sums: of each part ``blocks`` rows of ``sums`` doubles; waits for them."""

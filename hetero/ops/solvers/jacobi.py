@@ -20,7 +20,7 @@ from hetero.imports import load
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.kernels.multigrid.plan import squares
 from hetero.ops.solvers import multigrid
-from hetero.ops.solvers.exchange import BufferCopies, Exchange, Part, Slab, halo_copies, slabs
+from hetero.ops.solvers.exchange import Exchange, Part, Slab, halo_copies, slabs
 from hetero.ops.solvers.systems import CONVERGED, LIMIT, ROUNDING, Outcome, Solve, Stencil, judged
 
 _FEWEST, _MOST = 64, 8192  # sweeps between two looks at the residual
@@ -147,7 +147,7 @@ class _Devices:
                 part.allocate(16 * slab.own, "squares")
 
         self.exchange.at_once(load, 2 * self._nbytes)
-        copies = [BufferCopies(self._rows, name, name) for name in ("u0", "u1")]
+        copies = [(name, self._rows) for name in ("u0", "u1")]
         self._halos = list(map(self.exchange.bind, copies))
 
     def store(self, u: Any) -> None:

@@ -26,7 +26,7 @@ from hetero.devices.base import Device
 from hetero.kernels.common.launch import Launch, launch
 from hetero.kernels.multigrid import plan as plan_multigrid
 from hetero.ops.solvers import multigrid as grids
-from hetero.ops.solvers.exchange import Bound, BufferCopies, Exchange, Part, range_copies
+from hetero.ops.solvers.exchange import Bound, Exchange, Moved, Part, range_copies
 from hetero.ops.solvers.systems import Outcome, Solve, Stencil
 
 Vector = Sequence[Any]  # a buffer of each device
@@ -188,8 +188,8 @@ class DeviceHierarchy(grids.Hierarchy):
             read_below = [one.reads for one in levels[number + 1]]
         read_above = [one.coarse_reads for one in levels[number - 1]] if number else read
 
-        def moved(name: str, grid: grids.Grid, written: Any, needed: Any) -> BufferCopies:
-            return BufferCopies(range_copies(written, needed, self._row_bytes(grid)), name, name)
+        def moved(name: str, grid: grids.Grid, written: Any, needed: Any) -> Moved:
+            return name, range_copies(written, needed, self._row_bytes(grid))
 
         down = self.exchange.bind(
             moved(f"work{number}", fine, own, read),

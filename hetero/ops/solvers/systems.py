@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import warnings
@@ -104,19 +105,15 @@ class DeviceCsr:
 
     def __init__(self, shape: Any, parts: tuple[Any, Any, Any], copy: Callable[[], Any]) -> None:
         self.shape, self.parts, self._copy = tuple(shape), parts, copy
-        self._host: Any = None
-        self._host: Any = None
         pointers, indices, data = self.operands = tuple([describe(part).unkept() for part in parts])
         self.dtype, self.nnz, self.location = data.dtype, data.size, data.location
         self.is_usual = pointers.dtype == indices.dtype and data.dtype.char in "fd"
         self.is_usual &= all(operand.is_c_contiguous() for operand in self.operands)
 
-    @property
+    @functools.cached_property
     def host(self) -> Any:
         """The matrix on the host."""
-        if self._host is None:
-            self._host = self._copy().tocsr()
-        return self._host
+        return self._copy().tocsr()
 
     def diagonal(self) -> np.ndarray:
         """As SciPy's, on the host."""
@@ -187,9 +184,7 @@ def execute(plan: Plan, asked: Solve, b: Any, x0: Any, read: tuple[Operand, ...]
 
     ``read`` describes device arrays that the system holds.
     """
-    execution = load("hetero.calling.execution")
-    if asked.from_zero != (x0 is None):
-        asked = asked._replace(from_zero=x0 is None)
+    execution, asked = load("hetero.calling.execution"), asked._replace(from_zero=x0 is None)
     problem, dtype = plan.problem, np.dtype(plan.problem.dtype)
     rhs, operand = b, describe(b)
     if operand.location == HOST or operand.dtype != dtype or not operand.is_c_contiguous():
@@ -223,17 +218,15 @@ def least_tolerance(dtype: Any) -> float:
     return float(np.finfo(dtype).eps) / 1024.0
 
 
-def real_dtype(**dtypes: Any) -> np.dtype:
-    """float32 if all dtypes fit in it, else float64; ValueError for what is not real."""
-    return number_dtype("real", **dtypes)
+def real_dtype(kinds: str = "real", **dtypes: Any) -> np.dtype:
+    """float32 if all dtypes fit in it, else float64; ValueError for what is not real.
 
-
-def number_dtype(kind: str = "real or complex", **dtypes: Any) -> np.dtype:
-    """`real_dtype`, or complex64 or complex128 where one of them is complex."""
+    ``kinds`` "real or complex": complex64 or complex128 where one of them is complex.
+    """
     given = {name: np.dtype(dtype) for name, dtype in dtypes.items()}
     for name, dtype in given.items():
-        if dtype.kind not in ("fiub" if kind == "real" else "fiubc"):
-            raise ValueError(f"{name} must be {kind}, got dtype {dtype}")
+        if dtype.kind not in ("fiub" if kinds == "real" else "fiubc"):
+            raise ValueError(f"{name} must be {kinds}, got dtype {dtype}")
     small = all(dtype.char in "efF" for dtype in given.values())
     is_complex = any(dtype.kind == "c" for dtype in given.values())
     return np.dtype(("fd", "FD")[is_complex][not small])
@@ -272,8 +265,7 @@ def on_host(array: Any, dtype: np.dtype, operand: Operand | None = None) -> np.n
     """Values of an array on the host, C-contiguous and of the solve's dtype."""
     operand = describe(array) if operand is None else operand
     if operand.location != HOST:
-        transfer = load("hetero.moving.transfer")
-        array = transfer.to_host(array, operand)
+        array = load("hetero.moving.transfer").to_host(array, operand)
     return np.ascontiguousarray(array, dtype)
 
 

@@ -141,9 +141,7 @@ def watch(begin: int, end: int, whole: bool = True) -> Watch | None:
     a trial with the first pages, whoever has the memory; it ends no other watch."""
     try:
         return Watch(begin, end, whole)
-    except OSError as error:
-        if error.errno in (errno.EBADF, errno.ENOTTY):
-            _forget()  # somebody closed all files of the process: the next one opens them
+    except OSError:
         return None
 
 

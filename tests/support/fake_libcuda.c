@@ -1,9 +1,8 @@
 /* A libcuda.so.1 for tests on machines without a GPU: device memory is the host's, kernels do nothing.
  *
- * Any call can be made to fail: the k-th of all calls, or the k-th of one function, once or from
- * then on. HETERO_FAKE_CUDA_FAIL="k[,function][,good]" tells it before the process starts ("good":
- * for good), fake_fail() later. A copy to the host that fails has written rubbish to half of its
- * target. fake_live() tells what was made and not yet given back.
+ * Any call can be made to fail by fake_fail(): the k-th of all calls, or the k-th of one function,
+ * once or from then on. A copy to the host that fails has written rubbish to half of its target.
+ * fake_live() tells what was made and not yet given back.
  *
  * PyCUDA links to it, cuda.bindings ask it for functions. Those that PyCUDA links to and that are not
  * here are generated as successful no-ops; see fake_cuda.py, which compiles this.
@@ -26,26 +25,9 @@ static int for_good, code = LAUNCH_FAILED;
 static char failed[64];
 static long live[KINDS];
 static size_t room = 1ull << 30, used;
-static FILE *record;
 static char names[8192][40]; /* of the calls since fake_fail */
 static void *waits[1024][2]; /* since fake_fail: a stream, and the one whose event it waits for */
 static long waits_made;
-
-static void from_environment(void) {
-    char *wish = getenv("HETERO_FAKE_CUDA_FAIL");
-    char *file = getenv("HETERO_FAKE_CUDA_LOG");
-    if (file) record = fopen(file, "w");
-    if (!wish) return;
-    char *copy = strdup(wish), *rest = NULL, *part = strtok_r(copy, ",", &rest);
-    if (part) at = atol(part);
-    while ((part = strtok_r(NULL, ",", &rest))) {
-        if (!strcmp(part, "good")) for_good = 1;
-        else snprintf(function_that_fails, sizeof function_that_fails, "%s", part);
-    }
-    free(copy);
-}
-
-__attribute__((constructor)) static void begin(void) { from_environment(); }
 
 /* k = 0: nothing fails. function: "" for any. status: what the failing call returns. */
 void fake_fail(long k, const char *function, int good, int status) {
@@ -68,7 +50,6 @@ void fake_room(size_t bytes) { room = bytes; }
 int fake_gate(const char *name) {
     int status = SUCCESS;
     pthread_mutex_lock(&lock);
-    if (record) fprintf(record, "%s\n", name), fflush(record);
     if (!function_that_fails[0] || !strcmp(function_that_fails, name)) {
         if (++calls <= 8192) snprintf(names[calls - 1], sizeof names[0], "%s", name);
         if (at && (calls == at || (for_good && calls > at))) {

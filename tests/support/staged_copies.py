@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import signal
-import threading
 import time
 import weakref
 
@@ -154,11 +153,6 @@ def without_pinned_memory(used) -> None:
     driver.fail(0)
 
 
-def many(used) -> None:
-    for _ in range(200):
-        there_and_back(used, rng.random((20, 300))[:, 5:205])
-
-
 def check(*functions, threads=3) -> None:
     for function in functions:
         used = ring(threads)
@@ -199,15 +193,6 @@ with device.active():
     helpers_sleep_between_copies()
     gc.collect()
     check(without_pinned_memory)
-    threads, before = threading.active_count(), driver.live()
-    check(many)
-    after = driver.live()
-    end = time.monotonic() + 60.0
-    while threading.active_count() > threads and time.monotonic() < end:
-        time.sleep(0.01)  # what looks after results' memory ends by itself
-    assert threading.active_count() <= threads
-    assert after["pinned"] == before["pinned"], (before, after)  # what failed to be freed
-    assert after["event"] - before["event"] < 20, (before, after)
 lost_context()
 devices.get("cuda:0").clear()
 assert not pinned_sizes()

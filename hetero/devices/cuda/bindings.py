@@ -1,5 +1,5 @@
-"""The names of ``pycuda.driver`` that hetero uses, without PyCUDA: launches by NVIDIA's
-``cuda.bindings.driver``, all else by the driver's own functions (`driver`).
+"""The names of ``pycuda.driver`` that hetero uses, without PyCUDA: launches and copies by NVIDIA's
+``cuda.bindings.driver``, which are faster so, all else by the driver's own functions (`driver`).
 
 They take the same arguments and keep to PyCUDA's rules of contexts: each thread has a stack of
 those that were pushed here, and what another library makes current is left alone. Streams and
@@ -11,6 +11,9 @@ from __future__ import annotations
 import ctypes
 import threading
 from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 
 from hetero.devices.cuda import driver
 from hetero.errors import DeviceError
@@ -20,7 +23,7 @@ Error = DeviceError  # of a call that failed
 # CU_LAUNCH_PARAM_BUFFER_POINTER, _BUFFER_SIZE and _END, and the most bytes of arguments of a launch
 # that every driver takes.
 _BUFFER, _SIZE, _END, _MOST_ARGUMENTS = 1, 2, 0, 4096
-_launch = load("cuda.bindings.driver").cuLaunchKernel
+_api = load("cuda.bindings.driver")
 function_attribute = SimpleNamespace(MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
 
 
@@ -114,6 +117,26 @@ class PointerHolderBase:
     """What has an address on the device."""
 
 
+def _checked(given: tuple[Any], function: str) -> None:
+    if given[0]:
+        raise driver.error_of(function, int(given[0]))
+
+
+def _buffer(array: np.ndarray) -> np.ndarray:
+    """An array without axes as one element: the driver would take its value for an address."""
+    return array if array.ndim else array.reshape(1)
+
+
+def memcpy_htod(target: int, source: np.ndarray) -> None:
+    """Copy an array to a device, and wait."""
+    _checked(_api.cuMemcpyHtoD(target, _buffer(source), source.nbytes), "cuMemcpyHtoD")
+
+
+def memcpy_dtoh(target: np.ndarray, source: int) -> None:
+    """Copy from a device into an array, and wait."""
+    _checked(_api.cuMemcpyDtoH(_buffer(target), source, target.nbytes), "cuMemcpyDtoH")
+
+
 # -- Streams and kernels
 
 
@@ -147,7 +170,7 @@ class Function:
     """A kernel."""
 
     def __init__(self, handle: int) -> None:
-        self._handle = handle
+        self._handle, self._raw = handle, _api.CUfunction(handle)
 
     def set_attribute(self, attribute: int, value: int) -> None:
         driver.call("cuFuncSetAttribute", self._handle, attribute, value)
@@ -164,6 +187,8 @@ class Function:
         here.arguments[:nbytes] = arguments
         here.size.value = nbytes
         queue = driver.LEGACY if stream is None else stream.handle
-        (status,) = _launch(self._handle, *grid, *block, shared_bytes, queue, 0, here.extra)
+        (status,) = _api.cuLaunchKernel(
+            self._raw, *grid, *block, shared_bytes, queue, 0, here.extra
+        )
         if status:
             raise driver.error_of("cuLaunchKernel", int(status))

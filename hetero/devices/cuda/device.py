@@ -14,7 +14,7 @@ from hetero.devices.cuda.compiler import Compiling
 from hetero.devices.cuda.context import Lent
 from hetero.devices.storage import allocated, rounded
 from hetero.host.copying import slices
-from hetero.host.copying.staging import DOWNLOAD, PURPOSE, UPLOAD, Ring
+from hetero.host.copying.staging import PURPOSE, UPLOAD, Ring
 from hetero.kernels.procedure import Card, of_attributes
 
 _ATTRIBUTES = {  # CU_DEVICE_ATTRIBUTE_...
@@ -32,7 +32,6 @@ _ATTRIBUTES = {  # CU_DEVICE_ATTRIBUTE_...
     "RESERVED_SHARED_MEMORY_PER_BLOCK": 111,
 }
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
-_COPY = {UPLOAD: "cuMemcpyHtoD_v2", DOWNLOAD: "cuMemcpyDtoH_v2"}
 # CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, _PEER_ACCESS_ALREADY_ENABLED, _NOT_READY
 _NO_PATH, _IS_OPEN, _NOT_READY = 217, 704, 600
 
@@ -151,8 +150,9 @@ class CudaDevice(Compiling):
         stream: Any = None,
     ) -> Any:
         if stream is None:
-            ends = memory.ends(direction, array, buffer + offset)
-            return driver.call(_COPY[direction], *ends, array.nbytes)
+            if direction == UPLOAD:
+                return self.driver.memcpy_htod(buffer + offset, array)
+            return self.driver.memcpy_dtoh(array, buffer + offset)
         memory.start(direction, array, buffer + offset, stream.handle)
         # One event for all parts: the bus rests for 10 us where a stream comes past one.
         return self.record(stream)

@@ -155,19 +155,14 @@ def address_of(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
-def ends(direction: str, array: np.ndarray, address: int) -> tuple[int, int]:
-    """Where a copy of an array goes to, and where it comes from."""
-    here = address_of(array)
-    return (address, here) if direction == UPLOAD else (here, address)
-
-
 def start(direction: str, array: np.ndarray, address: int, stream: int) -> None:
     """Let a stream, which is the driver's handle, copy a pinned array, contiguous or of `rows`, to
     an address of packed device memory, or from there."""
     for part, begin in pieces(array, _PART):
         there = address + begin
         if part.flags.c_contiguous:
-            driver.call(_SEND[direction], *ends(direction, part, there), part.nbytes, stream)
+            ends = (there, address_of(part)) if direction == UPLOAD else (address_of(part), there)
+            driver.call(_SEND[direction], *ends, part.nbytes, stream)
         else:
             copy_rows(direction, part, there, stream)
 

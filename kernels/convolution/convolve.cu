@@ -44,12 +44,7 @@ DEVICE ALWAYS_INLINE void add_rows(REAL *sums, LOCAL const REAL *tile, LOCAL con
 
 KERNEL(THREADS, BLOCKS)
 convolve(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT taps,
-         GLOBAL REAL *RESTRICT out, index_t height, index_t width, index_t filter_height,
-         index_t filter_width, index_t out_height, index_t out_width, index_t top, index_t left,
-         index_t tap_row, index_t tap_column, index_t tiles_down, index_t tiles_across,
-         index_t image_batch, index_t image_row, index_t image_column, index_t out_batch,
-         index_t out_row, index_t out_column, index_t boundary, double fillvalue,
-         GLOBAL const int *RESTRICT only_if)
+         GLOBAL REAL *RESTRICT out, index_t tap_row, index_t tap_column, EXTENTS)
 {
     if (only_if && !only_if[0])
         return;

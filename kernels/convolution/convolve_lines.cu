@@ -19,12 +19,7 @@
 
 KERNEL(THREADS, BLOCKS)
 convolve_lines(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT columns,
-               GLOBAL const REAL *RESTRICT rows, GLOBAL REAL *RESTRICT out, index_t height,
-               index_t width, index_t rank, index_t filter_height, index_t filter_width,
-               index_t out_height, index_t out_width, index_t top, index_t left,
-               index_t tiles_down, index_t tiles_across, index_t image_batch, index_t image_row,
-               index_t image_column, index_t out_batch, index_t out_row, index_t out_column,
-               index_t boundary, double fillvalue)
+               GLOBAL const REAL *RESTRICT rows, GLOBAL REAL *RESTRICT out, index_t rank, EXTENTS)
 {
     SHARED VECTOR slab_vectors[SLAB_ROWS * MOST_COLUMNS / WIDTH];
     SHARED VECTOR made_vectors[(TILE_ROWS + STAGE_ROWS - 1) * LANES];

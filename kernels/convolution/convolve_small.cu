@@ -7,8 +7,7 @@
 // Per output: 2 FH FW flops, 1 element read and 1 written; (GROUPS ROWS + FH - 1) / (GROUPS ROWS)
 // elements are read from the L2.
 //
-// A warp with outputs or inputs beyond an edge takes RIM_ROWS rows at a time, and loads
-// element by element, from where the boundary says.
+// A warp with outputs or inputs beyond an edge loads element by element, from where the boundary says.
 //
 // Preconditions, besides those of convolve.cu. The image's and out's columns are contiguous, and
 // their addresses and other strides multiples of WIDTH elements; so are a thread's loads, since
@@ -18,7 +17,6 @@
 #define POSITION int
 #define LANES 32
 #define GROUPS 4
-#define RIM_ROWS 2
 #include "correlation.cu"
 
 #define SPAN (WIDTH + FW - 1)  // columns that a thread's outputs need
@@ -74,60 +72,47 @@ DEVICE void walk(GLOBAL const REAL *image, GLOBAL REAL *out, const REAL *factors
     }
 }
 
-// The same at the rim, where inputs are anywhere on the extended image, and `rows` rows and
-// `points` columns are stored. What has had rows 0 to u of the filter is in sums[u].
-DEVICE void walk_rim(GLOBAL const REAL *image, GLOBAL REAL *out, const REAL *factors, int height,
-                     int width, int rows, int points, int row, int column, index_t image_row,
-                     index_t out_row, int boundary, REAL fillvalue)
+// The same at the rim, where inputs are anywhere on the extended image, from (row, column) on, and
+// `rows` rows and `points` columns are stored. Each row of outputs loads all that it needs, the taps
+// too: registers have no room for more than a row.
+DEVICE void walk_rim(GLOBAL const REAL *image, GLOBAL REAL *out, GLOBAL const REAL *taps,
+                     index_t tap_row, index_t tap_column, int height, int width, int rows, int points,
+                     int row, int column, index_t image_row, index_t out_row, int boundary,
+                     REAL fillvalue)
 {
-    REAL sums[FH][WIDTH];
     int columns[SPAN];
 
     UNROLL
     for (int i = 0; i < SPAN; ++i) columns[i] = extended(column + i, width, boundary);
-    UNROLL
-    for (int u = 0; u < FH; ++u) {
-        UNROLL
-        for (int i = 0; i < WIDTH; ++i) sums[u][i] = 0;
-    }
     NO_UNROLL
-    for (int begin = 0; begin < rows + FH - 1; begin += RIM_ROWS) {
-        REAL loaded[RIM_ROWS][SPAN];
+    for (int o = 0; o < rows; ++o) {
+        REAL sums[WIDTH];
         UNROLL
-        for (int k = 0; k < RIM_ROWS; ++k) {
-            const int at = extended(row + begin + k, height, boundary);
+        for (int i = 0; i < WIDTH; ++i) sums[i] = 0;
+        NO_UNROLL
+        for (int u = 0; u < FH; ++u) {
+            const int at = extended(row + o + u, height, boundary);
             GLOBAL const REAL *from = image + (at < 0 ? 0 : at) * image_row;
+            REAL line[SPAN];
             UNROLL
             for (int i = 0; i < SPAN; ++i) {
                 const REAL inside = from[columns[i] < 0 ? 0 : columns[i]];
-                loaded[k][i] = at < 0 || columns[i] < 0 ? fillvalue : inside;
+                line[i] = at < 0 || columns[i] < 0 ? fillvalue : inside;
             }
-        }
-        UNROLL
-        for (int k = 0; k < RIM_ROWS; ++k) {
-            const int o = begin + k - FH + 1;
             UNROLL
-            for (int u = FH - 1; u >= 0; --u) {
+            for (int v = 0; v < FW; ++v) {
+                const REAL factor = taps[u * tap_row + v * tap_column];
                 UNROLL
-                for (int i = 0; i < WIDTH; ++i) {
-                    REAL sum = u > 0 ? sums[u > 0 ? u - 1 : 0][i] : 0;
-                    UNROLL
-                    for (int v = 0; v < FW; ++v) sum += factors[u * FW + v] * loaded[k][v + i];
-                    sums[u][i] = sum;
-                }
+                for (int i = 0; i < WIDTH; ++i) sums[i] += factor * line[v + i];
             }
-            if (o >= 0 && o < rows) store_outputs(out + o * out_row, sums[FH - 1], points, 1);
         }
+        store_outputs(out + o * out_row, sums, points, 1);
     }
 }
 
 KERNEL(THREADS, BLOCKS)
 convolve_small(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT taps,
-               GLOBAL REAL *RESTRICT out, index_t height, index_t width, index_t out_height,
-               index_t out_width, index_t top, index_t left, index_t tap_row, index_t tap_column,
-               index_t tiles_down, index_t tiles_across, index_t image_batch, index_t image_row,
-               index_t out_batch, index_t out_row, index_t boundary, double fillvalue,
-               GLOBAL const int *RESTRICT only_if)
+               GLOBAL REAL *RESTRICT out, index_t tap_row, index_t tap_column, EXTENTS)
 {
     if (only_if && !only_if[0])
         return;
@@ -161,8 +146,8 @@ convolve_small(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT ta
     if (inside) {
         walk(image, out, factors, image_row, out_row, loaded);
     } else if (rows_left > 0) {
-        walk_rim(image, out, factors, (int)height, (int)width, rows_left < ROWS ? rows_left : ROWS,
-                 columns_left, from_row, column - (int)left, image_row, out_row, (int)boundary,
-                 (REAL)fillvalue);
+        walk_rim(image, out, taps, tap_row, tap_column, (int)height, (int)width,
+                 rows_left < ROWS ? rows_left : ROWS, columns_left, from_row, column - (int)left,
+                 image_row, out_row, (int)boundary, (REAL)fillvalue);
     }
 }

@@ -9,6 +9,13 @@
 
 #include "extended.cu"
 
+// What every kernel takes in addition to its own operands. Nothing is done where only_if points to a 0.
+#define EXTENTS \
+    index_t height, index_t width, index_t filter_height, index_t filter_width, index_t out_height, \
+        index_t out_width, index_t top, index_t left, index_t tiles_down, index_t tiles_across, \
+        index_t image_batch, index_t image_row, index_t image_column, index_t out_batch, index_t out_row, \
+        index_t out_column, index_t boundary, double fillvalue, GLOBAL const int *RESTRICT only_if
+
 // Declares the thread's place in its group and the group's in the block; the block's place among the tiles
 // of image b.
 #define FIND_TILE \
@@ -17,6 +24,13 @@
     const unsigned int across = blockIdx.x % (unsigned int)tiles_across; \
     const unsigned int down = blockIdx.x / (unsigned int)tiles_across % (unsigned int)tiles_down; \
     const unsigned int b = blockIdx.x / (unsigned int)tiles_across / (unsigned int)tiles_down;
+
+// Not left to OpenCL's compilers: what comes in as a constant must be one.
+#ifdef __OPENCL_VERSION__
+#define ALWAYS_INLINE __attribute__((always_inline))
+#else
+#define ALWAYS_INLINE
+#endif
 
 // Stores WIDTH outputs, of which `points` are within the row.
 DEVICE void store_outputs(GLOBAL REAL *out, const REAL *sums, index_t points, index_t out_column)
@@ -94,13 +108,6 @@ DEVICE void fetch_tile(LOCAL REAL *tile, GLOBAL const REAL *image, int thread, i
         }
     }
 }
-
-// Not left to OpenCL's compilers: what comes in as a constant must be one.
-#ifdef __OPENCL_VERSION__
-#define ALWAYS_INLINE __attribute__((always_inline))
-#else
-#define ALWAYS_INLINE
-#endif
 
 // Adds a chunk of the filter, of rows x columns taps, to outs x WIDTH sums. All three are
 // constants, and no loop is left when compiled. In `tile` the first output meets the first tap.

@@ -111,6 +111,7 @@ def check(
     options["alignment"] = kernel_runs.alignment(image, out, *views.values())
     strides = {"image_strides": elements(image), "out_strides": elements(out)}
     options |= {"batch": batch, "boundary": boundary, "dtype": dtype, **strides}
+    options["tap_strides"] = taps_shape[1], 1
     launch_plan = planned(extent, taps_shape, outs, before, rank, **options | plan)
     runner.run(launch_plan, image=image, out=out, **views, fillvalue=FILL, only_if=None)
     taps = taps.astype(float)
@@ -165,9 +166,7 @@ def test_tiles_of_every_shape(runner, monkeypatch):
     """Large and small tiles; stages of a filter that does not fit at once; all rows of a thread."""
     with monkeypatch.context() as patch:
         patch.setattr(plan_convolve, "_ROWS", (8,))
-        plan_convolve._tile.cache_clear()
         launch_plan = check(runner, (33, 140), (11, 37), boundary="symm")
-    plan_convolve._tile.cache_clear()
     defines = dict(launch_plan.launches[0].defines)
     assert defines["ROWS"] == 8
     assert defines["STAGE_COLUMNS"] < 37
@@ -227,6 +226,7 @@ def plan_for(shape, taps_shape, rank=None, **options):
     strides = (shape[0] * shape[1], shape[1], 1)
     large = {"batch": 1, "boundary": "fill", "dtype": "float32", "alignment": 16, "warps": True}
     large |= {"image_strides": strides, "out_strides": strides, "multiprocessors": 132}
+    large["tap_strides"] = taps_shape[1], 1
     before = [n // 2 for n in taps_shape]
     return planned(shape, taps_shape, shape, before, rank, **large | options)
 

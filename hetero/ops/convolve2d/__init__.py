@@ -110,7 +110,6 @@ def convolve2d(
     array([[4., 4.],
            [4., 4.]])
     """
-    key = None
     if type(in1) is _ndarray and type(in2) is _ndarray:
         if device is None and method is None and _forced() is None:
             key = NAME, in1.shape, in1.strides, in1.dtype, in2.shape, in2.dtype, mode, boundary
@@ -134,8 +133,7 @@ def convolve2d(
         if result is not MISS:
             return result
     placed = planner.placement(device, method)
-    call = checked(in1, in2, mode, boundary, fillvalue, *placed, describe=describe_used)
-    return result_of(call, key)
+    return result_of(checked(in1, in2, mode, boundary, fillvalue, *placed, describe=describe_used))
 
 
 def _plan(

@@ -19,7 +19,7 @@ from hetero.imports import load
 from hetero.kernels import LaunchPlan
 from hetero.kernels.convolution import plan as plan_convolve
 from hetero.ops.convolve2d.fft import Axes, Axis, on_device
-from hetero.ops.convolve2d.filters import PURPOSE, Filter, FilterOptions, flipped_factors, kept
+from hetero.ops.convolve2d.filters import PURPOSE, Filter, FilterOptions, flipped_factors
 from hetero.ops.convolve2d.problem import Window
 from hetero.registry.problem import Problem
 
@@ -55,15 +55,15 @@ def _launches(
     )
 
 
-def _uploaded(device: Device, array: np.ndarray) -> tuple[Any, Any]:
-    """(buffer, owner) of a host array's copy."""
+def _uploaded(device: Device, **arrays: np.ndarray) -> Workspace:
+    """Copies of host arrays, by name."""
     owner = Workspace(device, PURPOSE)
-    return owner.upload(array), owner
+    for name, array in arrays.items():
+        owner.upload(array, name)
+    return owner
 
 
-def _launch(
-    device: Device, kernel: str, dtype: str, blocks: int, arguments: tuple[Any, ...]
-) -> None:
+def _launch(device: Device, kernel: str, dtype: str, blocks: int, *arguments: Any) -> None:
     """Start a kernel of convolve_fft.cu."""
     real = "double" if dtype == "float64" else "float"
     defines = (("REAL", real), ("THREADS", _THREADS))
@@ -81,20 +81,21 @@ def flag(device: Device) -> tuple[Any, Any]:
 def find_not_finite(device: Device, dtype: str, out: Any, count: int, bad: Any) -> None:
     """Enqueue a look at ``count`` packed values, which sets the first of `flag`'s ints."""
     blocks = min(-(-count // _THREADS), 16 * device.multiprocessors)
-    _launch(device, "find_not_finite", dtype, blocks, (out, bad, count, blocks))
+    _launch(device, "find_not_finite", dtype, blocks, out, bad, count, blocks)
 
 
 # -- The direct sum, and filters of low rank -------------------------------------------------------
 
 
-def taps_on(device: Device, filter: Filter, problem: Problem) -> tuple[Any, Any, Any]:
-    """(buffer, owner, strides) of the flipped filter."""
+def _taps_on(device: Device, filter: Filter, problem: Problem) -> tuple[Any, Any, Any]:
+    """(buffer, strides, owner) of the flipped filter."""
     if filter.array is not None:
-        return *kept(device, filter, "taps", lambda: _uploaded(device, filter.taps)), None
+        held = filter.kept(device, "taps", lambda: _uploaded(device, taps=filter.taps))
+        return held.buffers["taps"], (problem.options.filter_width, 1), held
     w, (row, column) = problem.options, filter.operand.staged_strides()[-2:]
     last = (w.filter_height - 1) * row + (w.filter_width - 1) * column
     address = filter.operand.pointer + last * np.dtype(problem.dtype).itemsize
-    return address, None, (-row, -column)
+    return address, (-row, -column), None
 
 
 def direct(
@@ -106,7 +107,7 @@ def direct(
     only_if: Any = None,
 ) -> None:
     """Enqueue the sum over the filter's taps; with a flag, only where it is set."""
-    taps, owner, strides = taps_on(device, options.filter, problem)
+    taps, strides, owner = _taps_on(device, options.filter, problem)
     buffers = {"image": image, "taps": taps, "out": out, "fillvalue": options.fillvalue}
     buffers["only_if"] = device.null if only_if is None else only_if
     planned = _launches(plan_convolve.direct, device, problem, image, out, tap_strides=strides)
@@ -121,33 +122,28 @@ def prepared_direct(device: Any, problem: Problem, aligned: int, options: Filter
     For operands at addresses that ``aligned`` divides.
     """
     filter = options.filter
-    taps, owner, strides = taps_on(device, filter, problem)
+    taps, strides, owner = _taps_on(device, filter, problem)
     planned = _launches(plan_convolve.direct, device, problem, aligned, tap_strides=strides)
     itemsize = np.dtype(problem.dtype).itemsize
     numbers = {"fillvalue": options.fillvalue, "only_if": device.null}
     launch = device.prepared(planned, ("image", "taps", "out"), itemsize, **numbers)
-    last = taps - filter.operand.pointer if filter.array is None else 0
-
-    def run(image: int, _: int, out: int, owner: Any = owner) -> None:  # which keeps the taps
-        launch(image, taps, out)
-
-    def run_with(image: int, filter: int, out: int) -> None:
-        launch(image, filter + last, out)
-
-    return run_with if filter.array is None else run
+    if filter.array is not None:
+        return lambda image, _, out, owner=owner: launch(image, taps, out)  # it keeps the taps
+    last = taps - filter.operand.pointer
+    return lambda image, filter, out: launch(image, filter + last, out)
 
 
 def separable(
     device: Device, problem: Problem, image: Any, options: FilterOptions, out: Any
 ) -> None:
     """Enqueue two passes for each factor, and the direct sum for where that is not finite."""
-    filter = options.filter
 
-    def upload() -> Any:
-        return tuple(_uploaded(device, part) for part in filter.found(flipped_factors))
+    def upload() -> Workspace:
+        columns, rows = options.filter.found(flipped_factors)
+        return _uploaded(device, columns=columns, rows=rows)
 
-    (columns, first), (rows, second) = kept(device, filter, "factors", upload)
-    buffers = {"image": image, "columns": columns, "rows": rows, "out": out}
+    factors = options.filter.kept(device, "factors", upload)
+    buffers = {"image": image, **factors.buffers, "out": out}
     planned = _launches(
         plan_convolve.separable, device, problem, *buffers.values(), rank=problem.options.rank
     )
@@ -156,7 +152,7 @@ def separable(
     bad, owner = flag(device)
     find_not_finite(device, problem.dtype, out, problem.output.size, bad)
     direct(device, problem, image, options, out, only_if=bad)
-    del first, second, owner
+    del owner
 
 
 # -- Transforms ------------------------------------------------------------------------------------
@@ -175,90 +171,73 @@ def convolve(
     its result is not finite."""
     axes = on_device(problem.options)
     (y, x), w, dtype = axes, problem.options, problem.dtype
-    size, half = np.dtype(dtype).itemsize, _half(x)
-    points = y.length * half
-    total = problem.batch * y.count * x.count
-    chunk = min(total, max(_AT_A_TIME // (2 * points * size), 1))
-    spectrum, filter_seen, owner = _spectrum(device, options.filter, problem, axes)
+    points = y.length * (x.length // 2 + 1)  # complex numbers: others of a row are conjugates
+    size, total = 2 * points * np.dtype(dtype).itemsize, problem.batch * y.count * x.count
+    chunk = min(total, max(_AT_A_TIME // size, 1))
+    filter = _spectrum(device, options.filter, problem, axes)
     transform = _transform(device, (y.length, x.length), chunk, dtype)
-    work, work_owner = device.allocate(2 * chunk * points * size)
-    marks, marks_owner = device.allocate(4 * chunk * y.length * _words(x))
+    work, work_owner = device.allocate(chunk * size)
+    marks, marks_owner = device.allocate(chunk * _bytes_of_marks(y, x))
     seen, seen_owner = flag(device)
-    taps, taps_owner, strides = taps_on(device, options.filter, problem)
+    taps, tap_strides, taps_owner = _taps_on(device, options.filter, problem)
     image_strides, out_strides = problem.strides
-    source = image, w.height, w.width, *image_strides, w.code, float(options.fillvalue), seen
-    filter = *(strides or (w.filter_width, 1)), w.filter_height, w.filter_width, int(not w.extended)
-    blocks, scale = -(-points // 256), 1.0 / (y.length * x.length)
+    extended = w.height, w.width, *image_strides, w.code, float(options.fillvalue)
+    blocks, scale = -(-points // _THREADS), 1.0 / (y.length * x.length)
     for first in range(0, total, chunk):
         count = min(chunk, total - first)
-        _gather(device, dtype, source, (work, marks), axes, first, count)
+        _gather(device, dtype, (image, work, marks, *extended, seen, first), axes, count)
         transform.forward(work)
-        product = work, spectrum, points, blocks, scale
-        _launch(device, "multiply_spectra", dtype, blocks * count, product)
+        product = work, filter.buffers["spectrum"], points, blocks, scale
+        _launch(device, "multiply_spectra", dtype, blocks * count, *product)
         transform.inverse(work)
-        arguments = (
-            *(work, marks, taps, out, seen, filter_seen, *filter),
-            *(w.out_height, w.out_width, *out_strides, first, y.count, x.count),
-            *(y.first, x.first, y.step, x.step, y.length, 2 * half),
+        results = (
+            *(work, marks, taps, out, seen, filter.buffers["seen"], *tap_strides),
+            *(w.filter_height, w.filter_width, int(not w.extended), w.out_height, w.out_width),
+            *(*out_strides, first, y.count, x.count, y.first, x.first, y.step, x.step),
+            *(y.length, 2 * (x.length // 2 + 1)),
         )
-        _launch(device, "scatter_tiles", dtype, count * y.step, arguments)
+        _launch(device, "scatter_tiles", dtype, count * y.step, *results)
     direct(device, problem, image, options, out, only_if=seen)
-    del owner, work_owner, marks_owner, seen_owner, taps_owner
+    del filter, work_owner, marks_owner, seen_owner, taps_owner
 
 
-def _half(x: Axis) -> int:
-    """Complex numbers of a transformed row: the others are their conjugates."""
-    return x.length // 2 + 1
+def _bytes_of_marks(y: Axis, x: Axis) -> int:
+    """Of a tile: words of 32 bits, with a bit for each real of a transformed row."""
+    return 4 * y.length * -(-2 * (x.length // 2 + 1) // 32)
 
 
-def _words(x: Axis) -> int:
-    """Of 32 bits each, with one for each real of a transformed row."""
-    return -(-2 * _half(x) // 32)
+def _gather(device: Device, dtype: str, source: tuple[Any, ...], axes: Axes, count: int) -> None:
+    """Parts of an extended image as tiles, and marks of what is not 0.
 
-
-def _gather(
-    device: Device,
-    dtype: str,
-    source: tuple[Any, ...],
-    target: tuple[Any, Any],
-    axes: Axes,
-    first: int,
-    count: int,
-) -> None:
-    """Parts of an extended image as tiles, from the first one on, and marks of what is not 0.
-
-    The source: its buffer, extents and strides, the boundary's number, the fill value, and a buffer
-    that takes what is seen of it.
+    The source: buffers of the image, of tiles and of marks; the image's extents and strides, the
+    boundary's number, the fill value, a buffer that takes what is seen, the first tile's number.
     """
-    (y, x), (image, *extended) = axes, source
-    arguments = (
-        *(image, *target, *extended, first, y.count, x.count),
-        *(y.start, x.start, y.step, x.step, y.length, x.length, 2 * _half(x)),
-    )
-    _launch(device, "gather_tiles", dtype, count * y.length, arguments)
+    y, x = axes
+    ends = y.start, x.start, y.step, x.step, y.length, x.length, 2 * (x.length // 2 + 1)
+    _launch(device, "gather_tiles", dtype, count * y.length, *source, y.count, x.count, *ends)
 
 
-def _spectrum(device: Device, filter: Filter, problem: Problem, axes: Axes) -> tuple[Any, Any, Any]:
-    """(buffer, what is seen of the filter, owner) of its transform at the tiles' lengths."""
+def _spectrum(device: Device, filter: Filter, problem: Problem, axes: Axes) -> Workspace:
+    """The filter's "spectrum" at the tiles' lengths, and what is "seen" of its values."""
     w, (y, x), dtype = problem.options, axes, problem.dtype
 
-    def make() -> tuple[Any, Any, Any]:
-        if filter.array is None:
-            source, held = filter.operand.pointer, None
-            strides = filter.operand.staged_strides()[-2:]
-        else:
-            source, held = _uploaded(device, filter.array)
-            strides = w.filter_width, 1
-        nbytes = 2 * y.length * _half(x) * np.dtype(dtype).itemsize
+    def make() -> Workspace:
         owner = Workspace(device, PURPOSE)
-        buffer, seen = owner.allocate(nbytes), owner.allocate(32)
+        if filter.array is None:
+            source, strides = filter.operand.pointer, filter.operand.staged_strides()[-2:]
+        else:
+            held = _uploaded(device, filter=filter.array)
+            source, strides = held.buffers["filter"], (w.filter_width, 1)
+        points = y.length * (x.length // 2 + 1)
+        buffer = owner.allocate(2 * points * np.dtype(dtype).itemsize, "spectrum")
+        seen = owner.allocate(32, "seen")
         device.fill(seen, 32)
-        image = source, w.filter_height, w.filter_width, 0, *strides, 0, 0.0, seen
+        marks, marks_owner = device.allocate(_bytes_of_marks(y, x))
+        image = source, buffer, marks, w.filter_height, w.filter_width, 0, *strides, 0, 0.0, seen, 0
         one = Axis(y.length, y.length, 1, 0, 0), Axis(x.length, x.length, 1, 0, 0)
-        marks, marks_owner = device.allocate(4 * y.length * _words(x))
-        _gather(device, dtype, image, (buffer, marks), one, 0, 1)
+        _gather(device, dtype, image, one, 1)
         _transform(device, (y.length, x.length), 1, dtype).forward(buffer)
-        del held, marks_owner
-        return buffer, seen, owner
+        del marks_owner
+        return owner
 
-    return kept(device, filter, ("spectrum", y.length, x.length), make)
+    return filter.kept(device, ("spectrum", y.length, x.length), make)

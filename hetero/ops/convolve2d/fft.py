@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from math import inf, isfinite, log2
+from itertools import product
+from math import isfinite, log2
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,6 @@ import numpy as np
 from hetero.devices.at_once import side_by_side
 from hetero.host import cpu, pages
 from hetero.imports import load
-from hetero.ops.convolve2d.cpu import direct
 from hetero.ops.convolve2d.filters import FilterOptions, exact_zeros, facts_of, is_whole
 from hetero.ops.convolve2d.problem import Window
 from hetero.ops.solvers.exchange import split
@@ -88,17 +88,17 @@ def good_length_on_cpu(n: int) -> int:
 def on_cpu(window: Window, cores: int | None = None) -> Axes:
     """The lightest tiles, one or several, for threads that share them on that many cores."""
     w, whole = window, _whole(window, good_length_on_cpu)
-    along_x = _cuts(w.out_width, w.filter_width, w.left)
-    least, best = inf, whole
-    for cost_y, y in _cuts(w.out_height, w.filter_height, w.top):
-        for cost_x, x in along_x:
-            if cost_y * cost_x > least:
-                break  # those that follow cost more, even if threads share them well
-            if y.count * x.count > 1:
-                cost = cost_y * cost_x * _unbalanced((y, x), 1, cores)
-                least, best = min((least, best), (cost, (y, x)))
-    several, one = (weight_on_cpu(window, axes, 1, cores) for axes in (best, whole))
-    return best if several < _ONE * one else whole
+    ways = product(
+        _cuts(w.out_height, w.filter_height, w.top), _cuts(w.out_width, w.filter_width, w.left)
+    )
+    several = [
+        (along_y * along_x * _unbalanced((y, x), 1, cores), (y, x))
+        for (along_y, y), (along_x, x) in ways
+        if y.count * x.count > 1
+    ]
+    best = min(several, default=(0.0, whole))[1]
+    weight, one = (weight_on_cpu(window, axes, 1, cores) for axes in (best, whole))
+    return best if weight < _ONE * one else whole
 
 
 def _unbalanced(axes: Axes, batch: int, cores: int | None) -> float:
@@ -156,18 +156,9 @@ _SPECTRUM = 0.4  # of a tile: the filter is brought there and transformed, but n
 
 @functools.lru_cache(maxsize=1024)
 def good_length_on_device(n: int) -> int:
-    """The next length that cuFFT likes: a power of two, or even with no prime factor above 7."""
-    power = 1 << (n - 1).bit_length()
-    for length in range(n + n % 2, power, 2):
-        if length >= power / _WORTH_A_POWER:
-            break
-        rest = length
-        for prime in (2, 3, 5, 7):
-            while rest % prime == 0:
-                rest //= prime
-        if rest == 1:
-            return length
-    return power
+    """The next length that cuFFT likes: a power of two, or even with no prime factor above 5."""
+    power, length = 1 << (n - 1).bit_length(), 2 * good_length_on_cpu(-(-n // 2))
+    return length if _WORTH_A_POWER * length < power else power
 
 
 @functools.lru_cache(maxsize=1024)
@@ -207,34 +198,27 @@ _COUNTED = 1 << 16  # taps of which a transform in float32 counts how many meet 
 _NOISE = 64.0  # eps of the largest result possible that one which should be 0 may have
 
 
-def places(first: int, count: int, extent: int, boundary: str) -> np.ndarray:
-    """Which of ``extent`` rows or columns stand at ``first`` and after it."""
-    k = np.arange(first, first + count)
+def places(first: int, last: int, extent: int, boundary: str) -> np.ndarray:
+    """Which of ``extent`` rows or columns stand from ``first`` to ``last``; -1: the fill value."""
+    k = np.arange(first, last)
+    if boundary == "fill":
+        return np.where((k >= 0) & (k < extent), k, -1)
     if boundary == "wrap":
         return k % extent
     k %= 2 * extent
     return np.minimum(k, 2 * extent - 1 - k)
 
 
-def extended(
-    plane: np.ndarray, window: Window, fillvalue: float, rows: slice, columns: slice
-) -> np.ndarray:
-    """Part of an image and of what lies beyond it; a view where all of it is the image's."""
-    (h, w), boundary = plane.shape, window.boundary
-    shape = rows.stop - rows.start, columns.stop - columns.start
-    i = slice(max(rows.start, 0), max(min(rows.stop, h), 0))
-    j = slice(max(columns.start, 0), max(min(columns.stop, w), 0))
-    inner = plane[i, j]
-    if inner.shape == shape:
-        return inner
-    if boundary == "fill":
-        part = np.full(shape, fillvalue, plane.dtype)
-        if inner.size:
-            at = slice(j.start - columns.start, j.stop - columns.start)
-            part[i.start - rows.start : i.stop - rows.start, at] = inner
-        return part
-    down = places(rows.start, shape[0], h, boundary)
-    return np.take(plane[down], places(columns.start, shape[1], w, boundary), axis=1)
+def _extended(plane: np.ndarray, window: Window, fillvalue: float, *part: slice) -> np.ndarray:
+    """Rows and columns of an image and of what lies beyond; a view where all is the image's."""
+    sides = list(zip(part, plane.shape, strict=True))
+    if all(side.start >= 0 and side.stop <= n for side, n in sides):
+        return plane[part]
+    rows, columns = (places(side.start, side.stop, n, window.boundary) for side, n in sides)
+    found = np.take(plane[rows], columns, axis=1)
+    found[rows < 0] = fillvalue
+    found[:, columns < 0] = fillvalue
+    return found
 
 
 def _may_be_zero(plane: np.ndarray, zeros: bool, window: Window) -> bool:
@@ -250,11 +234,8 @@ def _may_be_zero(plane: np.ndarray, zeros: bool, window: Window) -> bool:
 
 
 @np.errstate(all="ignore")  # as SciPy's loops, which look at no flags
-def convolve(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
-    """Transforms of overlapping tiles, or of whole images; the direct sum where that is not finite.
-
-    The arguments are as `cpu` says.
-    """
+def convolve(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> bool:
+    """Transforms of overlapping tiles, or of whole images; the arguments are as `methods` says."""
     pages.kept_by_malloc()
     fft, (y, x) = load("scipy.fft"), on_cpu(window)
     points, number = y.length * x.length, len(image) * y.count * x.count
@@ -292,13 +273,11 @@ def convolve(image: np.ndarray, options: FilterOptions, window: Window, out: np.
     def strip(number: int, i: int, begin: int, end: int) -> None:
         """Compute tiles of a row of them."""
         top, left = y.start + i * y.step, x.start + begin * x.step
-        right = x.start + (end - 1) * x.step + wide
-        rows, columns = slice(top, top + high), slice(left, right)
-        source = extended(image[number], window, options.fillvalue, rows, columns)
-        row, column = source.strides
-        cut = np.lib.stride_tricks.as_strided(
-            source, (end - begin, high, wide), (x.step * column, row, column)
-        )
+        across = slice(left, left + (end - begin - 1) * x.step + wide)
+        down = slice(top, top + high)
+        source = _extended(image[number], window, options.fillvalue, down, across)
+        cut = np.lib.stride_tricks.sliding_window_view(source, wide, 1)[:, :: x.step]
+        cut = cut.transpose(1, 0, 2)
         for k, (part, tile) in enumerate(zip(cut, transformed(cut, spectrum), strict=True), begin):
             result = out[number, i * y.step : (i + 1) * y.step, k * x.step : (k + 1) * x.step]
             put(part, tile, result, zeros[number])
@@ -328,20 +307,14 @@ def convolve(image: np.ndarray, options: FilterOptions, window: Window, out: np.
             result[count[inner] < 0.5] = 0.0
 
     # Rows of tiles, and what a row holds where there are few.
-    at_once = max(min(_POINTS // points, number // threads), 1)
-    strips = (
-        (number, i, *part)
-        for number in range(len(image))
-        for i in range(y.count)
-        for part in split(x.count, -(-x.count // at_once))
-    )
+    parts = -(-x.count // max(min(_POINTS // points, number // threads), 1))
+    strips = product(range(len(image)), range(y.count), split(x.count, parts))
     pending = iter([*strips])
 
     def some() -> None:
         """On each thread; NumPy and SciPy let go of the GIL while they work on parts of arrays."""
-        for place in pending:  # advancing a list's iterator is atomic
-            strip(*place)
+        for number, i, ends in pending:  # advancing a list's iterator is atomic
+            strip(number, i, *ends)
 
     side_by_side([some] * min(threads, number))
-    if not_finite:
-        direct(image, options, window, out)
+    return not not_finite

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
-from math import isfinite
-from types import SimpleNamespace
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +16,7 @@ from hetero.arrays import Operand
 from hetero.host import loops
 from hetero.imports import load
 from hetero.ops.convolve2d.problem import FFT, Window
-from hetero.ops.solvers.systems import on_vectors
 from hetero.pricing.plan import CPU, Plan
-from hetero.registry.problem import Problem
 
 LARGEST_REMEMBERED = 4096  # elements of a filter whose content is compared from call to call
 PURPOSE = "convolution filters"
@@ -73,6 +70,13 @@ class Filter:
         factors = None if self.array is None else self.found(flipped_factors)
         return 0 if factors is None else len(factors[0])
 
+    def kept(self, device: Any, what: Any, make: Callable[[], Any]) -> Any:
+        """What ``make()`` made on a device for these values, of a small filter now or earlier."""
+        if self.content is None:
+            return make()
+        key = self.content, self.array.shape, self.array.dtype.char, what
+        return device.storage().get(PURPOSE, key, _KEPT, make)
+
 
 class FilterOptions(NamedTuple):
     """What ``run`` gets in addition to the image: the filter, and the value beyond the edges."""
@@ -86,19 +90,6 @@ def _remembered(
     content: bytes, shape: tuple[int, int], dtype: str, look: Callable[[np.ndarray], Any]
 ) -> Any:
     return look(np.frombuffer(content, dtype).reshape(shape))
-
-
-def kept(device: Any, filter: Filter, what: Any, make: Callable[[], Any]) -> Any:
-    """What ``make()`` made for the values of a filter, of a small one now or earlier."""
-    if filter.content is None:
-        return make()
-    array = filter.array
-    key = filter.content, array.shape, array.dtype.char, what
-    made = device.storage().find(PURPOSE, key)
-    if made is None:
-        made = make()
-        device.storage().put(PURPOSE, key, made, _KEPT)
-    return made
 
 
 # -- Filters of low rank: sums of a few products of a column and a row -----------------------------
@@ -219,43 +210,34 @@ _FAMILY = loops.register(loops.Family("ranges", f"{__name__}:examples"))
 # ``_serving(dtype)`` for float32 or float64: by NumPy on one thread where they are not compiled.
 _serving = loops.Serving(_FAMILY, "hetero.kernels.cpu.vectors", "hetero.kernels.cpu.plain")
 _LOST = 1e3  # eps of the sum of the products' absolute values by which a transform may be off
-_SMALL = 1 << 14  # values that NumPy looks at sooner than a compiled loop is called
 _LARGEST = 32  # one in this many of a filter's values may be as large as it likes
 
 
+class Facts(NamedTuple):
+    """What a transform has to know of a filter's taps."""
+
+    whole: bool
+    positive: bool  # none is negative
+    zeros: bool  # some are 0
+    size: float  # sum of their absolute values
+    norm: float  # 2-norm in terms of the largest; 0 where all are, or where one is not finite
+    mean: float  # of all but the largest, likewise
+
+
 @np.errstate(all="ignore")
-def facts_of(filter: np.ndarray) -> SimpleNamespace:
-    """Whether taps are ``whole``, none is negative (``positive``), some are 0 (``zeros``); the sum
-    of their sizes; the 2-norm, and the mean of all but the largest, in terms of the largest: 0
-    where all are, or where one is not finite."""
+def facts_of(filter: np.ndarray) -> Facts:
+    """The facts of a filter."""
     sizes = np.abs(filter, dtype=np.float64)
     largest, total = float(sizes.max()), float(sizes.sum())
     norm = mean = 0.0
     if 0.0 < largest < np.inf:
         sizes /= largest
-        some = sizes[sizes > 0.0]
-        few = some.size - max(some.size // _LARGEST, 1)
+        some = np.sort(sizes[sizes > 0.0])
         # Not by BLAS, whose threads would spin while the loops of the check run.
         norm = float(np.sqrt(np.square(sizes).sum()))
-        mean = float(np.partition(some, few)[:few].sum()) / sizes.size
-    return SimpleNamespace(
-        whole=is_whole(filter),
-        positive=bool((filter >= 0.0).all()),
-        zeros=bool((filter == 0.0).any()),
-        size=total,
-        norm=norm,
-        mean=mean,
-    )
-
-
-def is_finite(x: np.ndarray | None) -> bool:
-    """Whether an array, if its values are known, holds neither NaN nor infinity; many values by
-    threads, where they can."""
-    if x is None:
-        return True
-    if x.size < _SMALL or not x.flags.c_contiguous or x.dtype.char not in "fd":
-        return bool(np.isfinite(x).all())
-    return isfinite(on_vectors(x.dtype).times_zero(x.reshape(-1)))
+        mean = float(some[: -max(some.size // _LARGEST, 1)].sum()) / sizes.size
+    signs = bool((filter >= 0.0).all()), bool((filter == 0.0).any())
+    return Facts(is_whole(filter), *signs, total, norm, mean)
 
 
 @np.errstate(all="ignore")
@@ -287,23 +269,14 @@ def is_wide(
     down, across = -(-height // rows), -(-width // columns)
     sums, peaks = np.empty((batch, down, across)), np.empty((batch, down))
     _serving(image.dtype).block_sums(planes, sums, peaks)
-    areas = np.outer(_extents(height, down), _extents(width, across))
-    means = (sums / areas).max(axis=(1, 2))
+    sides = ((n, np.arange(count + 1)) for n, count in ((height, down), (width, across)))
+    means = (sums / np.outer(*(np.diff(k * n // k[-1]) for n, k in sides))).max(axis=(1, 2))
     if not np.isfinite(means).all():
         return None
-    least = sums.min(axis=(1, 2))
-    if not least.all():
-        least = np.where(sums > 0.0, sums, np.inf).min(axis=(1, 2))
+    least = np.where(sums > 0.0, sums, np.inf).min(axis=(1, 2))
     fill = abs(fillvalue) if window.filled else 0.0
-    errors = (
-        facts.norm * np.sqrt(np.maximum(peaks.max(axis=1), fill)) * np.sqrt(np.maximum(means, fill))
-    )
-    return bool((errors > _LOST * facts.mean * least).any())
-
-
-def _extents(size: int, count: int) -> np.ndarray:
-    """Of ``count`` blocks along an axis."""
-    return np.diff(np.arange(count + 1) * size // count)
+    peak, mean = (np.sqrt(np.maximum(x, fill)) for x in (peaks.max(axis=1), means))
+    return bool((facts.norm * peak * mean > _LOST * facts.mean * least).any())
 
 
 def examples(dtype: np.dtype) -> None:
@@ -319,22 +292,23 @@ _CALL, _BYTE, _BLOCK, _TAP = 7e-5, 2.8e-10, 5.5e-9, 3e-8
 _MOST_CORES = 16  # more are not faster than the memory
 
 
-def with_look(plan: Plan, problem: Problem, machine: dict[str, dict[str, Any]]) -> Plan:
-    """A plan whose candidates that transform take longer by what `is_wide` takes for the image of a
-    problem, on a machine with these descriptions of devices; the cheapest is first."""
-    w, dtype, cpu = problem.options, np.dtype(problem.dtype), machine.get(CPU, {})
-    cores = min(cpu.get("cores") or 1, _MOST_CORES)
-    if not (cpu.get("elsewhere") or loops.is_ready(_FAMILY.of(dtype))):
-        cores = 1
+def with_look(plan: Plan, machine: dict[str, dict[str, Any]]) -> Plan:
+    """A plan whose candidates that transform take longer by what `is_wide` takes for its image, on
+    a machine with these descriptions of devices; the cheapest is first."""
+    (image, filter), cpu, w = plan.problem.inputs, machine.get(CPU, {}), plan.problem.options
+    compiled = cpu.get("elsewhere") or loops.is_ready(_FAMILY.of(image.dtype))
+    cores = min(cpu.get("cores") or 1, _MOST_CORES) if compiled else 1
     rows, columns = (w.filter_height + 1) // 2, (w.filter_width + 1) // 2
-    blocks = problem.batch * -(-w.height // rows) * -(-w.width // columns)
-    taps = w.filter_height * w.filter_width
-    look = _CALL + problem.batch * w.height * w.width * dtype.itemsize * _BYTE / cores
-    look += blocks * _BLOCK + (taps > LARGEST_REMEMBERED) * taps * _TAP
-    known, others = [], []
-    for c in plan.candidates:
-        if c.method == FFT and c.reason is None and c.seconds is not None:
-            c = c._replace(seconds=c.seconds + look, terms={"look": look, **c.terms})
-        (others if c.reason is not None or c.seconds is None else known).append(c)
-    known.sort(key=lambda c: c.seconds)
-    return replace(plan, candidates=(*known, *others))
+    blocks = plan.problem.batch * -(-w.height // rows) * -(-w.width // columns)
+    look = _CALL + image.nbytes * _BYTE / cores + blocks * _BLOCK
+    look += (filter.size > LARGEST_REMEMBERED) * filter.size * _TAP
+
+    def looked(c: Any) -> Any:
+        if c.method != FFT or c.reason is not None or c.seconds is None:
+            return c
+        return c._replace(seconds=c.seconds + look, terms={"look": look, **c.terms})
+
+    def seconds(c: Any) -> float:
+        return inf if c.reason is not None or c.seconds is None else c.seconds
+
+    return replace(plan, candidates=tuple(sorted(map(looked, plan.candidates), key=seconds)))

@@ -1,26 +1,42 @@
 """The ways to convolve: why each cannot do a problem, what it takes, what it runs; and the table.
 
-To add a method: write what it runs, as `cpu` or `device` says, and copy the row of the table that
-is most like it. `cut` gives the ranges in which any of them does a part of a call.
+What a method of the CPU runs is ``compute(image, options, window, out)``: the image a stack
+(batch, h, w) of float32 or float64 with contiguous rows, ``options`` the `FilterOptions` with the
+filter on the host, of which ``options.filter.taps`` are flipped already, and ``out``, which takes
+the result, C-contiguous (batch, out_height, out_width). It gives False where the direct sum is to
+take the place of a result that is not finite. The window may be of a band of the image, and then of
+no mode of SciPy's; `Window.extended` tells whether anything but zeros lies beyond it.
+
+To add a method: write what it runs, as above or as `device` says, and copy the row of the table
+that is most like it. `cut` gives the ranges in which any of them does a part of a call.
 """
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
-from math import prod
+from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero import registry
 from hetero.arrays import HOST, dense
+from hetero.host import loops
 from hetero.imports import load
 from hetero.moving import ranges, streaming
-from hetero.ops.convolve2d import cpu, fft
-from hetero.ops.convolve2d.filters import LARGEST_REMEMBERED, FilterOptions, is_wide, with_look
+from hetero.ops.convolve2d import fft
+from hetero.ops.convolve2d.filters import (
+    LARGEST_REMEMBERED,
+    FilterOptions,
+    flipped_factors,
+    is_wide,
+    with_look,
+)
 from hetero.ops.convolve2d.problem import (
+    ALIASES,
     DIRECT,
     FFT,
     NAME,
@@ -28,7 +44,9 @@ from hetero.ops.convolve2d.problem import (
     SEPARABLE,
     Window,
     described,
+    swapped,
 )
+from hetero.ops.solvers.systems import on_vectors
 from hetero.pricing import places
 from hetero.registry import Arguments
 from hetero.registry.models import Work
@@ -39,10 +57,11 @@ if TYPE_CHECKING:
 
 Info = dict[str, Any]
 Box = tuple[tuple[int, int], ...]
-Run = Callable[..., None]
 # What a filter's spectrum costs the host, in addition to what a convolution costs it.
 _SPECTRUM_CALLS = 0.7
 _WORKSPACE = 4  # of transforms, times a range and its result
+_SERIAL = 1 << 17  # elements below which NumPy multiplies faster than our threads start
+SUMS = loops.register(loops.Family("convolutions", f"{__name__}:examples"))
 
 # -- Why a method cannot do a problem --------------------------------------------------------------
 
@@ -64,28 +83,24 @@ def spreads(problem: Problem, info: Info) -> str | None:
 
 
 def high_rank(problem: Problem, info: Info) -> str | None:
-    """Two passes per rank need a filter of low rank."""
-    known = "the filter is not known to be of low rank" if not problem.options.rank else None
-    return spreads(problem, info) or known
-
-
-def too_large(problem: Problem, info: Info) -> str | None:
-    """Shared memory holds columns of a number of taps."""
+    """Two passes per rank need a filter of low rank; devices' shared memory holds a few taps."""
+    if (obstacle := spreads(problem, info)) is not None:
+        return obstacle
+    if not problem.options.rank:
+        return "the filter is not known to be of low rank"
     most = load("hetero.kernels.convolution.plan").SEPARABLE_TAPS
-    fits = max(problem.options.filter_height, problem.options.filter_width) <= most
-    return high_rank(problem, info) or (None if fits else f"it takes filters up to {most} x {most}")
+    fits = info["kind"] == "cpu" or max(problem.dims[2:]) <= most
+    return None if fits else f"it takes filters up to {most} x {most}"
 
 
 def loses(problem: Problem, info: Info) -> str | None:
-    """A transform's error is as large for small values as for the largest."""
-    lost = "values differ so much in size that a transform would lose the small ones"
-    return spreads(problem, info) or (lost if problem.options.wide_range else None)
-
-
-def no_cufft(problem: Problem, info: Info) -> str | None:
-    """Transforms on this machine's GPUs."""
-    if (obstacle := loses(problem, info)) or info.get("elsewhere"):
+    """A transform's error is as large for small values as for the largest; GPUs need cuFFT."""
+    if (obstacle := spreads(problem, info)) is not None:
         return obstacle
+    if problem.options.wide_range:
+        return "values differ so much in size that a transform would lose the small ones"
+    if info["kind"] == "cpu" or info.get("elsewhere"):
+        return None
     return load("hetero.devices.cuda.libraries").cufft_obstacle()
 
 
@@ -107,20 +122,17 @@ def not_plain(problem: Problem, info: Info) -> str | None:
 
 
 def of_direct(problem: Problem, info: Info) -> Work:
-    """A filter of 2 or 3 taps counts as 2 x 2: only one of a single tap is a mere product."""
-    filter = problem.options.filter_height, problem.options.filter_width
+    """A filter of 2 or 3 taps counts as 2 x 2: only one of a single tap is a mere product; on the
+    CPU a column and a row are one product each."""
+    filter = problem.dims[2:]
+    if info["kind"] == "cpu" and problem.options.is_outer:
+        return _of_sum(problem, (1, 1))
     return _of_sum(problem, (2, 2) if 1 < prod(filter) < 4 else filter)
-
-
-def of_direct_on_cpu(problem: Problem, info: Info) -> Work:
-    """As `of_direct`, but of a column and a row one product each."""
-    return _of_sum(problem, (1, 1)) if problem.options.is_outer else of_direct(problem, info)
 
 
 def of_separable(problem: Problem, info: Info) -> Work:
     """As the direct sum with a filter of as many taps as the passes have together."""
-    w = problem.options
-    return _of_sum(problem, (w.rank * (w.filter_height + w.filter_width), 1))
+    return _of_sum(problem, (problem.options.rank * sum(problem.dims[2:]), 1))
 
 
 def of_fft_on_cpu(problem: Problem, info: Info) -> Work:
@@ -155,10 +167,10 @@ def _moved(problem: Problem) -> float:
     return float(sum(o.nbytes for o in (*problem.inputs, problem.output)))
 
 
-# -- What it runs ----------------------------------------------------------------------------------
+# -- What the CPU runs -----------------------------------------------------------------------------
 
 
-def _on_cpu(compute: Run) -> Run:
+def _on_cpu(compute: Callable[..., Any]) -> Callable[..., None]:
     """``run`` of a function of the CPU."""
 
     def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
@@ -168,47 +180,58 @@ def _on_cpu(compute: Run) -> Run:
         image = image.reshape(-1, *image.shape[-2:])
         if image.strides[-1] != out.itemsize and image.shape[-1] > 1:
             image = np.ascontiguousarray(image)
-        compute(image, options, window, out.reshape(-1, window.out_height, window.out_width))
+        out = out.reshape(-1, window.out_height, window.out_width)
+        if compute(image, options, window, out) is False:
+            _direct(image, options, window, out)
 
     return run
 
 
-def _by_scipy(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
-    (image,), out, options = arguments
-    out[...] = cpu.by_scipy(image, options, problem.options)
+def _direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
+    """The sum over the filter's taps: SciPy's few products, outer products, or compiled loops."""
+    taps = options.filter.array
+    few = window.has_few(image.dtype.char, len(image))
+    one = image.size < _SERIAL or taps.size > 1
+    if not few and one and (window.height == 1 or len(taps) == 1) and window.is_outer:
+        y, x = window.filter_height - 1 - window.top, window.filter_width - 1 - window.left
+        with np.errstate(all="ignore"):  # as the loops, which look at no flags
+            out[...] = (image * taps)[:, y : y + window.out_height, x : x + window.out_width]
+        if taps.size == 1 or _is_finite(out):
+            return  # else infinity in the filter meets the zeros beyond the image
+    if few or (window.mode is not None and not loops.is_ready(SUMS.of(image.dtype))):
+        out[...] = _of_scipys(image, options, window)
+    else:
+        _correlate(image, options, window, out, options.filter.taps)
 
 
-def _on_device(name: str) -> dict[str, Callable[..., Any]]:
-    """``run`` and ``prepare`` of a function of `device`, of which no launch is made ahead."""
-
-    @cache
-    def compute() -> Run:
-        return getattr(load("hetero.ops.convolve2d.device"), name)
-
-    def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
-        (image,), output, options = arguments
-        compute()(devices[0], problem, image, options, output)
-
-    def prepare(device: Any, problem: Problem, aligned: int, options: FilterOptions) -> Any:
-        convolve, storage, kept = compute(), load("hetero.devices.storage"), options.filter.at(0)
-
-        def launch(image: int, filter: int, out: int) -> None:
-            given = FilterOptions(kept.at(filter), options.fillvalue)
-            with device.active(), storage.limited_to(places.memory_limit()):
-                convolve(device, problem, image, given, out)
-
-        return launch
-
-    return {"run": run, "prepare": prepare}
+def _separable(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> bool:
+    """Two one-dimensional passes for each factor."""
+    _correlate(image, options, window, out, *options.filter.found(flipped_factors))
+    return _is_finite(out)
 
 
-def _prepare_direct(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
-    prepared_direct = load("hetero.ops.convolve2d.device").prepared_direct
-    return prepared_direct(device, problem, aligned, options)
+def _correlate(
+    image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray, *taps: np.ndarray
+) -> None:
+    """The compiled loops, which load Numba."""
+    correlate = load("hetero.kernels.cpu.convolve").correlate
+    correlate(image, out, (window.top, window.left), window.code, options.fillvalue, *taps)
+
+
+def _is_finite(out: np.ndarray) -> bool:
+    """Whether a result holds neither NaN nor infinity; by threads, where there are many values."""
+    return isfinite(on_vectors(out.dtype, out.size).times_zero(out.reshape(-1)))
+
+
+def examples(dtype: np.dtype) -> None:
+    """Call every loop: the direct sum and the two passes share them."""
+    image, taps = np.ones((1, 64, 64), dtype), np.ones((3, 3), dtype)
+    convolve = load("hetero.kernels.cpu.convolve")
+    convolve.correlate(image, np.zeros_like(image), (1, 1), convolve.WRAP, 0.0, taps)
 
 
 def _loops(problem: Problem) -> tuple[str, ...]:
-    return (cpu.SUMS.of(problem.dtype),)
+    return (SUMS.of(problem.dtype),)
 
 
 def loops_of_direct(problem: Problem) -> tuple[str, ...]:
@@ -217,18 +240,104 @@ def loops_of_direct(problem: Problem) -> tuple[str, ...]:
     return () if few or problem.options.is_outer else _loops(problem)
 
 
+# -- SciPy -----------------------------------------------------------------------------------------
+
+# Taps that NumPy's sums have in a process before they have taken as long as to import
+# `scipy.signal`, which does small images in less; a call counts as some more.
+_MOST_TAPS, _CALL_TAPS = 300_000, 40
+_SUMMED = "fdbBhHiIlLqQ"  # dtypes of these sums
+_PADS = {"fill": "constant", "wrap": "wrap", "symm": "symmetric"}  # NumPy's names
+_summed = {"taps": 0}
+
+
+def scipys_convolve2d() -> Callable[[Any, Any, str, str, Any], Any]:
+    """`scipy.signal.convolve2d`; where nobody imported it, which takes half a second, a function
+    that adds up the products by NumPy until then."""
+    return load("scipy.signal").convolve2d if "scipy.signal" in sys.modules else _by_numpy
+
+
+def _by_numpy(in1: Any, in2: Any, mode: str, boundary: str, fillvalue: Any) -> Any:
+    """`scipy.signal.convolve2d` by NumPy, where that gives what SciPy does and takes less than to
+    import it."""
+    if (
+        "scipy.signal" in sys.modules
+        or _summed["taps"] > _MOST_TAPS
+        or type(fillvalue) not in (int, float)
+        or fillvalue != 0
+        or not in1.size * in2.size
+        or (dtype := np.result_type(in1, in2)).char not in _SUMMED
+    ):
+        return load("scipy.signal").convolve2d(in1, in2, mode, boundary, fillvalue)
+    if mode == "valid" and swapped(in1.shape, in2.shape):
+        in1, in2 = in2, in1
+    _summed["taps"] += in2.size + _CALL_TAPS
+    image, filter = in1.astype(dtype, copy=False), in2.astype(dtype, copy=False)
+    if mode != "valid":  # rows and columns that are read before and after the image's own
+        full = mode == "full"
+        sides = [(n - 1, n - 1) if full else (n // 2, (n - 1) // 2) for n in filter.shape]
+        image = np.pad(image, sides, _PADS[ALIASES.get(boundary, boundary)])
+    windows = np.lib.stride_tricks.sliding_window_view(image, filter.shape)
+    with np.errstate(all="ignore"):  # as SciPy's loop, which looks at no flags
+        return np.einsum("ijuv,uv->ij", windows, filter[::-1, ::-1])
+
+
+def _by_scipy(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
+    (image,), out, options = arguments
+    out[...] = _of_scipys(image, options, problem.options)
+
+
+def _of_scipys(image: np.ndarray, options: FilterOptions, window: Window) -> np.ndarray:
+    """`scipy.signal.convolve2d` of each image of a stack (..., h, w)."""
+    boundary, fillvalue = window.boundary, options.fillvalue
+    if not image.size:  # SciPy divides by the extents of what it repeats
+        boundary, fillvalue = "fill", fillvalue if boundary == "fill" else 0
+    given, convolve = (options.filter.array, window.mode, boundary, fillvalue), scipys_convolve2d()
+    front, shape, number = image.shape[:-2], image.shape[-2:], prod(image.shape[:-2])
+    planes = image.reshape(number, *shape) if number else np.zeros((1, *shape), image.dtype)
+    found = np.stack([convolve(plane, *given) for plane in planes])
+    return found[:number].reshape(*front, *found.shape[1:])
+
+
+# -- What devices run, and the table ---------------------------------------------------------------
+
+
+@functools.cache
+def _of_device(name: str) -> Callable[..., Any]:
+    """A function of `device`."""
+    return getattr(load("hetero.ops.convolve2d.device"), name)
+
+
+def _on_device(name: str) -> dict[str, Callable[..., Any]]:
+    """``run`` and ``prepare`` of a function of `device`, of which no launch is made ahead."""
+
+    def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
+        (image,), output, options = arguments
+        _of_device(name)(devices[0], problem, image, options, output)
+
+    def prepare(device: Any, problem: Problem, aligned: int, options: FilterOptions) -> Any:
+        storage, kept = load("hetero.devices.storage"), options.filter.at(0)
+
+        def launch(image: int, filter: int, out: int) -> None:
+            given = FilterOptions(kept.at(filter), options.fillvalue)
+            with device.active(), storage.limited_to(places.memory_limit()):
+                _of_device(name)(device, problem, image, given, out)
+
+        return launch
+
+    return {"run": run, "prepare": prepare}
+
+
 _DIRECT = {"run": _on_device("direct")["run"]}
+_AHEAD = {"prepare": lambda *given: _of_device("prepared_direct")(*given)}
 for kinds, method, excludes, work, more in (
-    (("cpu",), DIRECT, not_real, of_direct_on_cpu,
-        {"run": _on_cpu(cpu.direct), "loops": loops_of_direct}),
-    (("cpu",), SEPARABLE, high_rank, of_separable,
-        {"run": _on_cpu(cpu.separable), "loops": _loops}),
+    (("cpu",), DIRECT, not_real, of_direct, {"run": _on_cpu(_direct), "loops": loops_of_direct}),
+    (("cpu",), SEPARABLE, high_rank, of_separable, {"run": _on_cpu(_separable), "loops": _loops}),
     (("cpu",), FFT, loses, of_fft_on_cpu, {"run": _on_cpu(fft.convolve)}),
     (("cpu",), SCIPY, not_plain, of_direct, {"run": _by_scipy}),
-    (("cuda",), DIRECT, not_real, of_direct, {**_DIRECT, "prepare": _prepare_direct}),
+    (("cuda",), DIRECT, not_real, of_direct, _DIRECT | _AHEAD),
     (("opencl",), DIRECT, not_real, of_direct, _DIRECT),
-    (registry.PORTABLE, SEPARABLE, too_large, of_separable, _on_device("separable")),
-    (("cuda",), FFT, no_cufft, of_fft_on_device, _on_device("convolve")),
+    (registry.PORTABLE, SEPARABLE, high_rank, of_separable, _on_device("separable")),
+    (("cuda",), FFT, loses, of_fft_on_device, _on_device("convolve")),
     (registry.PORTABLE, "streamed", not_in_ranges, of_direct,
         {"run": streaming.run, "blocks": registry.ALWAYS, "price": ranges.price}),
 ):  # fmt: skip
@@ -289,7 +398,7 @@ def cut(problem: Problem) -> registry.Cut:
         seconds=(0.0, 2.8e-4),  # H100, 16 cores
         both=0.7,
         workspace=_WORKSPACE,
-        priced=lambda plan, constants: with_look(plan, plan.problem, constants.machine()),
+        priced=lambda plan, constants: with_look(plan, constants.machine()),
         look=look,
     )
 
@@ -307,6 +416,6 @@ def band(whole: Window, begin: int, end: int) -> tuple[Window, slice | np.ndarra
     height, top = rows.stop - rows.start, rows.start - first
     if whole.boundary != "fill":
         if (rows.start, rows.stop) != (first, last):
-            rows = fft.places(first, last - first, whole.height, whole.boundary)
+            rows = fft.places(first, last, whole.height, whole.boundary)
         height, top = last - first, 0
     return whole._replace(height=height, out_height=end - begin, top=top, mode=None), rows

@@ -2,27 +2,28 @@
 
 `hetero.plan` and the call both go through `parts_of`: what is printed is what runs. `convolve2d`
 itself finds in the call cache what runs calls on NumPy arrays: SciPy's function, for dtypes that
-only SciPy takes and for few products, or what the rank of the filter decides.
+only SciPy takes and for few products, or the method of a plan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from math import isfinite, prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero import tables
+from hetero import settings, tables
 from hetero.arrays import HOST, Operand, Spec, dense, is_device_array
 from hetero.calling import call_cache, execution, planner
 from hetero.host import pages
 from hetero.imports import load
 from hetero.moving import results
 from hetero.ops.convolve2d import problem as asked
-from hetero.ops.convolve2d.cpu import scipys_convolve2d
-from hetero.ops.convolve2d.filters import Filter, FilterOptions, is_finite, is_wide, with_look
+from hetero.ops.convolve2d.filters import Filter, FilterOptions, is_wide, with_look
+from hetero.ops.convolve2d.methods import scipys_convolve2d
 from hetero.ops.convolve2d.problem import DIRECT, FFT, NAME, SCIPY, SEPARABLE, Call, Window
 from hetero.ops.solvers.systems import like
 from hetero.pricing.plan import CPU, Plan
@@ -49,11 +50,11 @@ def plan_of(call: Call) -> Plan:
     return Plan(problem, (), plans[0].profile_name, plans, parts.how, moves)
 
 
-def result_of(call: Call, found_by: Key | None = None) -> Any:
-    """The result of a call; ``found_by`` is what `convolve2d` finds it by where that is all."""
+def result_of(call: Call) -> Any:
+    """The result of a call."""
     parts = parts_of(call)
     if parts is None:
-        return _run(call, found_by)
+        return _run(call)
     return parts.join([result_of(part) for part in parts.calls])
 
 
@@ -140,25 +141,20 @@ def _in_real_parts(call: Call) -> Parts:
     if stacked := len(images) == 2 and fill == 0.0:  # both at once
         is_spec = isinstance(call.image, Spec)
         images = [Spec((2, *images[0].shape), dtype) if is_spec else np.stack(images)]
+    values = fill.real, fill.imag
     calls = [
         call.of(image, filter, value)
-        for filter in filters
-        for image, value in zip(images, (fill.real, fill.imag), strict=False)
+        for filter, (image, value) in product(filters, zip(images, values, strict=False))
     ]
 
     def join(found: list[Any]) -> Any:
         if stacked:
             found = [part for both in found for part in both]
-        real, imaginary = found[: numbers[0]], found[numbers[0] :]  # by part of the filter
-        out = np.zeros(real[0].shape, call.dtype)
-        out.real = real[0]
-        if len(real) == 2:
-            out.imag = real[1]
+        out = np.zeros(found[0].shape, call.dtype)
         with np.errstate(all="ignore"):  # as SciPy's loops, which look at no flags
-            if imaginary:
-                out.imag += imaginary[0]
-            if len(imaginary) == 2:
-                out.real -= imaginary[1]
+            for power, part in zip(map(sum, np.ndindex(numbers[::-1])), found, strict=True):
+                target = out.imag if power == 1 else out.real  # a power of the imaginary unit
+                (np.subtract if power == 2 else np.add)(target, part, out=target)
         if np.isfinite(out).all():
             return out
         return result_of(call._replace(device=None, method=SCIPY))
@@ -172,21 +168,18 @@ def _in_real_parts(call: Call) -> Parts:
 # -- One convolution -------------------------------------------------------------------------------
 
 
-def _run(call: Call, found_by: Key | None) -> Any:
+def _run(call: Call) -> Any:
     """Run one convolution as a call before it, or make a plan; then the next one is remembered."""
-    is_scipys = call.is_scipys
-    is_plain = found_by is not None and len(call.a.shape) == 2 and call.a.size and call.b.size
-    if is_plain and (is_scipys or call.is_few):
-        run = tables.bind(found_by, lambda: _scipys(*found_by[-2:]))
-        return run(call.image, call.filter, fillvalue=call.fillvalue)
-    key = None if is_scipys else _host_key(call)
-    known = key and tables.find(key) and _by_rank(key)  # found there may be SciPy's function, too
-    result = known and known(call.image, call.filter, fillvalue=call.fillvalue)
+    a, b, image, now = call.a, call.b, call.image, tables.generation()
+    key = _host_key(call)
+    run = key and tables.find(key)
+    if key and not run and len(a.shape) == 2 and a.size and (call.is_scipys or call.is_few):
+        run = _scipys(call.mode, call.boundary)
+        tables.remember(tables.bound, key, run, now)
+    result = run and run(image, call.filter, fillvalue=call.fillvalue)
     if result is not None:
         return result
-    now = tables.generation()
     plan, options = _plan(call)
-    a, b, image = call.a, call.b, call.image
     read = () if b.location == HOST else (b,)
     result = execution.execute(plan, execution.Call((image,), (a,), options=options, read=read))
     window = plan.problem.options
@@ -200,21 +193,19 @@ def _run(call: Call, found_by: Key | None) -> Any:
     elif (
         key is not None
         and inventory.looked()
-        and not (window.filled or window.wide_range)
+        and not (window.filled or window.wide_range or call.is_scipys)
         and window.finite
         and (plan.chosen.device == CPU or not plan.keepable)
-        and not call.is_few  # these come as a list or a subclass; arrays need not
     ):
-        tables.remember(tables.bound, (*key, window.rank), _bound(plan, a.unkept()), now)
-        tables.remember(tables.bound, key, _by_rank(key), now)
+        tables.remember(tables.bound, key, _bound(plan, a.unkept()), now)
     return result
 
 
 def _plan(call: Call) -> tuple[Plan, FilterOptions]:
     """The plan by what is known of the values, and the filter.
 
-    Values on the host that are not finite are looked for where a method that spreads them is named:
-    it is refused then. The image is looked at where a transform is the cheapest.
+    Values on the host are looked at where a method that spreads what is not finite is named, which
+    is refused then, and where a transform is the cheapest.
     """
     image, taps = (x if isinstance(x, np.ndarray) else None for x in (call.image, call.filter))
     if call.is_scipys:
@@ -229,19 +220,20 @@ def _plan(call: Call) -> tuple[Plan, FilterOptions]:
         apart = call.a.location != call.b.location or call.dtype != call.b.dtype
         if is_there and (apart or call.method == SEPARABLE):
             filter = filter.downloaded(call.dtype)
-    finite = isfinite(fill)
-    if finite and call.method in _SPREADS:
-        finite = is_finite(image) and is_finite(taps)
-    window = call.window(rank=filter.rank, finite=finite)
+    window = call.window(rank=filter.rank, finite=isfinite(fill))
+    if call.method in _SPREADS and is_wide(image, filter, window, fill) is None:
+        window = window._replace(finite=False)
     plan = _priced(call, filter, window)
-    if call.method is None and is_there and filter.array is None:
-        worth_it = plan.candidates[0].terms.get("compute", 0.0) > _WORTH_A_DOWNLOAD
-        if worth_it and call.b.size <= LARGEST_DOWNLOADED:
-            known = filter.downloaded(call.dtype)
-            if known.rank:
-                filter, window = known, window._replace(rank=known.rank)
-                plan = _priced(call, filter, window)
-    if call.method is None and plan.candidates[0].method == FFT:
+    if call.method is not None:
+        return plan, FilterOptions(filter, fill)
+    first = plan.candidates[0]
+    worth_it = first.terms.get("compute", 0.0) > _WORTH_A_DOWNLOAD
+    if is_there and filter.array is None and worth_it and call.b.size <= LARGEST_DOWNLOADED:
+        known = filter.downloaded(call.dtype)
+        if known.rank:
+            filter, window = known, window._replace(rank=known.rank)
+            plan = _priced(call, filter, window)
+    if plan.candidates[0].method == FFT:
         wide = is_wide(image, filter, window, fill)
         if wide is not False:
             window = window._replace(finite=wide is not None, wide_range=bool(wide))
@@ -261,7 +253,7 @@ def _priced(call: Call, filter: Filter, window: Window) -> Plan:
             return plan
     plan = call.machine.plan(problem, call.device, call.method)
     if call.a.location == HOST and call.method is None:
-        plan = with_look(plan, problem, call.machine.devices())
+        plan = with_look(plan, call.machine.devices())
     first = plan.candidates[0]
     if (first.device, first.method) != (CPU, DIRECT) and call.is_few:
         plan = call.machine.plan(problem, CPU, DIRECT)
@@ -272,51 +264,37 @@ def _priced(call: Call, filter: Filter, window: Window) -> Plan:
 
 
 def key_of(filter: Any, mode: str, boundary: str, method: str | None) -> Key:
-    """What a call on a device depends on beside its arrays there, where nothing lies beyond the
-    image but 0: the values of a filter on the host are part of it."""
+    """What a call on a device depends on in addition to its arrays there, where nothing lies beyond
+    the image but 0: the values of a filter on the host are part of it."""
     if type(filter) is not np.ndarray:
         return mode, boundary, method
     return filter.tobytes(), filter.shape, filter.dtype, mode, boundary, method
 
 
 def _host_key(call: Call) -> Key | None:
-    """What a call of NumPy arrays is found by, by `convolve2d` itself where it is not placed.
-
-    None for others, for methods that are refused by name where values are not finite, and where the
-    result may stay on a device.
-    """
+    """What a call of NumPy arrays is found by, by `convolve2d` itself; None for others, and where
+    anything is forced."""
     a, b = call.a, call.b
-    if not (call.machine.is_here and a.location == b.location == HOST) or call.stays:
+    is_forced = not (call.device is call.method is settings.forced.get() is None)
+    if is_forced or not (call.machine.is_here and a.location == b.location == HOST):
         return None
-    if call.method in _SPREADS:
-        return None
-    placed = () if call.device is call.method is None else (call.device, call.method)
-    arrays = a.shape, a.strides, a.dtype, b.shape, b.dtype
-    return tables.here((NAME, *arrays, call.mode, call.boundary, *placed))
-
-
-def _by_rank(key: Key) -> Function:
-    """The function that finds what runs a call on the host by the rank of its filter."""
-    find = tables.find
-
-    def run(image: np.ndarray, kernel: np.ndarray, fillvalue: Any) -> Any:
-        if type(fillvalue) not in (int, float) or fillvalue != 0:
-            return None
-        filter = Filter(np.ascontiguousarray(kernel, image.dtype))
-        compute = find((*key, filter.rank))
-        return compute and compute(image, filter)
-
-    return run
+    return NAME, a.shape, a.strides, a.dtype, b.shape, b.dtype, call.mode, call.boundary
 
 
 def _bound(plan: Plan, a: Operand) -> Function:
-    """``run(image, filter)`` of calls on the host by a plan; None where one is to be made anew."""
+    """``run(image, kernel, fillvalue)`` of calls on the host by a plan; it gives None where one is
+    to be made anew."""
     row, problem, shape = plan.chosen.implementation, plan.problem, plan.problem.output.shape
     transforms, on_cpu = row.method == FFT, plan.chosen.device == CPU
     compute, empty, dtype = row.run, pages.maker(problem.output.nbytes), problem.output.dtype
 
-    def run(image: np.ndarray, filter: Filter) -> Any:
+    def run(image: np.ndarray, kernel: np.ndarray, fillvalue: Any) -> Any:
+        if type(fillvalue) not in (int, float) or fillvalue != 0:
+            return None
         if plan.keepable and not image.flags.writeable:
+            return None
+        filter = Filter(np.ascontiguousarray(kernel, dtype))
+        if filter.rank != problem.options.rank:
             return None
         if transforms and is_wide(image, filter, problem.options, 0.0) is not False:
             return None

@@ -117,7 +117,15 @@ class Call(NamedTuple):
         """A part of the call, on these operands, with another fill value where one is given."""
         a, b = describe(image), describe(filter)
         fill = self.fillvalue if fillvalue is None else fillvalue
-        return _call(image, filter, a, b, _common(a, b), *self[5:7], fill, *self[8:11], False)
+        part = Call(image, filter, a, b, _common(a, b), *self[5:-1], stays=False)
+        return part._replace(fillvalue=fill).typed()
+
+    def typed(self) -> Call:
+        """With the image of the result's dtype, in which devices compute, where that is real."""
+        if self.dtype.char not in "fd" or self.a.dtype == self.dtype or self.a.location != HOST:
+            return self
+        image = converted(self.image, self.dtype)
+        return self._replace(image=image, a=describe(image))
 
     @property
     def is_of_filters(self) -> bool:
@@ -154,14 +162,6 @@ class Call(NamedTuple):
     def problem(self) -> Problem:
         """All of it, whatever parts it is done in, by all but the values."""
         return described(self.a, self.b, self.dtype, self.window())
-
-
-def _call(image: Any, filter: Any, a: Operand, b: Operand, dtype: np.dtype, *rest: Any) -> Call:
-    """A call; devices compute with images of the dtype of the result, where that is real."""
-    if dtype.char in "fd" and a.dtype != dtype and a.location == HOST:
-        image = converted(image, dtype)
-        a = describe(image)
-    return Call(image, filter, a, b, dtype, *rest)
 
 
 def converted(x: Any, dtype: np.dtype, part: str = "real") -> Any:
@@ -217,19 +217,16 @@ def checked(
     if mode == "valid" and swapped(a.shape[-2:], b.shape) and len(a.shape) == 2:
         image, filter, a, b = filter, image, b, a
     stays = machine.is_here and a.location == b.location == HOST and results.wanted()
-    placed = device, method, machine, stays
-    return _call(image, filter, a, b, common, mode, boundary, fillvalue, *placed)
+    options = mode, boundary, fillvalue, device, method, machine, stays
+    return Call(image, filter, a, b, common, *options).typed()
 
 
 def _common(a: Operand, b: Operand) -> np.dtype:
     """The dtype of the result; SciPy's error where there is none."""
-    if a.dtype is b.dtype and a.dtype.isnative and a.dtype.kind in _NUMBERS:
-        return a.dtype
     try:
         common = np.result_type(a.dtype, b.dtype)
     except TypeError:
-        _as_scipy((a.dtype, b.dtype), "full", "fill", 0)
-        raise
+        common = np.dtype(object)
     if common.kind not in _NUMBERS:
         _as_scipy((a.dtype, b.dtype), "full", "fill", 0)
     return common

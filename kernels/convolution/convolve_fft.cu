@@ -36,25 +36,13 @@ DEVICE unsigned int bits_of_warp(bool is_set, LOCAL unsigned char *held)
 #endif
 }
 
-// The row of a tile that a block makes, by the block's number.
-typedef struct {
-    index_t tile, row;                 // the tile's number from `first` on
-    index_t tile_y, tile_x, image;
-} place_t;
-
-// By divisions of 32 bits: those of 64 take longer than the row.
-DEVICE place_t place(unsigned int block, index_t rows, index_t first, index_t tiles_y, index_t tiles_x)
-{
-    const unsigned int tile = block / (unsigned int)rows, t = (unsigned int)first + tile;
-    const unsigned int line = t / (unsigned int)tiles_x, image = line / (unsigned int)tiles_y;
-    place_t at;
-    at.tile = tile;
-    at.row = block - tile * (unsigned int)rows;
-    at.tile_x = t - line * (unsigned int)tiles_x;
-    at.tile_y = line - image * (unsigned int)tiles_y;
-    at.image = image;
-    return at;
-}
+// The row of a tile that a block makes, where it makes one of `rows`: the tile's number from `first` on, its
+// place, its image. By divisions of 32 bits: those of 64 take longer than the row.
+#define FIND_ROW(rows) \
+    const unsigned int tile = blockIdx.x / (unsigned int)(rows), t = (unsigned int)first + tile; \
+    const unsigned int line = t / (unsigned int)tiles_x, number = line / (unsigned int)tiles_y; \
+    const index_t row = blockIdx.x - tile * (unsigned int)(rows); \
+    const index_t tile_x = t - line * (unsigned int)tiles_x, tile_y = line - number * (unsigned int)tiles_y;
 
 // tiles[t] = part of the extended image; zero in the two reals of padding. A block makes a row.
 // Per value: 1 read, 1 written.
@@ -67,10 +55,10 @@ gather_tiles(GLOBAL const REAL *RESTRICT image, GLOBAL REAL *RESTRICT tiles,
              index_t pitch)
 {
     SHARED unsigned char held[THREADS];
-    const place_t at = place(blockIdx.x, length_y, first, tiles_y, tiles_x);
-    const index_t y = extended(start_y + at.tile_y * step_y + at.row, height, boundary);
-    const index_t left = start_x + at.tile_x * step_x, words = (pitch + 31) / 32;
-    image += at.image * batch_stride + (y < 0 ? 0 : y) * row_stride;
+    FIND_ROW(length_y)
+    const index_t y = extended(start_y + tile_y * step_y + row, height, boundary);
+    const index_t left = start_x + tile_x * step_x, words = (pitch + 31) / 32;
+    image += number * batch_stride + (y < 0 ? 0 : y) * row_stride;
     tiles += blockIdx.x * pitch;
     marks += blockIdx.x * words;
     bool broken = false, negative = false, zero = false;
@@ -148,13 +136,13 @@ scatter_tiles(GLOBAL const REAL *RESTRICT tiles, GLOBAL const unsigned int *REST
               index_t first, index_t tiles_y, index_t tiles_x, index_t first_y, index_t first_x,
               index_t step_y, index_t step_x, index_t length_y, index_t pitch)
 {
-    const place_t at = place(blockIdx.x, step_y, first, tiles_y, tiles_x);
-    const index_t y = at.tile_y * step_y + at.row, left = at.tile_x * step_x;
+    FIND_ROW(step_y)
+    const index_t y = tile_y * step_y + row, left = tile_x * step_x;
     if (y >= out_height) return;
-    const index_t words = (pitch + 31) / 32, top = first_y + at.row - (filter_height - 1);
-    tiles += (at.tile * length_y + first_y + at.row) * pitch + first_x;
-    marks += at.tile * length_y * words;
-    out += at.image * batch_stride + y * row_stride + left * column_stride;
+    const index_t words = (pitch + 31) / 32, top = first_y + row - (filter_height - 1);
+    tiles += (tile * length_y + first_y + row) * pitch + first_x;
+    marks += tile * length_y * words;
+    out += number * batch_stride + y * row_stride + left * column_stride;
     const index_t count = step_x < out_width - left ? step_x : out_width - left;
     // All are read at once: one by one, each would be waited for.
     const int broken = seen[BROKEN] | filter_seen[BROKEN];

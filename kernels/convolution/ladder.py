@@ -19,9 +19,7 @@ def _steps(ladder: Ladder, rung: Rung, block: Block, dtype: str, card: Card, *si
     rows, columns, taps_y, taps_x = sizes
     results, out = (rows, columns), ("out", *sizes)
     if rung.number < 4:
-        held = "taps" if rung.kernel == "convolve_constant" else ""
-        arguments = ("image", "held" if held else "taps", *out)
-        return Steps((Step(ladder.launch(rung, block, dtype, results, arguments), held),))
+        return Steps((Step(ladder.launch(rung, block, dtype, results, ("image", "taps", *out))),))
     if rung.number > 4:
         rung = rung._replace(macros=(("TAIL", taps_x % min(_PIECE, block.x)),))
     item = ELEMENT_BYTES[dtype]
@@ -46,9 +44,6 @@ def _steps(ladder: Ladder, rung: Rung, block: Block, dtype: str, card: Card, *si
 _RUNGS = (
     _memory(1, "naive", "a thread for each result", "all multiprocessors work",
             "White, listing 5.1"),
-    _memory(1, "constant", "rejected: the filter in constant memory, up to 128 x 128 taps",
-            "the filter's loads no longer go through the L1", "White, section 5.1.1, footnote",
-            instead_of="naive", kernel="convolve_constant"),
     _tiles(2, "shared", "image and filter pass through shared memory, by the filter's columns",
            "a load of the image serves half as many products as a block has rows",
            "White, listing 5.2", kernel="convolve_shared"),

@@ -3,7 +3,8 @@
 Every thread takes tiles of the output. The part of the extended image that a tile reads is copied
 to a buffer that stays in the cache, and there the boundary is dealt with, whichever it is; from
 then on there are no edges. Blocks of a few rows by a few vectors are summed in registers over all
-taps, which needs one load of the image for several products: `convolve_blocks` writes that loop.
+taps, which needs one load of the image for several products. That loop is written as LLVM's code:
+Numba's loops keep no array of sums in registers. Addresses are integers, distances are in bytes.
 
 Each output's products are added in one order wherever it lies: the result depends neither on the
 tiles nor on the number of threads.
@@ -13,26 +14,129 @@ from __future__ import annotations
 
 import math
 
+import llvmlite.binding
+import numba  # noqa: F401  # whole, before its modules, which another thread may be importing
 import numpy as np
+from llvmlite import ir
 from numba import carray
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
 from hetero.host.threads import compiled, inlined, no_overlap, part, task_count, team_for
 
 from ..common.boundaries import FILL, SYMM, WRAP
-from .convolve_blocks import BLOCK, ROWS, block, flat_block, half_block, pointer
 
 __all__ = ["FILL", "SYMM", "WRAP", "block_width", "correlate"]
-
 
 _TILE_ROWS = 32  # rows of a tile of the image: it stays in a core's own cache
 _TILE = 4096  # bytes of one row of a tile, at most
 _MANY = 4  # tiles for each task, of which one more or less does not matter
 _TAPS_PER_ELEMENT = 64  # products that take as long as one of the elements that `share` counts
+# Vectors of 64 bytes where registers have them. A block's sums, and what it multiplies, fill most
+# of the 32 registers there, or of the 16 elsewhere.
+_WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
+_VECTOR = 64 if _WIDE else 32  # bytes
+ROWS = 4 if _WIDE else 3
+_VECTORS = 4  # vectors of a row of sums that stay in registers
+BLOCK = _VECTOR * _VECTORS  # bytes of one row of a block
+_WORD = ir.IntType(64)
+
+
+def _pointer(builder, address, kind):  # type: ignore
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+def _block_of(rows):  # type: ignore
+    """A function for blocks of ``rows`` by `BLOCK` bytes.
+
+    ``block(source, stride, step, taps, height, width, target, target_stride, unit)`` takes
+    addresses and, in bytes, the distances between rows. Row r of the target becomes the sums over
+    u < height and v < width of ``taps[u, v] * source[r * step + u, j + v]``: 2 height width flops
+    for each output. unit is any number of the dtype.
+    """
+
+    places = range(_VECTORS)
+
+    @intrinsic
+    def block(context, source, stride, step, taps, height, width, target, target_stride, unit):  # type: ignore
+        def generate(context, builder, signature, arguments):  # type: ignore
+            source, stride, step, taps, height, width, target, target_stride, _ = arguments
+            number, size = context.get_value_type(unit), unit.bitwidth // 8
+            vector = ir.VectorType(number, _VECTOR // size)
+            first_lane = ir.Constant(ir.VectorType(ir.IntType(32), _VECTOR // size), None)
+            undefined = ir.Constant(vector, ir.Undefined)
+            sums = [
+                [cgutils.alloca_once_value(builder, ir.Constant(vector, None)) for _ in places]
+                for _ in range(rows)
+            ]
+
+            def past(begin, *factors):  # type: ignore
+                """The address or number of what lies the factors' product behind the begin."""
+                numbers = (ir.Constant(_WORD, n) if isinstance(n, int) else n for n in factors)
+                return builder.add(begin, builder.mul(*numbers))
+
+            def bound(order, a, b):  # type: ignore
+                return builder.select(builder.icmp_signed(order, a, b), a, b)
+
+            def spread(tap):  # type: ignore
+                value = builder.load(_pointer(builder, tap, number), align=size)
+                one = builder.insert_element(undefined, value, ir.Constant(ir.IntType(32), 0))
+                return builder.shuffle_vector(one, undefined, first_lane)
+
+            def add(begin, end, used):  # type: ignore
+                """Rows begin to end of the source, to the rows of the block that use them."""
+                with cgutils.for_range_slice(builder, begin, end, ir.Constant(_WORD, 1)) as (s, _):
+                    line = past(source, s, stride)
+                    row = builder.mul(width, ir.Constant(_WORD, size))
+                    weights = [past(taps, past(s, -r, step), row) for r in used]
+                    with cgutils.for_range(builder, width) as loop:
+                        tapped = [spread(past(weight, loop.index, size)) for weight in weights]
+                        for k in places:
+                            at = past(past(line, loop.index, size), k, _VECTOR)
+                            x = builder.load(_pointer(builder, at, vector), align=size)
+                            for r, tap in zip(used, tapped, strict=True):
+                                product = builder.fmul(tap, x, flags=("contract",))
+                                total = builder.load(sums[r][k])
+                                total = builder.fadd(total, product, flags=("contract",))
+                                builder.store(total, sums[r][k])
+
+            firsts = [past(ir.Constant(_WORD, 0), r, step) for r in range(rows)]
+            ends, full = [builder.add(first, height) for first in firsts], firsts[-1]
+            for r in range(rows - 1):
+                add(firsts[r], bound("<", full, ends[r]), [r])
+            add(full, height, list(range(rows)))
+            for r in range(1, rows):
+                add(bound(">", full, height), ends[r], [r])
+            for r in range(rows):
+                line = past(target, r, target_stride)
+                for k in places:
+                    pointer = _pointer(builder, past(line, k, _VECTOR), vector)
+                    builder.store(builder.load(sums[r][k]), pointer, align=size)
+            return context.get_dummy_value()
+
+        integers = (types.int64,) * 8
+        return types.none(*integers, unit), generate
+
+    return block
+
+
+block = _block_of(ROWS)
+flat_block = _block_of(1)
+
+
+@intrinsic
+def pointer(context, address, unit):  # type: ignore
+    """An address as a pointer to numbers of ``unit``'s type, for `numba.carray`."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore
+        return _pointer(builder, arguments[0], context.get_value_type(unit))
+
+    return types.CPointer(unit)(types.int64, unit), generate
 
 
 def block_width(dtype: np.dtype) -> int:
-    """Columns that are summed at a time at least: a rest takes as long as a whole."""
-    return BLOCK // 2 // dtype.itemsize
+    """Columns that are summed at a time: a rest takes as long as a whole."""
+    return BLOCK // dtype.itemsize
 
 
 @inlined
@@ -62,11 +166,9 @@ def _copy(target, source, count, unit):  # type: ignore
 
 
 @inlined
-def _extend(image, corner, part, boundary, fill, size, room, pitch):  # type: ignore
-    """Copy ``part`` (rows, columns) of the extended image, from its ``corner``, to ``room``."""
-    address, stride, height, width = image
-    top, left = corner
-    rows, columns = part
+def _extend(image, part, boundary, fill, size, room, pitch):  # type: ignore
+    """Copy a part of the extended image, (top, left, rows, columns), to ``room``."""
+    (address, stride, height, width), (top, left, rows, columns) = image, part
     begin = min(max(-left, 0), columns)
     end = max(min(width - left, columns), begin)
     for i in range(rows):
@@ -87,78 +189,46 @@ def _extend(image, corner, part, boundary, fill, size, room, pitch):  # type: ig
 
 
 @inlined
-def _sum_blocks(
-    source, pitch, step, taps, height, width, target, stride, rows, columns, size, spare, unit
-):  # type: ignore
+def _sum_blocks(source, taps, target, size, spare, unit):  # type: ignore
     """A tile's sums, block by block; the last blocks overlap those before them.
 
-    Rows narrower than a block are made in ``spare``. Half a block is enough for the rest of a row
-    where that is no more.
+    Rows narrower than a block are made in ``spare``. The source is (address, bytes from row to row,
+    rows from tap to tap); the taps are (address, height, width); the target is (address, bytes from
+    row to row, rows, columns).
     """
+    (begin, pitch, step), (first_tap, height, width) = source, taps
+    (end, stride, rows, columns), last = target, target[3] * size - BLOCK
     tall = 1 if height <= step or rows < ROWS else ROWS
-    bytes = columns * size
-    for begin in range(0, bytes, BLOCK):
-        wide = BLOCK // 2 if tall > 1 and bytes - begin <= BLOCK // 2 else BLOCK
-        narrow = bytes < wide
-        at = max(min(begin, bytes - wide), 0)
-        for first in range(0, rows, tall):
-            i = min(first, rows - tall)
-            here, there = source + i * step * pitch + at, target + i * stride + at
-            to, apart = (spare, BLOCK) if narrow else (there, stride)
+    for across in range(0, columns * size, BLOCK):
+        at = max(min(across, last), 0)
+        for down in range(0, rows, tall):
+            i = min(down, rows - tall)
+            here, there = begin + i * step * pitch + at, end + i * stride + at
+            to, apart = (spare, BLOCK) if last < 0 else (there, stride)
             if tall == 1:
-                flat_block(here, pitch, step, taps, height, width, to, apart, unit)
-            elif wide == BLOCK:
-                block(here, pitch, step, taps, height, width, to, apart, unit)
+                flat_block(here, pitch, step, first_tap, height, width, to, apart, unit)
             else:
-                half_block(here, pitch, step, taps, height, width, to, apart, unit)
-            if narrow:
+                block(here, pitch, step, first_tap, height, width, to, apart, unit)
+            if last < 0:
                 for r in range(tall):
                     _copy(there + r * stride, spare + r * BLOCK, columns, unit)
 
 
 @inlined
-def _sum_rows(source, pitch, taps, target, stride, rows, columns, unit):  # type: ignore
+def _sum_rows(source, pitch, taps, target, unit):  # type: ignore
     """A tile's sums with 3 x 3 taps, row by row: faster than blocks are with so few."""
-    t = _numbers(taps, 9, unit)
+    t, (begin, stride, rows, columns) = _numbers(taps, 9, unit), target
     a, b, c, d, e, f, g, h, k = t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8]
     for i in range(rows):
         here = source + i * pitch
         x = _numbers(here, columns + 2, unit)
         y = _numbers(here + pitch, columns + 2, unit)
         z = _numbers(here + 2 * pitch, columns + 2, unit)
-        out = _numbers(target + i * stride, columns, unit)
+        out = _numbers(begin + i * stride, columns, unit)
         for j in range(columns):
             total = a * x[j] + b * x[j + 1] + c * x[j + 2]
             total += d * y[j] + e * y[j + 1] + f * y[j + 2]
             out[j] = total + g * z[j] + h * z[j + 1] + k * z[j + 2]
-
-
-@inlined
-def _sum_tile(source, pitch, columns, rows, counts, target, stride, shape, size, spare, unit):  # type: ignore
-    """A tile from its part of the extended image: directly, or in terms + 1 passes.
-
-    The terms' sums along rows alternate in the room after the image's part: to them, the columns
-    are one filter of terms * height taps.
-    """
-    height, width, terms = counts
-    if terms == 0 and height == width == 3:
-        _sum_rows(source, pitch, columns, target, stride, shape[0], shape[1], unit)
-        return
-    deep = shape[0] + height - 1
-    between = source + deep * pitch
-    for r in range(terms + 1):
-        if r < terms:
-            taps, begin, step, tall, wide = rows + r * width * size, source, 1, 1, width
-            to, apart, lines = between + r * pitch, terms * pitch, deep
-        else:
-            taps, to, apart, lines = columns, target, stride, shape[0]
-            if terms > 0:
-                begin, step, tall, wide = between, terms, terms * height, 1
-            else:
-                begin, step, tall, wide = source, 1, height, width
-        _sum_blocks(
-            begin, pitch, step, taps, tall, wide, to, apart, lines, shape[1], size, spare, unit
-        )
 
 
 @inlined
@@ -179,6 +249,11 @@ def _sum_bands(start, stop, columns, rows, boundary, fill, size, room,
                source, source_batch, source_stride, _, source_rows, source_columns,
                target, target_batch, target_stride, batch, out_rows, out_columns,
                height, width, terms, above, before, down, across, pitch):  # type: ignore  # fmt: skip
+    """Tiles from their parts of the extended image: directly, or in terms + 1 passes.
+
+    The terms' sums along rows alternate in the room after the image's part: to them, the columns
+    are one filter of terms * height taps.
+    """
     no_overlap()
     bands = room.shape[0]
     tasks = batch * down * across
@@ -188,34 +263,24 @@ def _sum_bands(start, stop, columns, rows, boundary, fill, size, room,
         for task in range(band * tasks // bands, (band + 1) * tasks // bands):
             b, i, j = task // (down * across), task // across % down, task % across
             top, left = _edge(i, out_rows, down), j * out_columns // across
-            shape = _edge(i + 1, out_rows, down) - top, (j + 1) * out_columns // across - left
-            _extend(
-                (source + b * source_batch, source_stride, source_rows, source_columns),
-                (top - above, left - before),
-                (shape[0] + height - 1, shape[1] + width - 1),
-                boundary,
-                fill,
-                size,
-                part,
-                pitch,
-            )
+            tall, wide = _edge(i + 1, out_rows, down) - top, (j + 1) * out_columns // across - left
+            deep = tall + height - 1
+            image = source + b * source_batch, source_stride, source_rows, source_columns
+            place = top - above, left - before, deep, wide + width - 1
+            _extend(image, place, boundary, fill, size, part, pitch)
             begin = target + b * target_batch + top * target_stride + left * size
-            counts = height, width, terms
-            _sum_tile(
-                part, pitch, columns, rows, counts, begin, target_stride, shape, size, spare, fill
-            )
-
-
-def _bands(rows: int, most: int, each: int, tasks: int) -> int:
-    """Into how many bands of at most ``most`` rows to cut, so that every task gets as many tiles.
-
-    A band has ``each`` tiles.
-    """
-    fair = tasks // math.gcd(each, tasks)
-    bands = -(-rows // most)
-    if bands * each < _MANY * tasks:
-        bands = -(-bands // fair) * fair
-    return min(bands, -(-rows // ROWS))
+            to, between = (begin, target_stride, tall, wide), part + deep * pitch
+            if terms == 0 and height == width == 3:
+                _sum_rows(part, pitch, columns, to, fill)
+                continue
+            for r in range(terms + 1):
+                read, taps, made = (part, pitch, 1), (columns, height, width), to
+                if r < terms:
+                    taps = rows + r * width * size, 1, width
+                    made = between + r * pitch, terms * pitch, deep, wide
+                elif terms > 0:
+                    read, taps = (between, pitch, terms), (columns, terms * height, 1)
+                _sum_blocks(read, taps, made, size, spare, fill)
 
 
 def _address(array: np.ndarray) -> int:
@@ -270,7 +335,11 @@ def correlate(
     tasks = task_count(team)
     deep = max(_TILE_ROWS, 2 * height) if terms else _TILE_ROWS
     across = -(-wide * size // _TILE)
-    down = _bands(tall, deep, batch * across, tasks)
+    # Bands of at most so many rows; where they are few, every task gets as many tiles.
+    down, fair = -(-tall // deep), tasks // math.gcd(batch * across, tasks)
+    if down * batch * across < _MANY * tasks:
+        down = -(-down // fair) * fair
+    down = min(down, -(-tall // ROWS))
     deep, most = -(-tall // (down * ROWS)) * ROWS + height, -(-wide // across) * size
     # Rows begin on lines of the cache, an odd number of lines apart.
     pitch = (most + BLOCK + width * size) // 128 * 128 + 192

@@ -147,7 +147,7 @@ def separable(
     planned = _launches(
         plan_convolve.separable, device, problem, *buffers.values(), rank=problem.options.rank
     )
-    buffers["fillvalue"] = options.fillvalue
+    buffers |= {"fillvalue": options.fillvalue, "only_if": device.null}
     device.run_launches(planned, buffers, np.dtype(problem.dtype).itemsize)
     bad, owner = flag(device)
     find_not_finite(device, problem.dtype, out, problem.output.size, bad)

@@ -51,16 +51,15 @@ def _whole(window: Window, good: Callable[[int], int]) -> Axes:
     Circular convolution of length L adds full[r + L] to full[r]: the results that are wanted must
     not meet any r + L. Values beyond the image that are not zero belong to the tile.
     """
-    w = window
 
     def one(size: int, filter_size: int, out: int, lead: int) -> Axis:
-        if w.extended:
+        if window.extended:
             return Axis(good(out + filter_size - 1), out, 1, -lead, filter_size - 1)
         first = filter_size - 1 - lead
         return Axis(good(max(size + lead, first + out, filter_size)), out, 1, 0, first)
 
-    y = one(w.height, w.filter_height, w.out_height, w.top)
-    return y, one(w.width, w.filter_width, w.out_width, w.left)
+    y, x = (one(*side) for side in window.sides)
+    return y, x
 
 
 # -- Tiles on the CPU, by SciPy --------------------------------------------------------------------
@@ -87,13 +86,10 @@ def good_length_on_cpu(n: int) -> int:
 @functools.lru_cache(maxsize=1024)
 def on_cpu(window: Window, cores: int | None = None) -> Axes:
     """The lightest tiles, one or several, for threads that share them on that many cores."""
-    w, whole = window, _whole(window, good_length_on_cpu)
-    ways = product(
-        _cuts(w.out_height, w.filter_height, w.top), _cuts(w.out_width, w.filter_width, w.left)
-    )
+    whole, ways = _whole(window, good_length_on_cpu), (_cuts(*side[1:]) for side in window.sides)
     several = [
         (along_y * along_x * _unbalanced((y, x), 1, cores), (y, x))
-        for (along_y, y), (along_x, x) in ways
+        for (along_y, y), (along_x, x) in product(*ways)
         if y.count * x.count > 1
     ]
     best = min(several, default=(0.0, whole))[1]
@@ -110,7 +106,7 @@ def _unbalanced(axes: Axes, batch: int, cores: int | None) -> float:
 
 
 @functools.lru_cache(maxsize=1024)
-def _cuts(out: int, filter_size: int, lead: int) -> list[tuple[float, Axis]]:
+def _cuts(filter_size: int, out: int, lead: int) -> list[tuple[float, Axis]]:
     """The best ways to cut an axis, each with what points and transforms cost; the best first."""
     overlap = filter_size - 1
     found: list[tuple[float, Axis]] = []
@@ -164,15 +160,11 @@ def good_length_on_device(n: int) -> int:
 @functools.lru_cache(maxsize=1024)
 def on_device(window: Window) -> Axes:
     """The lightest tiles: one, or square ones that overlap."""
-    w, ways = window, [_whole(window, good_length_on_device)]
-    for length in _POWERS:
-        if length < 2 * max(w.filter_height, w.filter_width) - 1:
-            continue
-        y = _several(length, w.filter_height, w.out_height, w.top)
-        x = _several(length, w.filter_width, w.out_width, w.left)
-        if y.count * x.count < 2:
-            break
-        ways.append((y, x))
+    ways, least = [_whole(window, good_length_on_device)], 2 * max(window[2:4]) - 1
+    for length in (power for power in _POWERS if power >= least):
+        y, x = (_several(length, *side[1:]) for side in window.sides)
+        if y.count * x.count > 1:
+            ways.append((y, x))
     return min(ways, key=lambda axes: weight_on_device(axes, 1, False))
 
 

@@ -32,30 +32,23 @@ from hetero.registry import Arguments
 
 Function, Key = Callable[..., Any], tuple[Any, ...]
 SMALL = 256  # elements of a filter whose values are part of the key of a call on a device
-LARGEST_DOWNLOADED = 1024  # elements of a filter on a device whose rank may be looked at
-# Seconds that a convolution must take for the rank of a filter on its device to be looked at.
-_WORTH_A_DOWNLOAD = 2e-4
 # Methods that add up more than the filter covers: NaN and infinity would spread.
 _SPREADS = SEPARABLE, FFT
 
 
 def plan_of(call: Call) -> Plan:
     """The plan of a call, of whatever parts it is done in."""
-    parts = parts_of(call)
+    parts, problem = parts_of(call), call.problem()
     if parts is None:
         return _plan(call)[0]
-    problem = call.problem()
-    plans = tuple(plan_of(part) for part in parts.calls)
-    moves = call.machine.moved_by_host(problem)
+    plans, moves = tuple(map(plan_of, parts.calls)), call.machine.moved_by_host(problem)
     return Plan(problem, (), plans[0].profile_name, plans, parts.how, moves)
 
 
 def result_of(call: Call) -> Any:
     """The result of a call."""
     parts = parts_of(call)
-    if parts is None:
-        return _run(call)
-    return parts.join([result_of(part) for part in parts.calls])
+    return _run(call) if parts is None else parts.join([*map(result_of, parts.calls)])
 
 
 # -- Calls that are done in parts ------------------------------------------------------------------
@@ -75,9 +68,17 @@ def parts_of(call: Call) -> Parts | None:
     Device arrays of dtypes or layouts that no device computes in go by way of the host. A stack of
     filters is done one by one. Complex numbers are sums of real convolutions.
     """
-    if _needs_host(call):
-        there = call.image if call.a.location != HOST else call.filter
-        part = call.of(_on_host(call.image, call.a), _on_host(call.filter, call.b))
+    a, b = call.a, call.b
+    if not a.location == b.location == HOST and (
+        a.location == HOST
+        or a.dtype != call.dtype
+        or not a.size * b.size
+        or call.is_of_filters
+        or any(x.location != HOST and x.dtype.char not in "fd" for x in (a, b))
+        or (b.location != HOST and b.staged_strides() is None)
+    ):
+        there = call.image if a.location != HOST else call.filter
+        part = call.of(_on_host(call.image, a), _on_host(call.filter, b))
         how = "computed from copies on the host"
         return Parts([part], how, lambda found: like(there, found[0]))
     if call.is_scipys:
@@ -87,27 +88,10 @@ def parts_of(call: Call) -> Parts | None:
     return _in_real_parts(call) if call.dtype.kind == "c" else None
 
 
-def _needs_host(call: Call) -> bool:
-    """Whether device arrays are computed from copies on the host."""
-    a, b = call.a, call.b
-    if a.location == b.location == HOST:
-        return False
-    return (
-        a.location == HOST
-        or a.dtype != call.dtype
-        or not a.size * b.size
-        or call.is_of_filters
-        or any(x.location != HOST and x.dtype.char not in "fd" for x in (a, b))
-        or (b.location != HOST and b.staged_strides() is None)
-    )
-
-
 def _on_host(x: Any, operand: Operand) -> Any:
     if isinstance(x, Spec):
         return Spec(x.shape, x.dtype, order=x.order)
-    if operand.location == HOST:
-        return x
-    return np.asarray(load("hetero.moving.transfer").to_host(x, operand))
+    return x if operand.location == HOST else load("hetero.moving.transfer").to_host(x, operand)
 
 
 def _one_by_one(call: Call) -> Parts:
@@ -116,12 +100,9 @@ def _one_by_one(call: Call) -> Parts:
     filters = [Spec((height, width), call.a.dtype)] * prod(front)
     if not isinstance(call.image, Spec):
         filters = list(call.image.reshape(-1, height, width))
+    how = f"{len(filters)} convolutions, one for each filter"
     calls = [call.of(call.filter, filter) for filter in filters]
-
-    def join(found: list[Any]) -> Any:
-        return np.reshape(found, (*front, *found[0].shape))
-
-    return Parts(calls, f"{len(calls)} convolutions, one for each filter", join)
+    return Parts(calls, how, lambda found: np.reshape(found, (*front, *found[0].shape)))
 
 
 def _in_real_parts(call: Call) -> Parts:
@@ -212,28 +193,19 @@ def _plan(call: Call) -> tuple[Plan, FilterOptions]:
         plan = call.machine.plan(call.problem(), call.device, call.method)
         filter = Filter(None if taps is None else np.ascontiguousarray(taps))
         return plan, FilterOptions(filter, call.fillvalue)
-    fill, is_there = float(call.fillvalue), is_device_array(call.filter)
+    fill = float(call.fillvalue)
     if taps is not None:
         filter = Filter(np.ascontiguousarray(taps, call.dtype))
     else:
         filter = Filter(None, call.filter, call.b)
         apart = call.a.location != call.b.location or call.dtype != call.b.dtype
-        if is_there and (apart or call.method == SEPARABLE):
+        if is_device_array(call.filter) and (apart or call.method == SEPARABLE):
             filter = filter.downloaded(call.dtype)
     window = call.window(rank=filter.rank, finite=isfinite(fill))
     if call.method in _SPREADS and is_wide(image, filter, window, fill) is None:
         window = window._replace(finite=False)
     plan = _priced(call, filter, window)
-    if call.method is not None:
-        return plan, FilterOptions(filter, fill)
-    first = plan.candidates[0]
-    worth_it = first.terms.get("compute", 0.0) > _WORTH_A_DOWNLOAD
-    if is_there and filter.array is None and worth_it and call.b.size <= LARGEST_DOWNLOADED:
-        known = filter.downloaded(call.dtype)
-        if known.rank:
-            filter, window = known, window._replace(rank=known.rank)
-            plan = _priced(call, filter, window)
-    if plan.candidates[0].method == FFT:
+    if call.method is None and plan.candidates[0].method == FFT:
         wide = is_wide(image, filter, window, fill)
         if wide is not False:
             window = window._replace(finite=wide is not None, wide_range=bool(wide))

@@ -61,6 +61,11 @@ class Window(NamedTuple):
         return is_small and batch == 1 and self.mode is not None
 
     @property
+    def sides(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Of each axis: the image's extent, the filter's, the result's; what is read before."""
+        return self[:8:2], self[1:8:2]
+
+    @property
     def code(self) -> int:
         """The boundary's number, as kernels know it."""
         return BOUNDARIES.index(self.boundary)

@@ -1,0 +1,218 @@
+"""Where a convolution runs: threads, arrays of devices, bands of rows that go through a device."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from convolutions import (
+    BOUNDARIES,
+    MODES,
+    REAL,
+    close,
+    images,
+    not_finite,
+    obstacle,
+    rng,
+    same,
+    scipys,
+    spreads,
+)
+from gpu_libraries import LIBRARIES, lay
+
+import hetero.ops
+from hetero import devices, registry, tables
+from hetero.arrays import describe
+from hetero.host import loops
+from hetero.moving import ranges, streaming
+from hetero.ops.convolve2d.filters import Filter, FilterOptions
+from hetero.profile import inventory
+
+pytestmark = pytest.mark.usefixtures("no_failure")
+
+
+def test_threads_with_the_choice_left_open():
+    pairs = [(images((n, n)), images((n // 5, 4))) for n in range(20, 60, 5)]
+
+    def work(number):
+        for turn in range(4):
+            a, b = pairs[(number + turn) % len(pairs)]
+            boundary = BOUNDARIES[turn % 3]
+            close(hetero.convolve2d(a, b, "same", boundary), a, b, mode="same", boundary=boundary)
+            with hetero.use(device="cpu", method="fft" if number % 2 else "direct"):
+                close(hetero.convolve2d(a, b), a, b)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))  # the first exception is raised here
+
+
+@pytest.mark.parametrize("dtypes", [(">f4", ">f4"), ("float32", "float64"), ("int32", ">f8")])
+def test_scipys_method_is_not_considered_where_others_are_compiled(dtypes, monkeypatch):
+    monkeypatch.setattr(loops, "is_ready", lambda name: True)
+    tables.forget()
+    image, filter = (np.ones((5, 5), d) for d in dtypes)
+    for leaf in hetero.plan("convolve2d", image, filter).leaves():
+        reasons = {c.method: c.reason for c in leaf.candidates}
+        assert "for dtypes that no other method computes" in reasons["scipy"]
+
+
+# -- Arrays of devices -----------------------------------------------------------------------------
+
+
+def test_device_arrays_come_back_to_their_device(cuda):
+    """What no device computes in, and what is forced onto the CPU."""
+    import fakes
+
+    for dtype, forced in (("int16", {}), ("uint8", {}), ("float32", {"device": "cpu"})):
+        a = np.asfortranarray((9 * rng.random((6, 7))).astype(dtype))
+        b = (9 * rng.random((3, 4))).astype(dtype)
+        there, filter_there = fakes.Cupy.of(a, cuda), fakes.Cupy.of(b, cuda)
+        for first, second in ((there, filter_there), (there, b), (a, filter_there)):
+            for mode in MODES:
+                result = hetero.convolve2d(first, second, mode, "symm", **forced)
+                assert type(result) is fakes.Cupy
+                assert result.device.id == 0
+                same(result.get(), scipys(a, b, mode, "symm"), a, b, mode=mode, boundary="symm")
+        np.testing.assert_array_equal(there.get(), a)
+
+
+@pytest.fixture(params=LIBRARIES)
+def library(request):
+    return LIBRARIES[request.param]()
+
+
+def on_gpu(result, library):
+    """The values of a result, which must be the library's and on the device."""
+    assert type(result) is library.type
+    assert describe(result).location == "cuda:0"
+    return np.ascontiguousarray(library.get(result))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", REAL)
+@pytest.mark.parametrize("method", [None, "direct", "fft", "separable"])
+def test_gpu_arrays(library, method, dtype):
+    done = 0
+    for shape, filter_shape in (((70, 83), (9, 8)), ((3, 40, 41), (4, 5)), ((300, 310), (31, 33))):
+        a = images(shape, dtype, seed=1)
+        b = images((filter_shape[0], 1), dtype, 2) * images((1, filter_shape[1]), dtype, 3)
+        layouts = [None] if a.ndim > 2 else [None, *library.views]
+        for layout, mode, boundary in product(layouts, MODES, BOUNDARIES):
+            A, B = (library.put(x) if layout is None else lay(library, x, layout) for x in (a, b))
+            options = {"mode": mode, "boundary": boundary, "fillvalue": 0.5}
+            if method and obstacle(A, B, "cuda:0", method, **options):
+                assert method != "direct"
+                continue
+            place = {"device": "cuda:0", "method": method} if method else {}
+            for first, second in ((A, B), (A, b), (a, B)):
+                result = hetero.convolve2d(first, second, **options, **place)
+                close(on_gpu(result, library), a, b, method, **options)
+                done += 1
+            np.testing.assert_array_equal(library.get(A), a)
+    assert done, "nothing that this method can do"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["int16", "uint8", "int64", "complex64", "complex128"])
+def test_gpu_arrays_of_other_dtypes(library, dtype):
+    a, b = (9 * rng.random((20, 21))).astype(dtype), (9 * rng.random((4, 5))).astype(dtype)
+    A, B = library.put(a), library.put(b)
+    for forced in ({}, {"device": "cuda:0"}, {"device": "cpu"}):
+        result = on_gpu(hetero.convolve2d(A, B, "same", "wrap", **forced), library)
+        same(result, scipys(a, b, "same", "wrap"), a, b, mode="same", boundary="wrap")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", not_finite("float64"))
+def test_gpu_arrays_that_are_not_finite(library, case):
+    for dtype in REAL:
+        a, b, fillvalue = not_finite(dtype)[case]
+        A, B = library.put(a), library.put(b)
+        for *options, forced in product(MODES, BOUNDARIES, ({}, {"device": "cuda:0"})):
+            result = on_gpu(hetero.convolve2d(A, B, *options, fillvalue, **forced), library)
+            spreads(result, a, b, *options, fillvalue)
+
+
+# -- Bands of rows, which move while others are computed -------------------------------------------
+
+
+def both(opencl, *call, limit=None):
+    """In ranges, with a limit of memory, and as a whole on the same device."""
+    with hetero.use(device=opencl, method="streamed", memory_limit=limit):
+        made_of = hetero.plan("convolve2d", *call).leaves()
+        assert limit is None or any("parts of" in leaf.chosen.made_of for leaf in made_of)
+        result = hetero.convolve2d(*call)
+    return result, hetero.convolve2d(*call, device=opencl, method="direct")
+
+
+@pytest.fixture
+def cut_into(monkeypatch):
+    """``cut_into(images, rows)``: ranges of so many are the only choice."""
+
+    def only(images, rows):
+        monkeypatch.setattr(ranges, "_cuts", lambda cut, size: [(images, rows)])
+        inventory.changed()
+
+    yield only
+    monkeypatch.undo()
+    inventory.changed()
+
+
+@pytest.mark.parametrize(("rows", "height"), [(1, 6), (5, 6), (7, 6), (149, 6), (50, 160)])
+def test_heights_of_bands(opencl, rows, height, cut_into):
+    """One row, one less and one more than the filter has, around the whole image; below a filter
+    that is higher than the image. Bit for bit what the same sum gives of the whole."""
+    a, b = rng.random((150, 13)), rng.random((height, 2))
+    cut_into(1, rows)
+    modes = ("full",) if height > len(a) else MODES
+    for mode, boundary in product(modes, BOUNDARIES):
+        result, expected = both(opencl, a, b, mode, boundary, 0.5)
+        np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize(("group", "rows"), [(1, 6), (3, 20), (8, 20)])
+def test_stacks_in_bands(opencl, group, rows, cut_into):
+    """Groups of whole images, the last one smaller; and bands of each."""
+    stack, b = rng.random((7, 20, 13)), rng.random((3, 3))
+    cut_into(group, rows)
+    for a in (stack, stack.reshape(7, 1, 20, 13), stack[:, ::-1, ::-2]):
+        result, expected = both(opencl, a, b, "same", "wrap")
+        np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "float32"])
+def test_arrays_of_all_kinds_in_bands(opencl, dtype):
+    """Complex numbers as parts; transposed images, and every other pixel: bands are packed."""
+    a, b = rng.random((150, 128)).astype("float32"), rng.random((6, 4)).astype("float32")
+    a, b = (x[:, ::2] if dtype == "float32" else x.view(dtype) for x in (a, b))
+    _, expected = both(opencl, a, b, "same", limit=50_000)
+    for image in (np.asfortranarray(a), np.repeat(a, 2, axis=1)[:, ::2]):
+        result, _ = both(opencl, image, b, "same", limit=50_000)
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_bands_by_transforms_look_at_their_values(opencl, monkeypatch, cut_into):
+    """A band whose values range widely is summed up, the others are transformed."""
+    plan, used = ranges.planned, []
+
+    def planned(cut, problem, *given):
+        made = plan(cut, problem, *given)
+        lose = problem.options.wide_range or not problem.options.finite
+        used.append("direct" if lose else "fft")
+        direct = made.chosen._replace(method=used[-1])
+        return replace(made, candidates=(direct, *made.candidates[1:]))
+
+    monkeypatch.setattr(ranges, "planned", planned)
+    cut_into(1, 50)
+    a, b = rng.random((150, 61)), rng.random((6, 5))
+    a[75, 10] = 1e20
+    out = np.empty_like(a)
+    problem = registry.operation("convolve2d").problem(a, b, "same")
+    problem = replace(problem, options=problem.options._replace(wide_range=False))
+    given = registry.Arguments((a,), out, FilterOptions(Filter(b), 0.0))
+    streaming.run((devices.get(opencl),), problem, given)
+    assert sorted(used) == ["direct", "fft", "fft", "fft", "fft"]
+    np.testing.assert_allclose(out, scipys(a, b, "same"), rtol=1e-12)

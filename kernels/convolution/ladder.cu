@@ -2,21 +2,7 @@
 // the steps. out[i, j] = sum over u, v of taps[u, v] image[i + u - FH / 2, j + v - FW / 2], zero outside of the image:
 // results as large as the image, by a filter that comes turned. 2 FH FW flops a result, all of them in every step.
 //
-<<<<<<< HEAD
-// A block has BX x BY threads, a thread one result. Of the kernels those of STEP alone are compiled.
-
-CONSTANT_MEMORY(REAL, held, 65536 / (int)sizeof(REAL))
-=======
 // A block has BX x BY threads, a thread one result.
-
-#ifndef REAL
-#define REAL float
-#endif
-#ifndef BX
-#define BX 32
-#define BY 16
-#endif
->>>>>>> 5a0de754 (Convolution: fewer helpers, kernels take the same extents; tests in three files)
 
 #define IMAGES                                                                                              \
     GLOBAL REAL *RESTRICT out, index_t height, index_t width, index_t filter_height, index_t filter_width
@@ -37,20 +23,6 @@ DEVICE REAL element(GLOBAL const REAL *image, index_t row, index_t column, index
 }
 
 // -- 1. naive: a thread for each result; every product takes two loads ------------------------------------------------
-<<<<<<< HEAD
-// constant: the filter in constant memory. It has room for 128 x 128 taps in float32, so White does not go on from it.
-#if STEP == 1
-#define SUM_ALL(taps)                                                                                       \
-    FIND_RESULT                                                                                             \
-    REAL sum = 0;                                                                                           \
-    for (index_t u = 0; u < filter_height; ++u)                                                             \
-        for (index_t v = 0; v < filter_width; ++v)                                                          \
-            sum += element(image, row + u - filter_height / 2, column + v - filter_width / 2, height, width) \
-                   * (taps)[u * filter_width + v];                                                          \
-    STORE_RESULT
-
-=======
->>>>>>> 5a0de754 (Convolution: fewer helpers, kernels take the same extents; tests in three files)
 KERNEL(BX *BY, 1)
 convolve_naive(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT taps, IMAGES)
 {
@@ -66,10 +38,6 @@ convolve_naive(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT ta
 // -- 2. shared: image and filter pass through shared memory (listing 5.2) ---------------------------------------------
 // For BY taps of a column of the filter the block brings the 2 BY rows of a column of the image that its results need:
 // two loads of the image serve BY products.
-<<<<<<< HEAD
-#if STEP == 2
-=======
->>>>>>> 5a0de754 (Convolution: fewer helpers, kernels take the same extents; tests in three files)
 KERNEL(BX *BY, 1)
 convolve_shared(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT taps, IMAGES)
 {
@@ -94,10 +62,6 @@ convolve_shared(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT t
 
 // -- 3. row: the filter is gone through by rows (listing 5.3) ---------------------------------------------------------
 // For BX taps the block brings 2 BX columns. BX is larger than BY, and a row of the filter lies together in memory.
-<<<<<<< HEAD
-#if STEP == 3
-=======
->>>>>>> 5a0de754 (Convolution: fewer helpers, kernels take the same extents; tests in three files)
 KERNEL(BX *BY, 1)
 convolve_row(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT taps, IMAGES)
 {
@@ -127,10 +91,6 @@ convolve_row(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT taps
     GLOBAL const REAL *RESTRICT padded, GLOBAL const REAL *RESTRICT padded_taps, IMAGES, index_t pitch,     \
         index_t tap_pitch
 
-<<<<<<< HEAD
-#if STEP == 4
-=======
->>>>>>> 5a0de754 (Convolution: fewer helpers, kernels take the same extents; tests in three files)
 KERNEL(BX *BY, 1)
 convolve_padded(PADDED)
 {
@@ -153,10 +113,6 @@ convolve_padded(PADDED)
 }
 
 // The copy of height x width elements that begins `top` rows and `left` columns inside; zeros around them.
-<<<<<<< HEAD
-#if STEP == 4 || STEP == 5 || STEP == 6
-=======
->>>>>>> 5a0de754 (Convolution: fewer helpers, kernels take the same extents; tests in three files)
 KERNEL(BX *BY, 1)
 pad(GLOBAL const REAL *RESTRICT from, GLOBAL REAL *RESTRICT to, index_t height, index_t width, index_t top,
     index_t left, index_t rows, index_t pitch)
@@ -168,11 +124,10 @@ pad(GLOBAL const REAL *RESTRICT from, GLOBAL REAL *RESTRICT to, index_t height, 
 // -- 5 and 6. unrolled, tuned: fine-tuning (listing 5.5) --------------------------------------------------------------
 // As padded; pointers move along in place of products of indices, and the taps of a piece are unrolled, PIECE at a
 // time, the last TAIL of them (the filter's width modulo PIECE) too.
-<<<<<<< HEAD
-#if STEP == 5 || STEP == 6
-=======
->>>>>>> 5a0de754 (Convolution: fewer helpers, kernels take the same extents; tests in three files)
 #define PIECE (BX < 16 ? BX : 16)
+#ifndef TAIL
+#define TAIL 0
+#endif
 KERNEL(BX *BY, 1)
 convolve_unrolled(PADDED)
 {

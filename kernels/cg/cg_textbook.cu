@@ -4,10 +4,10 @@
 //     cg_dots: r.z and r.r;       cg_direct: p = z + beta p, beta = r.z / r.z of the step before;
 //     q = A p, with p.q;          cg_correct: x += alpha p, r -= alpha q, alpha = r.z / p.q.
 // cg_dots: a.b and b.b, 2 passes, 4 n flops. cg_direct: 3 passes, 2 n flops. cg_correct: 6 passes,
-// 4 n flops. cg_times: z = inverse * r, 3 passes.
+// 4 n flops.
 //
-// Over the ranks of an MPI communicator, of which the host knows the scalars: cg_dots and cg_times;
-// ranks_reduce: r -= alpha q with r.r and 0 (x + alpha p), which is NaN where x would not be finite,
+// Over the ranks of an MPI communicator, of which the host knows the scalars: cg_dots; cg_times:
+// z = inverse * r, 3 passes; ranks_reduce: r -= alpha q with r.r and 0 (x + alpha p), which is NaN where x would not be finite,
 // 5 passes, 6 n flops; ranks_combine: out = of_a a + of_b b, 3 passes.
 //
 // Preconditions. THREADS is a power of two, at least 8. WIDTH > 1: n is a multiple of WIDTH, and so

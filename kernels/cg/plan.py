@@ -249,10 +249,12 @@ def stencil(
     r_start: int = 0,
     p_start: int = 0,
     pitch: int | None = None,
+    before: int | None = None,
 ) -> tuple[Launch, Launch]:
     """Plan r = b - A x, p = r; and q = A p, each with two sums.
 
-    Where there are neighbours, `X_HALO` of their rows lie in "x", and in "p" of a product.
+    Where there are neighbours, `X_HALO` of their rows lie in "x", and in "p" of a product, or all
+    that come ``before``.
     ``r_start`` and ``p_start`` are where row 0 of r and of p is in their buffers, rows are
     ``pitch`` elements apart; by default as in vectors. Number of the second: "first_block".
     """
@@ -260,7 +262,8 @@ def stencil(
     blocks = min(grid.rows * grid.lines, target.multiprocessors * _STENCIL_BLOCKS)
     pitch = grid.plane if pitch is None else pitch
     macros = {"DIMS": grid.dims, "THREADS": threads}
-    sizes = (*grid[:3], X_HALO * grid.low, int(grid.low), int(grid.high))
+    before = X_HALO * grid.low if before is None else before
+    sizes = (*grid[:3], before, int(grid.low), int(grid.high))
     residual = "x", "b", "r", "p", "partial", *sizes, r_start, p_start, pitch, blocks, *grid.weights
     product = "p", "q", "partial", "first_block", *sizes, blocks, *grid.weights
     return (

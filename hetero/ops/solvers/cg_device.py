@@ -46,7 +46,7 @@ def solve(
     ----------
     devices : sequence of Device
         One, or several of one kind: then rows are divided among them. Matrices on a device, and
-        stencils with a preconditioner, take the first alone.
+        a `DeviceHierarchy`, take the first alone.
     system : Stencil, Csr or Dense
         Arrays on the host are uploaded for this call.
     b, x : (n,) numpy.ndarray, or buffers of the only device
@@ -84,7 +84,7 @@ def solve(
     """
     dtype = np.dtype(b.dtype if dtype is None else dtype)
     is_there = isinstance(system, (Csr, Dense)) and not isinstance(system[0], np.ndarray)
-    alone = is_there or (isinstance(system, Stencil) and M is not None)
+    alone = is_there or not (M is None or isinstance(M, np.ndarray))
     used = list(devices[:1] if alone else devices)
 
     def run(b: Any, x: Any, asked: Solve, checked: bool = True) -> Any:
@@ -162,8 +162,7 @@ class Loop:
         self.exchange = Exchange(self.parts)
         if not alone:  # queues of several devices take longer to fill again
             self.batch_seconds = max(self.batch_seconds, 2e-3)
-        diagonal = call.M if isinstance(call.M, np.ndarray) else None
-        given = ("b", call.b, spans), ("x", call.x, held), ("inverse", diagonal, spans)
+        given = ("b", call.b, spans), ("x", call.x, held), ("inverse", call.M, spans)
 
         def load(number: int) -> None:
             part = self.parts[number]
@@ -172,7 +171,7 @@ class Loop:
                 if isinstance(vector, np.ndarray):
                     own = vector[slice(*ranges[number])]
                     part.upload(np.ascontiguousarray(own, call.dtype), name)
-                elif vector is not None:
+                elif name != "inverse":
                     part.buffers[name] = vector
 
         self.exchange.at_once(load, 2 * spans[-1][1] * call.dtype.itemsize)

@@ -30,7 +30,7 @@ _STAMPED = 16  # bytes of a value (kernels/common/stamped.cu)
 
 def loop_of(call: Call) -> Loop:
     """The iteration that suits system and preconditioner, with its buffers."""
-    if not isinstance(call.system, Stencil):
+    if not isinstance(call.system, Stencil) or isinstance(call.M, np.ndarray):
         return OnMatrix(call)
     if call.M is not None:
         return Preconditioned(call)
@@ -44,14 +44,8 @@ def product(device: Device, system: Any, dtype: np.dtype) -> tuple[Part, Callabl
     """A part on one device, which is active, and what starts q = A p by its buffers "p", "q"."""
     part, n = Part(device, alone=True), unknowns(system)
     part.allocate(n * dtype.itemsize, "p", "q")
-    part.numbers |= {"own": 0, "first_block": 0}
-    if isinstance(system, Stencil):
-        _, launch = plan_cg.stencil(GridShare.of(*system), device.target, dtype=dtype.name)
-        part.allocate(16 * launch.grid, "partial")
-        launches = [part.bind(launch)]
-    else:
-        launches = _Rows(part, system, (0, n), dtype, False).times("p")
-    return part, partial(part.start, *launches)
+    part.numbers["own"] = 0
+    return part, partial(part.start, *_Rows(part, system, (0, n), dtype).times("p"))
 
 
 # -- Matrices --------------------------------------------------------------------------------------
@@ -66,15 +60,23 @@ class _Rows:
 
     step: Launch | None = None
 
-    def __init__(self, part: Part, system: Any, span: Range, dtype: np.dtype, diagonal: bool):
+    def __init__(
+        self, part: Part, system: Any, span: Range, dtype: np.dtype, diagonal: bool = False
+    ) -> None:
         self._part, self._dtype, self._rows = part, dtype, span[1] - span[0]
+        self.needed, target, name = span, part.device.target, dtype.name
         if isinstance(system, Dense):
             self.needed, self.times = (0, system.n), self._dense_times
             self._upload_dense(system, span)
             return
-        self.needed, self.times = span, self._sparse_times
-        share, how = self._upload_sparse(system, span), {"dtype": dtype.name, "diagonal": diagonal}
-        self.step, self._product = plan_cg.csr(share, part.device.target, **how)
+        if isinstance(system, Stencil):
+            plane, n = math.prod(system.shape[1:]), unknowns(system)
+            (begin, end), self.needed = span, (max(span[0] - plane, 0), min(span[1] + plane, n))
+            grid = GridShare.of(*system, self._rows // plane, low=begin > 0, high=end < n)
+            _, self._product = plan_cg.stencil(grid, target, dtype=name, before=begin // plane)
+        else:
+            share = self._upload_sparse(system, span)
+            self.step, self._product = plan_cg.csr(share, target, dtype=name, diagonal=diagonal)
         part.allocate(16 * self._product.grid, "sums of a product")
 
     def _upload_sparse(self, system: Csr, span: Range) -> plan_cg.Rows:
@@ -95,7 +97,7 @@ class _Rows:
         self._part.upload(np.ascontiguousarray(values, self._dtype), "values")
         return plan_cg.Rows(self._rows, len(values), index.name)
 
-    def _sparse_times(self, vector: str) -> list[Bound]:
+    def times(self, vector: str) -> list[Bound]:
         others = {"p": vector, "partial": "sums of a product", "first_block": 0}
         return [self._part.bind(self._product, **others)]
 
@@ -129,7 +131,8 @@ class _Rows:
 
 
 class OnMatrix(Loop):
-    """A sparse or dense matrix, by rows over one or several parts, alone or with a diagonal M.
+    """A sparse or dense matrix, by rows over one or several parts, alone or with a diagonal M; a
+    stencil with one.
 
     A part has all of x and p, of which it makes its own elements, and takes those of others that
     its rows meet: a range.
@@ -140,7 +143,8 @@ class OnMatrix(Loop):
     def __init__(self, call: Call) -> None:
         system, dtype, diagonal = call.system, call.dtype, call.M is not None
         n, item = unknowns(system), dtype.itemsize
-        spans = split(n, len(call.devices))
+        unit = math.prod(system.shape[1:]) if isinstance(system, Stencil) else 1
+        spans = [(i * unit, j * unit) for i, j in split(n // unit, len(call.devices))]
         super().__init__(call, spans, [(0, n)] * len(spans))
         rows: list[Any] = [None] * len(spans)
 
@@ -302,8 +306,7 @@ def resident(device: Device, stencil: Stencil, dtype: np.dtype) -> tuple[Launch,
 
 
 class Preconditioned(_OnGrid):
-    """A stencil on one part, and M: the inverse of a diagonal matrix, or a hierarchy of multigrid,
-    of which the symmetric cycle is z = M r."""
+    """A stencil on one part, and a hierarchy of multigrid: its symmetric cycle is z = M r."""
 
     begins, records = 0, 1
 
@@ -327,10 +330,7 @@ class Preconditioned(_OnGrid):
             # x += alpha p, r -= alpha A p
             part.bind(plans["cg_correct"], partial_before="partial", **back),
         )
-        if isinstance(call.M, np.ndarray):
-            self._apply = partial(part.start, part.bind(plans["cg_times"]))
-        else:
-            self._apply = call.M.bound([part.buffers["r"]], [part.buffers["z"]], symmetric=True)
+        self._apply = call.M.bound([part.buffers["r"]], [part.buffers["z"]], symmetric=True)
 
     def steps(self, iteration: int) -> Sequence[Step]:
         self._apply()  # launches of its own

@@ -59,18 +59,8 @@ class Poisson(LinearOperator):
         spacings = checked_spacing(spacing, len(grid))
         if np.dtype(dtype) not in (np.float32, np.float64):
             raise ValueError(f"dtype must be float32 or float64, got {np.dtype(dtype)}")
-        self.stencil = Stencil(grid, spacings)
+        self.grid, self.spacing = self.stencil = Stencil(grid, spacings)
         super().__init__(np.dtype(dtype), (math.prod(grid),) * 2)
-
-    @property
-    def grid(self) -> tuple[int, ...]:
-        """Points of each axis."""
-        return self.stencil.shape
-
-    @property
-    def spacing(self) -> tuple[float, ...]:
-        """Distance of neighbouring points, per axis."""
-        return self.stencil.spacing
 
     def _matvec(self, x: np.ndarray) -> np.ndarray:
         x = x.reshape(-1)

@@ -299,10 +299,10 @@ def scaled(
     A x = b and A (s x) = s b have the same iterates but for the factor s, and a power of two costs
     no digits. The norms and scalar products of a solve then stay in the middle of the range.
 
-    ``run(b, x, asked)`` solves from x, which it overwrites. A start next to
-    which b vanishes is taken for zero. The callback gets x at its own scale; CONVERGED only where x
-    itself, rounded to that, meets the tolerance. ``most`` gives the largest number of all processes
-    that hold parts of b and x.
+    ``run(b, x, asked)`` solves from x, which it overwrites. A start next to which b vanishes is
+    taken for zero. The callback gets x at its own scale; CONVERGED only where x itself, rounded to
+    that, meets the tolerance. ``most`` gives the largest number of all processes that hold parts of
+    b and x.
     """
     with np.errstate(all="ignore"):
         largest = most(np.abs(real_view(b)).max(initial=0.0))

@@ -59,50 +59,29 @@ SIGNAL = ("convolve2d", "correlate2d", "fftconvolve", "oaconvolve", "convolve")
 def test_convolutions(all_calls, mode):
     for name, kernel in itertools.product(SIGNAL, (KERNEL, KERNEL[:4, :6])):
         call = functools.partial(getattr(scipy.signal, name), LARGE, kernel, mode=mode)
-        code = taken_or_plain(call)
         other_centre = name == "correlate2d" and mode == "same" and kernel is not KERNEL
-        assert code == ("option" if other_centre else "taken")
+        assert taken_or_plain(call) == ("option" if other_centre else "taken")
 
 
-@pytest.mark.parametrize("mode", ["reflect", "constant", "wrap", "nearest", "mirror"])
-def test_filters_of_ndimage(all_calls, mode):
-    for function in (scipy.ndimage.convolve, scipy.ndimage.correlate):
-        call = functools.partial(function, LARGE, KERNEL, mode=mode, cval=2.0)
-        assert taken_or_plain(call) == ("option" if mode in ("nearest", "mirror") else "taken")
-
-
-def test_what_has_another_meaning_is_scipys_and_names_do_not_matter(all_calls):
-    signal, ndimage = scipy.signal, scipy.ndimage
-    for call, code in (
+def test_filters_and_what_has_another_meaning(all_calls):
+    signal, ndimage, single = scipy.signal, scipy.ndimage, LARGE.astype("f4")
+    calls = [
         (lambda: signal.fftconvolve(KERNEL, LARGE, mode="same"), "option"),
-        (lambda: signal.fftconvolve(LARGE, KERNEL, axes=1 * (0, 1)), "option"),
+        (lambda: signal.fftconvolve(LARGE, KERNEL, axes=(0, 1)), "option"),
         (lambda: signal.fftconvolve(LARGE, KERNEL.astype("f4")), "dtype"),
-        (lambda: signal.oaconvolve(LARGE.astype("f4"), KERNEL), "dtype"),
-        (lambda: signal.convolve(LARGE.astype("f4"), KERNEL), "dtype"),
         (lambda: ndimage.convolve(LARGE, KERNEL, origin=1), "option"),
         (lambda: ndimage.convolve(LARGE, KERNEL[:4]), "option"),
-        (lambda: ndimage.convolve(LARGE.astype("f4"), KERNEL.astype("f4")), "dtype"),
-        (lambda: ndimage.convolve(LARGE, weights=KERNEL), "taken"),
+        (lambda: ndimage.convolve(single, KERNEL.astype("f4")), "dtype"),
         (lambda: ndimage.correlate(input=LARGE, weights=KERNEL), "taken"),
         (lambda: signal.fftconvolve(in1=LARGE, in2=KERNEL), "taken"),
-    ):
+    ]
+    for mode in ("reflect", "constant", "wrap", "nearest", "mirror"):
+        call = functools.partial(ndimage.convolve, LARGE, KERNEL, mode=mode, cval=2.0)
+        calls.append((call, "option" if mode in ("nearest", "mirror") else "taken"))
+    for call, code in calls:
         assert taken_or_plain(call) == code
-
-
-def test_a_wrong_call_says_nothing_about_others(all_calls):
-    for _ in range(4):
-        with pytest.raises(ValueError, match="one element"):
-            scipy.signal.convolve2d(LARGE, KERNEL, fillvalue=[1, 2])
-        with pytest.raises(ValueError, match="boundary"):
-            scipy.signal.convolve2d(LARGE, KERNEL, boundary="some")
-        with pytest.raises(TypeError, match="must be real number, not str"):
-            scipy.ndimage.convolve(LARGE, KERNEL, cval="a")
-    assert taken_or_plain(lambda: scipy.signal.convolve2d(LARGE, KERNEL)) == "taken"
-    bad = LARGE.copy()
-    bad[0, 0] = np.nan
-    scipy.signal.fftconvolve(bad, KERNEL)
-    assert accel.last().code == "not-finite"
-    assert taken_or_plain(lambda: scipy.signal.fftconvolve(LARGE, KERNEL)) == "taken"
+    bad = np.where(LARGE > 0.99, np.nan, LARGE)
+    assert taken_or_plain(lambda: signal.fftconvolve(bad, KERNEL)) == "not-finite"
 
 
 def laplacian(n):
@@ -145,15 +124,6 @@ def test_kmeans_of_a_table_and_then_of_an_array(all_calls, as_given):
     assert (accel.last().code, given[0].filename) == ("taken", __file__)
 
 
-def test_kmeans_of_what_is_no_array_is_noted(all_calls):
-    cluster = pytest.importorskip("sklearn.cluster")
-    fitted = cluster.KMeans(5, init=X[:5], n_init=1).fit(sp.csr_array(X))
-    assert accel.last().code == "type"
-    assert fitted.n_features_in_ == 3
-    with pytest.raises(ValueError, match="2D array"):
-        cluster.KMeans(5).fit(X[0])
-
-
 def test_kmeans(all_calls):
     cluster = pytest.importorskip("sklearn.cluster")
 
@@ -162,11 +132,14 @@ def test_kmeans(all_calls):
 
     fitted = cluster.KMeans(5, init=X[:5], random_state=0).fit(X)
     assert accel.last().code == "taken"
-    own = Own(5, init=X[:5], random_state=0).fit(X)
-    assert accel.last().code == "type"
-    for name in ("cluster_centers_", "labels_", "inertia_"):
-        np.testing.assert_allclose(getattr(fitted, name), getattr(own, name), rtol=1e-9)
-    assert vars(fitted).keys() == vars(own).keys()
+    for other in (
+        Own(5, init=X[:5], random_state=0).fit(X),
+        cluster.KMeans(5, init=X[:5]).fit(sp.csr_array(X)),
+    ):
+        assert accel.last().code == "type"
+        for name in ("cluster_centers_", "labels_", "inertia_", "n_features_in_"):
+            np.testing.assert_allclose(getattr(fitted, name), getattr(other, name), rtol=1e-9)
+        assert vars(fitted).keys() == vars(other).keys()
     assert (fitted.predict(X) == fitted.labels_).all()
 
 
@@ -244,16 +217,6 @@ def test_names_imported_meanwhile_come_back():
         finally:
             del sys.modules["scipy.later"]
             hetero.install()
-
-
-def test_a_module_of_the_same_name_is_left_alone(caplog, monkeypatch):
-    monkeypatch.setitem(sys.modules, "scipy.ndimage", types.ModuleType("scipy.ndimage"))
-    with hetero.install():
-        pass
-    assert [record.message.partition(" is left")[0] for record in caplog.records] == [
-        "scipy.ndimage.convolve",
-        "scipy.ndimage.correlate",
-    ]
 
 
 def test_names_imported_before_are_told(all_calls):
@@ -354,14 +317,13 @@ def test_a_run_whose_calls_gained_less_corrects_the_last_one(monkeypatch, runs):
     assert [spent(3.0), spent(0.1), spent(0.1)] == [False, True, False]
 
 
-def test_runs_that_are_short_or_no_scripts_are_not_kept(monkeypatch, runs):
-    for seconds, file in ((0.9, __file__), (3.0, "<stdin>"), (3.0, __file__)):
+def test_runs_of_no_scripts_and_of_forks_are_not_kept(monkeypatch, runs):
+    for file in ("<stdin>", __file__):
         monkeypatch.setattr(sys.modules["__main__"], "__file__", file)
         run = runs()
         assert not run.pays()
-        run.spent += seconds
-    forked_child = -1
-    assert not runs(forked_child).pays()
+        run.spent += 3.0
+    assert not runs(-1).pays(), "by a forked child"
     assert not paths.cache_directory().exists()
 
 
@@ -392,29 +354,19 @@ def test_the_first_short_calls_are_measured_and_slow_ones_go_back():
     assert session.book.last.code == "taken", "a long one at once"
 
 
-def test_a_way_that_is_predicted_to_be_slower_is_not_taken():
+def test_a_slower_way_and_a_dry_run_leave_calls_to_the_library(monkeypatch):
     class Slow(Plan):
         chosen = Plan.chosen._replace(seconds=9.0)
 
-    session = Session()
-    session.loading.enough = 0.0
-    assert session.run("f", attempt(0.5, plan=Slow), plain) == "plain"
-    assert session.book.last.code == "slower"
-
-
-def test_a_dry_run_decides_at_once_and_takes_nothing(monkeypatch):
     monkeypatch.setattr(inventory, "looked", lambda: False)
-    session = Session(dry=True)
-    assert session.run("f", attempt(0.5), plain) == "plain"
-    assert session.book.last.code == "would-take"
-    assert "would-take: " in str(session.book)
-
-
-def test_the_summary_is_shown_as_it_is_printed(all_calls):
-    scipy.signal.convolve2d(np.ones((300, 300)), KERNEL)
-    text = accel.summary()
-    assert repr(text) == str(text)
-    assert "\n1 call taken, 0 left alone, " in text
+    for session, plan, code in (
+        (Session(), Slow, "slower"),
+        (Session(dry=True), Plan, "would-take"),
+    ):
+        session.loading.enough = 0.0
+        assert session.run("f", attempt(0.5, plan=plan), plain) == "plain"
+        assert session.book.last.code == code
+        assert f"{code}: " in str(session.book)
 
 
 def test_tables_of_many_sizes_have_an_end():

@@ -16,8 +16,7 @@ from typing import Any
 
 from hetero import accel, registry
 from hetero.accel import __main__ as running
-from hetero.accel.loading import GAIN, LOADING
-from hetero.accel.session import Attempt, Note, Session, line_of_script, price_of
+from hetero.accel.session import GAIN, LOADING, Attempt, Note, Session, line_of_script, price_of
 from hetero.arrays import describe_used, kept
 from hetero.calling.planner import Machine, use
 from hetero.evaluation import calls

@@ -105,13 +105,14 @@ def _planned(operation: str, *operands: Any, **options: Any) -> Any:
 
 
 def _convolution(
-    signature: Any, name: str, looks: Looks, *args: Any, **options: Any
+    name: str, defaults: Any, by_place: Any, looks: Looks, *args: Any, **options: Any
 ) -> Attempt | None:
     """Those of `scipy.signal` and `scipy.ndimage`."""
-    bound, (package, _, function) = signature.bind(*args, **options), name.rpartition(".")
-    bound.apply_defaults()
-    given, ndarray = bound.arguments, sys.modules["numpy"].ndarray
-    image, kernel, *_ = given.values()
+    placed = dict(zip(by_place, args, strict=False))
+    given, (package, _, function) = {**defaults, **placed, **options}, name.rpartition(".")
+    if len(args) > len(placed) or placed.keys() & options or len(given) > len(defaults):
+        return None  # a wrong call
+    (image, kernel, *_), ndarray = given.values(), sys.modules["numpy"].ndarray
     outer, mode = given.get("fillvalue", given.get("cval", 0)), given["mode"]
     planes = (type(x) is ndarray and x.ndim == 2 and x.dtype.char in "fd" for x in (image, kernel))
     if not all(planes) or not isinstance(outer, numbers.Real):
@@ -252,8 +253,10 @@ def _fit_few(estimator: Any, columns: int) -> None:
 
 
 def _caught_convolution(installed: Any, name: str, original: Any) -> Standin:
-    signature = load("inspect").signature(original)
-    recognise = functools.partial(_convolution, signature, name)
+    parameters = load("inspect").signature(original).parameters.values()
+    defaults = {p.name: p.default for p in parameters}
+    by_place = [p.name for p in parameters if p.kind != p.KEYWORD_ONLY]
+    recognise = functools.partial(_convolution, name, defaults, by_place)
     return wrapped(recognise, 0, _SMALL, installed, name, original)
 
 

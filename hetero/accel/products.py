@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero import tables
-from hetero.accel.loading import has_device
-from hetero.accel.session import LEAST, Attempt, Session, shapes
+from hetero.accel.session import LEAST, Attempt, Session, has_device, shapes
 from hetero.imports import load
 
 log = logging.getLogger("hetero")
@@ -220,9 +219,12 @@ def _are_floats(*arrays: Any) -> bool:
     return is_plain and {x.dtype.char for x in arrays} in ({"f"}, {"d"})
 
 
-def dot(looks: Callable[[float], bool], a: Any, b: Any) -> Attempt | None:
+def dot(looks: Callable[[float], bool], *operands: Any, **options: Any) -> Attempt | None:
     """`numpy.dot` of floats, which calls BLAS."""
-    if not _are_floats(a, b) or not 0 < a.ndim < 3 or not 0 < b.ndim < 3 or a.ndim + b.ndim < 3:
+    if len(operands) != 2 or options or not _are_floats(*operands):
+        return None
+    a, b = operands
+    if not 0 < a.ndim < 3 or not 0 < b.ndim < 3 or a.ndim + b.ndim < 3:
         return None
     if a.shape[-1] != b.shape[0] or not b.size:
         return None
@@ -230,10 +232,11 @@ def dot(looks: Callable[[float], bool], a: Any, b: Any) -> Attempt | None:
     return _attempt(a, b) if looks(LEAST * is_large) else None
 
 
-def einsum(looks: Callable[[float], bool], subscripts: str, A: Any, B: Any) -> Attempt | None:
+def einsum(looks: Callable[[float], bool], *given: Any, **options: Any) -> Attempt | None:
     """`numpy.einsum` of two arrays of floats that is a product, but is computed without BLAS."""
-    if type(subscripts) is not str or not _are_floats(A, B):
+    if len(given) != 3 or options or type(given[0]) is not str or not _are_floats(*given[1:]):
         return None
+    subscripts, A, B = given
     first, second, summed, result = _parsed(subscripts)
     extents, others = (
         dict(zip(first, A.shape, strict=True)),

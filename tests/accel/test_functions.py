@@ -21,9 +21,8 @@ import scipy.sparse.linalg
 
 import hetero
 from hetero import accel, paths
-from hetero.accel import loading
-from hetero.accel.loading import GAIN, LOADING, SAVED, Loading
-from hetero.accel.session import Attempt, Session
+from hetero.accel import session as sessions
+from hetero.accel.session import GAIN, LOADING, SAVED, Attempt, Loading, Session
 from hetero.pricing.plan import Candidate
 from hetero.profile import inventory
 
@@ -264,7 +263,7 @@ def runs(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(inventory, "looked", lambda: False)
     monkeypatch.setitem(sys.modules, "__main__", script)
-    monkeypatch.setattr(loading.atexit, "register", lambda *end: ends.append(end))
+    monkeypatch.setattr(sessions.atexit, "register", lambda *end: ends.append(end))
 
     def run(*process):
         while ends:
@@ -278,7 +277,7 @@ def runs(monkeypatch, tmp_path):
 @pytest.mark.parametrize("has_gpu", [False, True])
 def test_a_run_that_may_end_at_any_time_does_not_load_hetero(monkeypatch, runs, has_gpu):
     """Its calls pay for that, if it goes on; the next run knows that, by its first call."""
-    monkeypatch.setattr(loading, "has_device", lambda: has_gpu)
+    monkeypatch.setattr(sessions, "has_device", lambda: has_gpu)
     enough = GAIN * LOADING[has_gpu] / SAVED[has_gpu]
     first = runs()
     assert not first.pays()
@@ -286,7 +285,7 @@ def test_a_run_that_may_end_at_any_time_does_not_load_hetero(monkeypatch, runs, 
         first.spent += 0.11 * enough
     now = time.perf_counter()
     with monkeypatch.context() as later:
-        later.setattr(loading.time, "perf_counter", lambda: now + 40)
+        later.setattr(sessions.time, "perf_counter", lambda: now + 40)
         assert first.pays(), "3 % of it are more than what loading takes"
     second = runs()
     assert second.pays()
@@ -297,7 +296,7 @@ def test_a_run_that_may_end_at_any_time_does_not_load_hetero(monkeypatch, runs, 
 
 
 def test_a_run_whose_calls_gained_less_corrects_the_last_one(monkeypatch, runs):
-    monkeypatch.setattr(loading, "has_device", lambda: True)
+    monkeypatch.setattr(sessions, "has_device", lambda: True)
 
     def spent(seconds, gained=None):
         run = runs()

@@ -126,16 +126,6 @@ def test_a_package_finds_itself(what, tmp_path):
     assert ours.returncode == 0
 
 
-def test_an_interrupt_ends_it(tmp_path):
-    file = tmp_path / "script.py"
-    file.write_text("import time; print(1, flush=True); time.sleep(60)")
-    command = [sys.executable, "-m", "hetero.accel", str(file)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(20) == -signal.SIGINT
-
-
 def test_nothing_is_loaded_that_a_script_does_not_ask_for(tmp_path):
     file = tmp_path / "script.py"
     file.write_text(
@@ -175,7 +165,7 @@ def test_the_table(tmp_path):
 
 SOON_OVER = """
 import sys, time
-from hetero.accel import loading
+from hetero.accel import session as loading
 loading._has_nodes = lambda: True  # of a GPU
 loading.LOADING, loading._KEPT = {True: 0.25}, 0.25  # a quarter of what they are
 import numpy as np

@@ -62,7 +62,7 @@ def test_another_machine_has_its_own_packages(data, monkeypatch):
     assert any(row["method"] == "library" and row["seconds"] for row in rows)
 
 
-@pytest.mark.parametrize("cores", [1, 2, 3, 64])
+@pytest.mark.parametrize("cores", [1, 64])
 def test_another_machine_has_its_own_cores(data, monkeypatch, cores):
     """Nothing of this machine is in the answer: cores, packages, devices."""
     lines = [
@@ -83,29 +83,11 @@ def test_another_machine_has_its_own_cores(data, monkeypatch, cores):
         fft.on_cpu.cache_clear()
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("solve_cg", 64),
-        ("matvec", 4096, 4096),  # large enough for tiles, of which nothing is known either
-        ("poisson", 64, 64, "--device", "cuda:0"),
-        ("matmul", 64, 64, 64, "--device", "cpu", "--method", "blas"),
-    ],
-    ids=str,
-)
-def test_what_another_machine_was_not_measured_for(run, arguments):
-    """Nothing is chosen, exit code 3, and a line says what there is."""
-    arguments = ("explain", *arguments, "--profile", "tesla-t10")
-    code, out, err = run(*arguments)
-    assert code == NO_CHOICE
-    assert "no constants in this profile" in out
-    assert not any(row.startswith("->") for row in out.splitlines())
-    assert "not here" not in out
-    (line,) = err.splitlines()
-    assert "'tesla-t10' has constants for: matvec (float32)" in line
-    code, out, _ = run(*arguments, "--json")
-    assert code == NO_CHOICE
-    assert json.loads(out)["chosen"] is None
+def test_what_another_machine_was_not_measured_for(run):
+    """Nothing is chosen, exit code 3; the contract has the text."""
+    code, out, err = run("explain", "solve_cg", 64, "--profile", "tesla-t10", "--json")
+    assert (code, json.loads(out)["chosen"]) == (NO_CHOICE, None)
+    assert "'tesla-t10' has constants for: matvec (float32)" in err
 
 
 def test_the_only_way_there_is_no_matter_of_constants(data):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
 
@@ -119,52 +118,3 @@ def test_a_folder_of_somebody_else_is_refused(which, home):
     assert paths.private_folder("cubin") == home / "cubin", "one's own link is followed"
     give_away({"folder": home, "link": home / "cubin", "leads to": other}[which])
     assert paths.private_folder("cubin") is None
-
-
-# -- What nobody uses ------------------------------------------------------------------------------
-
-DAY = 86400.0
-
-
-@pytest.fixture
-def kept(home, monkeypatch):
-    """``kept(name, days)``: a file that was last used so long ago; and a process that writes."""
-
-    def keep(name, days, content=b"x"):
-        paths.cache("cubin", name, content)
-        then = time.time() - days * DAY
-        os.utime(home / "cubin" / name, (then, then))
-        return home / "cubin" / name
-
-    def write():
-        monkeypatch.setattr(paths, "_swept", set())  # as in another process
-        paths.cache("cubin", "new", b"x")
-        return {path.name for path in (home / "cubin").iterdir()}
-
-    keep.write = write
-    return keep
-
-
-def test_what_was_not_used_for_long_is_removed(kept):
-    lock = kept("old.lock", 400)
-    kept("old", 31)
-    kept("younger", 29)
-    kept("killed.x.hetero-tmp", 1)
-    assert kept.write() == {lock.name, "younger", "new"}
-    assert paths.cached("cubin", "old") is None
-
-
-def test_what_is_used_stays(kept):
-    """Noting a use costs a change of the file once a day."""
-    read, today = kept("read", 29), kept("today", 0.5)
-    before = today.stat().st_mtime
-    assert paths.cached("cubin", "read") == paths.cached("cubin", "today") == b"x"
-    assert time.time() - read.stat().st_mtime < 60.0
-    assert today.stat().st_mtime == before
-
-
-def test_beyond_a_size_the_oldest_goes(kept, monkeypatch):
-    monkeypatch.setattr(paths, "_MOST", 3500)
-    for days in (5, 2, 4, 3):
-        kept(f"{days} days", days, bytes(1000))
-    assert kept.write() == {"2 days", "3 days", "4 days", "new"}

@@ -6,16 +6,17 @@ is forked; and the CPU's loops, where some were compiled. Descriptions of device
 `bound` is the call cache, which makes the second call of a shape cost a look-up. One dict for all
 operations: the facts of a call -> the function that runs it, or its plan where an operation runs
 that itself. The facts begin with the operation; they are all that a plan depends on: shapes,
-strides, dtypes and locations of the arrays, the other arguments, and what `use` blocks set.
+strides, dtypes and locations of the arrays, the other arguments, and what `use` blocks set
+(`forced`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
 from hetero import locks
-from hetero.settings import forced
 
 _MOST = 4096  # entries of a table
 _tables: list[dict[Any, Any]] = []
@@ -51,6 +52,42 @@ def remember(table: dict[Any, Any], key: Any, value: Any, generation: int) -> No
         if len(table) >= _MOST:
             table.clear()
         table[key] = value
+
+
+# -- The settings of the enclosing `use` blocks ----------------------------------------------------
+
+
+class Settings(NamedTuple):
+    """The settings of the enclosing `use` blocks; fields that none of them sets are None.
+
+    Attributes
+    ----------
+    device, method : str or None
+    results : {"host", "device"} or None
+        Where results of operands on the host stay; see `hetero.moving.results`.
+    memory_limit : int or None
+        Bytes of a device's memory that a call may take.
+    watch : bool or None
+        Whether arrays that are used again are watched; see `hetero.arrays.kept`.
+    """
+
+    device: str | None = None
+    method: str | None = None
+    results: str | None = None
+    memory_limit: int | None = None
+    watch: bool | None = None
+
+
+# Remembered calls hold outside of `use` blocks only.
+forced: ContextVar[Settings | None] = ContextVar("hetero_forced", default=None)
+
+
+def placement(device: str | None, method: str | None) -> tuple[str | None, str | None]:
+    """What a call's ``device=`` and ``method=`` mean inside the enclosing `use` blocks."""
+    outer = forced.get()
+    if outer is None:
+        return device, method
+    return device or outer.device, method or outer.method
 
 
 # -- The call cache --------------------------------------------------------------------------------

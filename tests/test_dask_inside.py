@@ -11,7 +11,7 @@ import pytest
 from test_dask import groups, threads  # noqa: F401  a fixture
 
 import hetero
-from hetero import settings
+from hetero import tables
 
 distributed, da = pytest.importorskip("distributed"), pytest.importorskip("dask.array")
 import hetero.dask  # noqa: E402
@@ -90,5 +90,5 @@ def test_what_hetero_would_do_on_a_gpu_runs_on_the_workers_own(
     monkeypatch.setattr(hetero.dask.devices, "available", lambda: {d.name: d for d in two})
     plan = types.SimpleNamespace(chosen=types.SimpleNamespace(device=chosen))
     monkeypatch.setattr(hetero.dask, "plan", lambda *_, **__: plan)
-    seen = hetero.dask.run("matmul", call=lambda **_: settings.forced.get(), **options)
+    seen = hetero.dask.run("matmul", call=lambda **_: tables.forced.get(), **options)
     assert (seen and seen.device) == used

@@ -181,8 +181,8 @@ def _attempt(A: Any, B: Any, C: Any = None, kind: Any = None) -> Attempt:
 
 def _is_placed() -> bool:
     """Whether the call stands in a block of `hetero.use`."""
-    settings = sys.modules.get("hetero.settings")
-    return settings is not None and settings.forced.get() is not None
+    tables = sys.modules.get("hetero.tables")
+    return tables is not None and tables.forced.get() is not None
 
 
 def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:

@@ -22,7 +22,7 @@ import numpy as np
 from hetero import locks
 from hetero.arrays.operand import addresses, is_pinned, key_of
 from hetero.host import write_tracking
-from hetero.settings import forced
+from hetero.tables import forced
 
 LEAST = 4096  # bytes: moving a smaller operand takes no longer than starting any copy
 LEAST_WATCHED = 1 << 20  # bytes: what is smaller is moved in the time that a call takes anyway

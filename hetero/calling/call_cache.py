@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hetero import devices, tables
 from hetero.arrays import Access, Operand, alignment, library_of
 from hetero.errors import DeviceError
-from hetero.settings import forced
-from hetero.tables import bound, find
+from hetero.tables import bound, find, forced
 
 if TYPE_CHECKING:
     from hetero.pricing.plan import Plan

@@ -25,7 +25,7 @@ from hetero.pricing.plan import CPU, Plan
 from hetero.pricing.pricing import price
 from hetero.profile import inventory
 from hetero.registry.problem import Problem
-from hetero.settings import Settings, forced, placement
+from hetero.tables import Settings, forced, placement
 
 _AT_ONCE = 2e-4  # seconds: a solve on a device from operands on the host takes no less
 _START, _LEAST = 0.2, 1e-3  # seconds: to look for devices; what a call takes that is not remembered

@@ -20,7 +20,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from hetero import settings
+from hetero import tables
 from hetero.arrays import HOST, Operand, as_array, describe, is_device_array, maker_for
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceMemoryError
@@ -36,7 +36,7 @@ look: ContextVar[Callable[[Device, str, Any, int], None] | None] = ContextVar("l
 
 def wanted() -> bool:
     """Whether the enclosing `use` blocks let results stay."""
-    outer = settings.forced.get()
+    outer = tables.forced.get()
     return outer is not None and outer.results == "device"
 
 

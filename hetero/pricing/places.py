@@ -17,7 +17,7 @@ from hetero.errors import DeviceNotAvailable, MethodNotAvailable, one_of
 from hetero.pricing.plan import AGAIN, CPU, Candidate
 from hetero.registry import Implementation, Unasked
 from hetero.registry.problem import Problem
-from hetero.settings import forced
+from hetero.tables import forced
 
 UNKNOWN_THERE = "no constants in this profile"
 _LEAST_MOVED = 16 << 20  # bytes below which a call is over before copies and computation overlap

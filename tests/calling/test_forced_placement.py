@@ -10,7 +10,7 @@ import pytest
 from fakes import in_threads
 
 import hetero
-from hetero import settings
+from hetero import tables
 from hetero.calling import planner
 
 
@@ -67,8 +67,8 @@ def test_a_block_can_be_copied_and_pickled(copied):
         inside = copied(block)
     for one in (before, inside):
         with one:
-            assert settings.forced.get() == ("cpu", None, "host", 10**9, None)
-        assert settings.forced.get() is None
+            assert tables.forced.get() == ("cpu", None, "host", 10**9, None)
+        assert tables.forced.get() is None
 
 
 def test_a_block_around_a_function_is_one_for_each_call():
@@ -78,8 +78,8 @@ def test_a_block_around_a_function_is_one_for_each_call():
         return left and depth(left - 1)
 
     assert depth(3) == 0
-    assert settings.forced.get() is None
+    assert tables.forced.get() is None
     block = hetero.use(device="cpu")
     with block, pytest.raises(RuntimeError, match="entered already"), block:
         pass
-    assert settings.forced.get() is None
+    assert tables.forced.get() is None

@@ -13,7 +13,7 @@ import hetero
 from hetero.devices import at_once
 from hetero.devices.at_once import LEAST
 from hetero.errors import DeviceError
-from hetero.settings import forced
+from hetero.tables import forced
 
 
 @pytest.mark.parametrize("failing", [(0,), (1,), (1, 2), (0, 2)])

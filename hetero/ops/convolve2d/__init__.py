@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero import registry, settings
+from hetero import registry, tables
 from hetero.arrays import Array, Spec, describe_used
 from hetero.calling import planner
 from hetero.calling.call_cache import MISS
@@ -20,7 +20,7 @@ from hetero.tables import find
 __all__ = ["OPERATION", "convolve2d", "from_dims", "problem_of"]
 
 _ndarray = np.ndarray
-_forced = settings.forced.get
+_forced = tables.forced.get
 
 
 def convolve2d(

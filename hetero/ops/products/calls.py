@@ -18,7 +18,7 @@ from hetero.ops.products import methods as _methods  # noqa: F401  # registers t
 from hetero.ops.products.operands import build
 from hetero.pricing import pricing
 from hetero.pricing.plan import CPU, Plan
-from hetero.settings import forced
+from hetero.tables import forced
 
 Function = Callable[..., Any]
 

@@ -11,21 +11,21 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hetero import devices, registry, settings
+from hetero import devices, registry
 from hetero.arrays import Array, as_array, is_device_array
 from hetero.arrays.kept import written
 from hetero.calling.call_cache import MISS
 from hetero.imports import load
 from hetero.ops.products.operands import as_given, cut, describe_problem, from_dims
 from hetero.registry.problem import Problem
-from hetero.tables import bind, find
+from hetero.tables import bind, find, forced, placement
 
 _CALLS = "hetero.ops.products.calls"
 _FEW = 64**3  # products that NumPy makes in some 20 us, as long as a device takes to begin and end
 Function = Callable[..., Any]
 Public = TypeVar("Public", bound=Callable[..., Any])
 _ndarray = np.ndarray
-_forced = settings.forced.get
+_forced = forced.get
 
 
 def product(function: Function) -> Callable[[Public], Public]:
@@ -88,7 +88,7 @@ def _call(
     if type(out) is tuple and len(out) == 1 and type(out[0]) is not tuple:
         (out,) = out
     if _forced() is not None:
-        device, method = settings.placement(device, method)
+        device, method = placement(device, method)
     plain = type(A) is type(B) is _ndarray and (out is None or type(out) is _ndarray)
     if not plain and (is_device_array(A) or is_device_array(B) or is_device_array(out)):
         if options:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero import settings, tables
+from hetero import tables
 from hetero.arrays import HOST, Operand, Spec, dense, is_device_array
 from hetero.calling import call_cache, execution, planner
 from hetero.host import pages
@@ -247,7 +247,7 @@ def _host_key(call: Call) -> Key | None:
     """What a call of NumPy arrays is found by, by `convolve2d` itself; None for others, and where
     anything is forced."""
     a, b = call.a, call.b
-    is_forced = not (call.device is call.method is settings.forced.get() is None)
+    is_forced = not (call.device is call.method is tables.forced.get() is None)
     if is_forced or not (call.machine.is_here and a.location == b.location == HOST):
         return None
     return NAME, a.shape, a.strides, a.dtype, b.shape, b.dtype, call.mode, call.boundary

@@ -64,6 +64,9 @@ DEVICE REAL interpolated(GLOBAL const REAL *RESTRICT coarse, index_t z0, index_t
     return sum;
 }
 
+#define INTERPOLATED(z0, parity) \
+    interpolated(coarse, z0, mz, my, mx, row_left, row_weight, parity##_left, parity##_weight)
+
 // The pair of points at `place`.
 #if ALIGNED
 #define READ_PAIR(even, odd, from)                                  \
@@ -216,15 +219,11 @@ sweep(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f, GLOBAL REAL 
                 left_even = right_even;
                 left_odd = right_odd;
                 if (left != left_plane + 1) {
-                    left_even = interpolated(coarse, left, mz, my, mx, row_left, row_weight,
-                                             even_left, even_weight);
-                    left_odd = interpolated(coarse, left, mz, my, mx, row_left, row_weight, odd_left,
-                                            odd_weight);
+                    left_even = INTERPOLATED(left, even);
+                    left_odd = INTERPOLATED(left, odd);
                 }
-                right_even = interpolated(coarse, left + 1, mz, my, mx, row_left, row_weight,
-                                          even_left, even_weight);
-                right_odd = interpolated(coarse, left + 1, mz, my, mx, row_left, row_weight, odd_left,
-                                         odd_weight);
+                right_even = INTERPOLATED(left + 1, even);
+                right_odd = INTERPOLATED(left + 1, odd);
                 left_plane = left;
             }
         }

@@ -21,7 +21,7 @@ from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.kernels.multigrid.plan import squares
 from hetero.ops.solvers import multigrid
 from hetero.ops.solvers.exchange import Exchange, Part, Slab, halo_copies, slabs
-from hetero.ops.solvers.systems import CONVERGED, LIMIT, ROUNDING, Outcome, Solve, Stencil, judged
+from hetero.ops.solvers.systems import LIMIT, ROUNDING, Outcome, Solve, Stencil, judged
 
 _FEWEST, _MOST = 64, 8192  # sweeps between two looks at the residual
 _QUEUED = 1024  # passes that are queued before the host waits, and an interrupt gets through
@@ -61,12 +61,10 @@ def _iterate(run: _Cpu | _Devices, asked: Solve) -> Outcome:
     cos(pi / (n + 1)) a sweep: the sweeps that are left, reckoned with the last factor seen, are
     rather too few, and the next look comes after as many, made whole passes. Equal runs end after
     equally many sweeps. Without rounding the norm would never rise: where it did not fall twice in
-    a row, rounding keeps it up.
+    a row, rounding keeps it up. Of f without a norm it makes no sweeps.
     """
-    (residual, norm), limit = run.norms(), asked.maxiter
-    if norm == 0.0 and not asked.exactly:
-        run.zero()
-        return Outcome(CONVERGED, 0, 0.0, 0.0)
+    residual, norm = run.norms()
+    limit = asked.maxiter if norm > 0.0 or asked.exactly else 0
     target, more = (-1.0, limit) if asked.exactly else (asked.rtol * norm, _FEWEST)
     done = stalled = 0
     while target < residual < math.inf and done < limit and stalled < 2:
@@ -105,10 +103,6 @@ class _Cpu:
     def norms(self) -> tuple[float, float]:
         """2-norms of f - A u, computed in double, and of f."""
         return multigrid.norms(self._stencil, self._f, self.u)
-
-    def zero(self) -> None:
-        """Make u zero."""
-        self.u[...] = 0.0
 
 
 class _Devices:
@@ -185,9 +179,6 @@ class _Devices:
         self.exchange.run(self._launches(0))
         sums = self.exchange.total("squares", [slab.own for *_, slab in self._each], 2)
         return math.sqrt(sums[0]), math.sqrt(sums[1])
-
-    def zero(self) -> None:
-        self.now = 1 - self.now  # before any sweep
 
     def _launches(self, depth: int) -> list[Any]:
         """Of each part a pass of ``depth`` sweeps over the present u; for 0 sweeps the squares of

@@ -234,26 +234,21 @@ class DeviceHierarchy(grids.Hierarchy):
         blocks = [memory.levels[0].blocks for memory in self.memories]
         return math.sqrt(*self.exchange.total("sums0", blocks))
 
-    def zero(self, u: Vector) -> None:
-        nbytes = self.grids[0].points * self._dtype.itemsize
-        for memory, buffer in zip(self.memories, u, strict=True):
-            with memory.active():
-                memory.device.fill(buffer, nbytes, stream=memory.stream)
-
     def solve_shared(self, asked: Solve, f: np.ndarray, u: np.ndarray) -> Outcome:
         """`solve` on several devices, of arrays of the stencil's shape."""
         right, start = ([m.buffers[name] for m in self.memories] for name in ("f0", "u0"))
         row_bytes, given = self._row_bytes(self.grids[0]), {"f0": f}
-        if asked.from_zero:
-            self.zero(start)
-        else:
+        if not asked.from_zero:
             given["u0"] = u
 
         def load(number: int) -> None:
-            begin, end = self.memories[number].levels[0].reads
-            for name, values in given.items():
-                rows = np.ascontiguousarray(values[begin:end], self._dtype)
-                self.memories[number].upload(rows, name, begin * row_bytes)
+            memory = self.memories[number]
+            begin, end = memory.levels[0].reads
+            with memory.active():
+                memory.device.fill(start[number], self.grids[0].points * self._dtype.itemsize)
+                for name, values in given.items():
+                    rows = np.ascontiguousarray(values[begin:end], self._dtype)
+                    memory.upload(rows, name, begin * row_bytes)
 
         def fetch(number: int) -> None:
             begin, end = self.memories[number].levels[0].writes

@@ -335,7 +335,7 @@ def _in_other_units(
         rhs = rhs.astype(dtype)
         if x0 is not None:
             x0 = on_host(x0, _DOUBLE).reshape(values.shape)
-            if _exponent(x0) - k <= _START:
+            if max(exponents) > _NONE and _exponent(x0) - k <= _START:
                 start = np.ldexp(x0, -k).astype(dtype)
     stencil = Stencil(values.shape, spacing)
     done = execute(with_host_result(plan), asked._replace(system=stencil), rhs, start)

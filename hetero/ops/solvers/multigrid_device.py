@@ -265,31 +265,23 @@ def solve(devices: Sequence[Device], asked: Solve, f: Any, u: Any, dtype: Any) -
 
     Several devices are of one kind, and one may come several times; then the grid is one that
     `grids.is_shared`. ``f`` and ``u``, which is the start unless that is zero and gets the result,
-    are contiguous buffers of ``dtype``, or of several devices arrays of the stencil's shape. They
-    keep the hierarchy for the next solve, until one of them lets go or fails.
+    are contiguous buffers of ``dtype``, or of several devices arrays of the stencil's shape. The
+    first one keeps the hierarchy for the next solve, until it lets go or one fails.
     """
     several, devices = len(devices) > 1, devices[: grids.LEAST_PLANES // 2]
     key = asked.system, np.dtype(dtype), tuple(device.name for device in devices)
-    make, storages = functools.partial(DeviceHierarchy, devices, *key[:2]), []
-
-    def keep(hierarchy: DeviceHierarchy | None) -> None:
-        for storage in storages:
-            storage.put(_PURPOSE, key, hierarchy, _KEPT)
-
+    make = functools.partial(DeviceHierarchy, devices, *key[:2])
     with peers.turn(devices) if several else devices[0].active():
-        for device in dict.fromkeys(devices):
-            with device.active():
-                storages.append(device.storage())
-        hierarchy, *others = {storage.find(_PURPOSE, key) for storage in storages}
-        if hierarchy is None or others:
-            keep(hierarchy := make())
+        with devices[0].active():
+            storage = devices[0].storage()
+        hierarchy = storage.get(_PURPOSE, key, _KEPT, make)
         with locks.sole(hierarchy, make) as own:
             try:
                 if several:
                     return own.solve_shared(asked, f, u)
                 return own.solve([f], [u], asked.rtol, asked.maxiter)
             except BaseException:
-                keep(None)  # devices may have met unequally often
+                storage.put(_PURPOSE, key, None, _KEPT)  # devices may have met unequally often
                 with contextlib.suppress(Exception):
                     own.exchange.synchronize()
                 raise

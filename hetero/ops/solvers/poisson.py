@@ -37,12 +37,11 @@ __all__ = ["OPERATION", "from_dims", "problem", "solve_poisson"]
 _SPACING = {"float32": 16, "float64": 100}
 _VALUES = {"float32": 32, "float64": 300}
 _FARTHEST = 100  # a spacing 2^100 times the least decouples its axis whatever the extents
-_START = 40  # an initial guess 2^40 times as large as f h^2 is farther from u than zero
+_START = 2.0**40  # an initial guess this many times as large as f h^2 is farther from u than zero
 _ROUNDINGS = 4.0  # how often that of u may be in what a method leaves
 # Residuals below are those of numbers of which the squares may have vanished.
 _LEAST_RESIDUAL = {"float32": 1e-30, "float64": 1e-150}
 _DOUBLE = np.dtype(np.float64)
-_NONE = -math.inf  # the exponent of zero
 
 
 @overload
@@ -288,16 +287,14 @@ def _right_side(f: Any, faces: list[Face], spacing: tuple[float, ...], dtype: np
     operand = describe(f)
     total = np.array(on_host(f, dtype, operand))
     with np.errstate(all="ignore"):  # what is not finite then is solved in other units
-        _add_boundary(total, faces, spacing, 0)
+        _add_boundary(total, faces, spacing)
     return total if operand.location == HOST else like(f, total)
 
 
-def _add_boundary(
-    total: np.ndarray, faces: list[Face], spacing: tuple[float, ...], exponent: int
-) -> None:
+def _add_boundary(total: np.ndarray, faces: list[Face], spacing: tuple[float, ...]) -> None:
     for axis, layer, value in faces:
         side = np.moveaxis(total, axis, 0)[layer]
-        side += np.ldexp(value.astype(np.float64), exponent) / spacing[axis] ** 2
+        side += np.asarray(value, np.result_type(total, _DOUBLE)) / spacing[axis] ** 2
 
 
 def _is_out_of_range(outcome: Outcome, shape: tuple[int, ...], dtype: np.dtype) -> bool:
@@ -322,21 +319,17 @@ def _in_other_units(
     """
     dtype = np.dtype(plan.problem.dtype)
     values, parts = on_host(f, _DOUBLE), [math.frexp(h) for h in asked.system.spacing]
-    e = min(n for _, n in parts)
+    e, start = min(n for _, n in parts), None
     spacing = tuple(math.ldexp(h, min(n - e, _FARTHEST)) for h, n in parts)
-    exponents = [_exponent(values) + 2 * e]
-    for axis, _, value in faces:  # of the boundary's shares, or one more
-        exponents.append(_exponent(value.astype(_DOUBLE)) + 2 - 2 * math.frexp(spacing[axis])[1])
-    k = int(max(exponents)) if max(exponents) > _NONE else 0
-    start = None
     with np.errstate(all="ignore"):
-        rhs = np.ldexp(values, 2 * e - k)
-        _add_boundary(rhs, faces, spacing, -k)
-        rhs = rhs.astype(dtype)
-        if x0 is not None:
-            x0 = on_host(x0, _DOUBLE).reshape(values.shape)
-            if max(exponents) > _NONE and _exponent(x0) - k <= _START:
-                start = np.ldexp(x0, -k).astype(dtype)
+        total = values * np.ldexp(np.longdouble(1.0), 2 * e)  # which have a larger range
+        _add_boundary(total, faces, spacing)
+        largest = np.abs(total).max()
+        k = int(np.frexp(largest)[1]) if 0.0 < largest < math.inf else 0
+        rhs = np.ldexp(total, -k).astype(dtype)
+        if x0 is not None and largest > 0.0:
+            start = np.ldexp(on_host(x0, _DOUBLE).reshape(values.shape), -k)
+            start = None if np.abs(start).max() > _START else start.astype(dtype)
     stencil = Stencil(values.shape, spacing)
     done = execute(with_host_result(plan), asked._replace(system=stencil), rhs, start)
     outcome = done.outcome
@@ -350,12 +343,6 @@ def _in_other_units(
     if describe(f).location != HOST:
         u = like(f, u)
     return done._replace(value=u, outcome=outcome), stencil, k - 2 * e
-
-
-def _exponent(values: np.ndarray) -> float:
-    """Of two, of the largest absolute value; -inf for zeros or what is not finite."""
-    largest = max(float(values.max()), -float(values.min()))
-    return math.frexp(largest)[1] if 0.0 < largest < math.inf else _NONE
 
 
 def _plan(

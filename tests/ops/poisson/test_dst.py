@@ -13,47 +13,16 @@ from host_transforms import RealTransform
 
 import hetero
 from hetero.devices.cuda import libraries
-from hetero.ops.solvers import dst, multigrid
+from hetero.ops.solvers import dst
 from hetero.ops.solvers.operators import Poisson
-from hetero.ops.solvers.systems import CONVERGED, Solve, Stencil
+from hetero.ops.solvers.systems import Stencil
 
 
-@pytest.mark.parametrize("shape", [(700, 130), (40, 41, 42)])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_residual_is_the_true_one(shape, dtype):
-    """In blocks of rows, the shape has several."""
-    f = np.random.default_rng(1).random(shape).astype(dtype)
-    u = np.empty_like(f)
-    stencil = Stencil(shape, (1.0, 0.5, 2.0)[: len(shape)])
-    outcome = dst.solve((), Solve(stencil, 1.0, 0.0, 1), f, u, f.dtype)
-    assert (outcome.status, outcome.iterations) == (CONVERGED, 1)
-    for size, whole in (dst.residual(stencil, f, u)[1:], multigrid.norms(stencil, f, u)):
-        assert outcome.residual == pytest.approx(size, rel=0.3)
-        assert outcome.right_side == pytest.approx(whole, rel=1e-6)
-    assert u.dtype == dtype
-    A = Poisson(shape, stencil.spacing)
-    residual = np.linalg.norm(f.astype("f8").ravel() - A @ u.astype("f8").ravel())
-    assert outcome.residual == pytest.approx(residual, rel=0.3)
-    assert residual < (1e-3 if dtype == "float32" else 1e-11) * np.linalg.norm(f)
-
-
-def test_a_tolerance_that_rounding_puts_out_of_reach_is_not_refined_for():
-    """Unless the residual is asked to be as small as rounding lets it."""
-    f = np.random.default_rng(2).random((300, 400)).astype("f4")
-    u, info = hetero.solve_poisson(f, device="cpu", method="dst", return_info=True)
-    rounding = np.finfo("f4").eps * 8 * np.linalg.norm(u.astype("f8"))
-    assert info["iterations"] == 1
-    assert info["residual"] <= rounding
-    assert info["converged"]
-    _, least = hetero.solve_poisson(f, device="cpu", method="dst", rtol=0.0, return_info=True)
-    assert least["iterations"] == 2
-    assert least["residual"] <= info["residual"]
-
-
-@pytest.mark.parametrize("shape", [(15, 15), (2000, 1), (1, 6006), (31, 31, 31)])
+@pytest.mark.parametrize("shape", [(15, 15), (2000, 1), (1, 6006), (33, 34, 35)])
 @pytest.mark.parametrize("kind", ["smooth", "noise", "alternating"])
 def test_what_nobody_asks_for_is_as_small_as_promised(shape, kind):
-    """Rounding u leaves no less; and u is the same whether or not its residual is measured."""
+    """Rounding u leaves no less; and u is the same whether or not its residual is measured. The
+    eigenvalues of the largest are made in several blocks."""
     f = np.random.default_rng(4).random(shape) - (kind == "noise") / 2
     f = (-1.0) ** np.indices(shape).sum(axis=0) if kind == "alternating" else f
     f, placed = f.astype("f4"), {"device": "cpu", "method": "dst"}

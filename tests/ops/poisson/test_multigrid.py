@@ -18,7 +18,6 @@ from cg_systems import on_device
 from hetero import devices
 from hetero.devices import opencl
 from hetero.ops.solvers import multigrid, multigrid_device
-from hetero.ops.solvers.exchange import Exchange
 from hetero.ops.solvers.operators import Poisson
 from hetero.ops.solvers.systems import CONVERGED, LIMIT, ROUNDING, Solve, Stencil
 
@@ -170,29 +169,6 @@ def test_each_of_many_devices_has_planes(found, shape):
     solve(found[0], stencil, f, u, 1e-8, 50)
     for parts in (9, 17):
         np.testing.assert_array_equal(together(found, parts, stencil, f)[1], u)
-
-
-def test_a_hierarchy_is_kept_until_a_device_lets_go_or_fails(found, monkeypatch):
-    made, build, total = [], multigrid_device.DeviceHierarchy.__init__, Exchange.total
-
-    def built(self, *given):
-        made.append(self)
-        build(self, *given)
-
-    monkeypatch.setattr(multigrid_device.DeviceHierarchy, "__init__", built)
-    stencil, f = Stencil((120, 90), (1.0, 1.0)), source((120, 90))
-    _, u = together(found, 2, stencil, f)
-    for number in (1, 2, 2, 3):
-        if number == 2:
-            with found[-1].active():
-                found[-1].storage().drop()
-        if number == 3:
-            monkeypatch.setattr(Exchange, "total", lambda *_: 1 / 0)
-            with pytest.raises(ZeroDivisionError):
-                together(found, 2, stencil, f, 1e-9)
-            monkeypatch.setattr(Exchange, "total", total)
-        np.testing.assert_array_equal(together(found, 2, stencil, f)[1], u)
-        assert len(made) >= number
 
 
 # -- Compilers and the simulator -----------------------------------------------------------------

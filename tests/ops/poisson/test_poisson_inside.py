@@ -31,40 +31,26 @@ def test_too_little_memory_is_said_before_it_is_used(method, monkeypatch):
         hetero.solve_poisson(f, device="cpu", method=method, maxiter=1)
 
 
-@pytest.fixture
-def control_group(tmp_path, monkeypatch):
-    """Plant memory limits: function of {path below the mount: (limit, used, page cache)}."""
-    read = Path.read_text
-
-    def plant(own, groups):
-        for path, (limit, taken, cached) in groups.items():
-            folder = tmp_path / path
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "memory.max").write_text(f"{limit}\n")
-            (folder / "memory.current").write_text(f"{taken}\n")
-            stat = f"anon 5\ninactive_file {cached}\nactive_file {cached // 2}\n"
-            (folder / "memory.stat").write_text(stat)
-
-        def planted(self, *arguments, **options):
-            if str(self) == "/proc/self/cgroup":
-                return f"9:name=systemd:/init\n0::{own}\n"
-            return read(self, *arguments, **options)
-
-        monkeypatch.setattr(Path, "read_text", planted)
-        monkeypatch.setattr(cpu, "_GROUPS", tmp_path)
-
-    return plant
+FREE = {"": ("max", 7, 0), "a/b": (9000, 8900, 0), "other": (1, 1, 0)}
+GROUPS = [  # own group, its parents' and others' (limit, used, page cache), bytes available
+    *((own, {"": (1000, 990, 600)}, 910) for own in ("/", "/of/the/host", "/../elsewhere")),
+    ("/a/b/c", FREE | {"a": (5000, 4000, 100), "a/b/c": (10**18, 10, 0)}, 100),
+    ("/a/b/c", FREE | {"a": (5000, 5100, 100), "a/b/c": (10**18, 10, 0)}, 50),
+]
 
 
-@pytest.mark.parametrize("own", ["/", "/of/the/host", "/../elsewhere"])
-def test_the_page_cache_of_a_container_is_available(control_group, own):
-    control_group(own, {"": (1000, 990, 600)})
-    assert cpu.available_memory() == 1000 - (990 - 900)
-
-
-def test_the_tightest_of_nested_control_groups_counts(control_group):
-    free = {"": ("max", 7, 0), "a/b": (9000, 8900, 0), "other": (1, 1, 0)}
-    control_group("/a/b/c", {**free, "a": (5000, 4000, 100), "a/b/c": (10**18, 10, 0)})
-    assert cpu.available_memory() == 100
-    control_group("/a/b/c", {**free, "a": (5000, 5100, 100), "a/b/c": (10**18, 10, 0)})
-    assert cpu.available_memory() == 50
+@pytest.mark.parametrize(("own", "groups", "available"), GROUPS)
+def test_the_tightest_of_control_groups_counts(own, groups, available, tmp_path, monkeypatch):
+    """The page cache of a container is available."""
+    for path, (limit, taken, cached) in groups.items():
+        folder = tmp_path / path
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "memory.max").write_text(f"{limit}\n")
+        (folder / "memory.current").write_text(f"{taken}\n")
+        stat = f"anon 5\ninactive_file {cached}\nactive_file {cached // 2}\n"
+        (folder / "memory.stat").write_text(stat)
+    (tmp_path / "own").write_text(f"9:name=systemd:/init\n0::{own}\n")
+    monkeypatch.setattr(cpu, "_GROUPS", tmp_path)
+    planted = lambda path: tmp_path / "own" if path == "/proc/self/cgroup" else Path(path)  # noqa: E731
+    monkeypatch.setattr(cpu, "Path", planted)
+    assert cpu.available_memory() == available

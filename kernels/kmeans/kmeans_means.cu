@@ -93,52 +93,25 @@ take_means(GLOBAL const REAL *RESTRICT partial, GLOBAL const REAL *RESTRICT part
     }
 }
 
-// How many labels are others than in the iteration before, counts[block]; in the first one all are.
-// `before` gets the labels. Per row: 2 elements read, 1 written.
-KERNEL(THREADS, 1)
-count_changed(GLOBAL const int *RESTRICT labels, GLOBAL int *RESTRICT before,
-              GLOBAL double *RESTRICT counts, GLOBAL const int *RESTRICT state, index_t n,
-              index_t blocks)
-{
-    SHARED double scratch[THREADS];
-    const int thread = (int)threadIdx.x, stopped = state[STOPPED], first = !state[ITERATIONS];
-    int changed = 0;
-    if (!stopped) {
-        for (index_t row = (index_t)blockIdx.x * THREADS + thread; row < n; row += blocks * THREADS) {
-            const int label = labels[row];
-            if (first || label != before[row]) changed += 1;
-            before[row] = label;
-        }
-    }
-    const double sum = add_up(changed, scratch, thread);
-    if (thread == 0 && !stopped) counts[blockIdx.x] = sum;
-}
-
 // Whether to go on; one block. With an empty cluster the iteration is not complete: the host gives the
-// centroids. A negative tolerance stops nothing else. Where labels that change are counted (by so many
-// blocks), it stops if at most `most` did. Per call: k shifts read.
+// centroids. A negative tolerance stops nothing else. Else it stops if at most `most` labels changed,
+// where they are counted. Per call: k shifts read.
 KERNEL(THREADS, 1)
-end_iteration(GLOBAL double *RESTRICT shifts, GLOBAL const double *RESTRICT counts,
-              GLOBAL int *RESTRICT state, index_t k, index_t blocks, double tolerance, double most)
+end_iteration(GLOBAL double *RESTRICT shifts, GLOBAL int *RESTRICT state, index_t k, double tolerance,
+              double most)
 {
     SHARED double scratch[THREADS];
     const int thread = (int)threadIdx.x;
     double sum = 0;
     for (index_t c = thread; c < k; c += THREADS) sum += shifts[c];
     const double shift = add_up(sum, scratch, thread);
-    int is_over = shift <= tolerance;
-    if (blocks) {
-        sum = 0;
-        for (index_t block = thread; block < blocks; block += THREADS) sum += counts[block];
-        if (add_up(sum, scratch, thread) <= most) is_over = 1;
-    }
     if (thread == 0 && !state[STOPPED]) {  // no return before: PoCL 3.0 adds 1 THREADS times
         if (state[EMPTY]) {
             state[STOPPED] = EMPTIED;
         } else {
             if (tolerance >= 0 && !state[CHANGED])
                 state[STOPPED] = REPEATED;
-            else if (tolerance >= 0 && is_over)
+            else if (tolerance >= 0 && (shift <= tolerance || state[CHANGED] <= most))
                 state[STOPPED] = CONVERGED;
             state[ITERATIONS] += 1;
             state[CHANGED] = 0;

@@ -7,7 +7,7 @@
 
 #define STOPPED 0     // why, or 0: the iteration goes on
 #define ITERATIONS 1  // that are complete
-#define CHANGED 2     // 1 if a label changed in this one
+#define CHANGED 2     // how many labels changed in this one, if they are COUNTED, else 1 if any did
 #define EMPTY 3       // 1 if a cluster has no weight in this one
 
 #define REPEATED 1   // no label changed
@@ -36,11 +36,22 @@
         nearest[i * THREADS + thread] = 0; \
     }
 
+#ifndef COUNTED
+#define COUNTED 0
+#endif
+#ifdef __OPENCL_VERSION__
+#define atomicAdd atomic_add
+#endif
+
 // A label's place in memory gets a new value; tells of it if it is another one.
 DEVICE void write_label(GLOBAL int *labels, GLOBAL int *state, index_t row, int label)
 {
     if (labels[row] != label) {
         labels[row] = label;
+#if COUNTED
+        atomicAdd(state + CHANGED, 1);
+#else
         state[CHANGED] = 1;
+#endif
     }
 }

@@ -40,15 +40,13 @@ class LloydPlan(NamedTuple):
     pack: Launch  # ``"centroids"`` as the assignment reads them, ``"packed"`` and ``"norms"``
     prepare: tuple[Launch, ...]  # once, when ``"X"`` is there
     assign: tuple[Launch, ...]  # labels alone. They are compared with those before
-    # Labels; where that is asked for, how many changed, ``"counts"``, a double for each block; sums
-    # of clusters, new centroids; the last launch: whether to go on. ``"tolerance"`` and ``"most"``,
-    # of the labels that change, stand for doubles.
+    # Labels, sums of clusters, new centroids; the last launch: whether to go on. ``"tolerance"``
+    # and ``"most"``, of the labels that change, stand for doubles.
     iteration: tuple[Launch, ...]
     # ``"distances"`` of points from their centroids among ``"previous"``, squared, and
     # ``"inertia"``, a double for each block.
     distances: Launch
     scratch: dict[str, int]  # bytes of each other buffer
-    variant: str  # short name of what was chosen, for plans that are printed
 
 
 def plan_lloyd(
@@ -95,13 +93,6 @@ def plan_lloyd(
     packed = ceil_div(k, tile) * tile
 
     threads = threads_of_block(_THREADS, block_limit)
-    blocks = min(ceil_div(n, threads), 4 * multiprocessors)
-    counting = launch(
-        *("means", "count_changed", dtype, blocks, threads),
-        *("labels", "labels_before", "counts", "state", n, blocks),
-        TILE_N=1,
-        LANES=1,
-    )
     few = min(64, block_limit)
     pack = launch(
         *("means", "pack_centroids", dtype, packed, few),
@@ -120,7 +111,7 @@ def plan_lloyd(
     )
     end = launch(
         *("means", "end_iteration", dtype, 1, many),
-        *("shifts", "counts", "state", k, blocks * counted, "tolerance", "most"),
+        *("shifts", "state", k, "tolerance", "most"),
         **sizes,
     )
     measured = min(ceil_div(n, threads), 8 * multiprocessors)
@@ -140,16 +131,14 @@ def plan_lloyd(
         "totals": k * size,
         "shifts": k * _DOUBLE,
         "state": STATE * _INT,
-        "counts": blocks * _DOUBLE,
-        **({"labels_before": n * _INT} if counted else {}),
         "distances": n * size,
         "inertia": measured * _DOUBLE,
         **assignment.scratch,
     }
-    update = (counting, *update) if counted else update
-    iteration = *assignment.launches, *update, means, end
-    labels = assignment.prepare, assignment.launches
-    return LloydPlan(pack, *labels, iteration, distances, scratch, assignment.variant)
+    count = (("COUNTED", 1),) if counted else ()
+    assign = tuple(one._replace(defines=one.defines + count) for one in assignment.launches)
+    iteration = *assign, *update, means, end
+    return LloydPlan(pack, assignment.prepare, assign, iteration, distances, scratch)
 
 
 def columns(n: int, d: int, dtype: str, target: Target) -> tuple[Launch, Launch]:

@@ -79,7 +79,6 @@ class Assignment(NamedTuple):
     depth: int
     sums: bool  # whether it also makes the sums of clusters,
     parts: int  # in that many parts
-    variant: str
     prepare: tuple[Launch, ...] = ()  # once, when X is there
     scratch: dict[str, int] = {}  # noqa: RUF012  bytes of buffers that these launches use alone
 
@@ -185,7 +184,7 @@ def small(points: Points) -> Assignment | None:
         **macros,
         GROUPS=threads // max(sums, 4),
     )
-    return Assignment((assign,), 1, d, True, blocks, f"small{threads}")
+    return Assignment((assign,), 1, d, True, blocks)
 
 
 def _shared(tile: Tile) -> int:
@@ -207,7 +206,7 @@ def tiled(points: Points, tile: Tile) -> Assignment:
     assign = launches.launch(*where, arguments, **macros)
     assign = assign._replace(shared_bytes=_shared(tile) if tile.tensor else 0)
     depth = ceil_div(d, tile.step) * tile.step
-    return Assignment((assign,), tile.n, depth, False, 0, f"{name}{tile.m}x{tile.n}")
+    return Assignment((assign,), tile.n, depth, False, 0)
 
 
 def pieces(points: Points, plain: float) -> Assignment | None:
@@ -250,7 +249,6 @@ def pieces(points: Points, plain: float) -> Assignment | None:
         scratch |= {f"{of}_pieces": rows * row, f"{of}_facts": rows * 8}
     return again._replace(
         launches=(cut("centroids", k, "c", 1), assign, listed),
-        variant=f"pieces{PANEL}x{PANEL}",
         prepare=(cut("X", n, "x", 0),),
         scratch=scratch,
     )

@@ -34,8 +34,8 @@ def planned(n=N, d=128, k=1024, dtype="float32", alignment=16, target=GPU):
     ],
 )
 def test_where_they_are_taken(other):
-    assert planned().variant == "pieces128x128"
-    assert not planned(**other).variant.startswith("pieces")
+    assert planned().prepare
+    assert not planned(**other).prepare
 
 
 # -- Cutting, on the CPU ---------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def test_labels_are_those_of_float32(d, k, kind):
     found = []
     for forced in (None, lambda where: shapes.tiled(where, shapes.tiles("float32")[0])):
         with on_device(device, X, None, k, forced) as rows:
-            assert rows._plan.variant.startswith("pieces") == (forced is None)
+            assert bool(rows._plan.prepare) == (forced is None)
             rows.restart(start - rows.mean)
             labels = []
             for _ in range(3):

@@ -150,13 +150,14 @@ class DeviceRows(Rows):
         self.device.upload(given, self.buffers["centroids"])
         self._start(self._plan.pack)  # as the assignment reads them
 
-    def state(self) -> tuple[Stopped, int, bool]:
-        """`Stopped`, after how many iterations, and whether the last one changed a label."""
+    def state(self) -> tuple[Stopped, int, int]:
+        """`Stopped`, after how many iterations, and how many labels changed since; where they are
+        not counted, 1 for any number."""
         stopped, iterations, changed, _ = self.download("state", (plans.STATE,), np.int32).tolist()
-        return Stopped(stopped), iterations, bool(changed)
+        return Stopped(stopped), iterations, min(changed, self.n)
 
     def set_state(self, stopped: int, iterations: int, changed: int) -> None:
-        """Write the state. Labels "changed" keep the next iteration from ending at once."""
+        """Write the state. Labels "changed" keep the next iteration from ending early."""
         state = np.array([stopped, iterations, changed, 0], np.int32)
         self.device.upload(state, self.buffers["state"])
 
@@ -194,16 +195,12 @@ class DeviceRows(Rows):
     def begin(self, centroids: np.ndarray) -> None:
         """Start to label the rows and to add them up: see `sums` and `changed`."""
         self.put(centroids)
-        self.set_state(Stopped.RUNNING, 1, 0)  # the first one would count all labels
+        self.set_state(Stopped.RUNNING, 0, 0)
         self._start(*self._plan.iteration[:-1])
 
     def changed(self) -> int:
-        """How many labels the last iteration changed, or the step that was begun last, if that was
-        not the first one; where they are not counted, 1 for any number."""
-        if self._counted:
-            blocks = self._plan.scratch["counts"] // 8
-            return int(self.download("counts", (blocks,), np.float64).sum())
-        return int(self.state()[2])
+        """How many labels the step changed that was begun last, if that was not the first one."""
+        return self.state()[2]
 
     def sums(self) -> tuple[np.ndarray, np.ndarray]:
         sums = self.download("sums", (self.k, self.d), self.dtype)
@@ -222,22 +219,23 @@ class DeviceRows(Rows):
     def restart(self, centroids: np.ndarray) -> None:
         self._batch = 2
         self.put(centroids)
-        self.set_state(Stopped.RUNNING, 0, 1)
+        self.set_state(Stopped.RUNNING, 0, min(self.n, 1 << 30))  # from no labels
 
     def iterate(
         self, centroids: np.ndarray, done: int, maxiter: int, tol: float, most: int
     ) -> tuple[Stopped, int]:
         """Make some iterations, between two looks at the state."""
         if not done:
-            buffers = self.buffers | {"tolerance": tol, "most": float(most)}
+            counted = float(most) if most < self.n else math.inf
+            buffers = self.buffers | {"tolerance": tol, "most": counted}
             self._bound = [bind(self.device, one, buffers) for one in self._plan.iteration]
         began, before = time.monotonic(), done
         for _ in range(min(self._batch, maxiter - done)):
             for one in self._bound:
                 self.device.launch(*one)
-        stopped, done, _ = self.state()
+        stopped, done, changed = self.state()
         if stopped == Stopped.EMPTIED:
-            old, changed = self.download("previous", (self.k, self.d), self.dtype), self.changed()
+            old = self.download("previous", (self.k, self.d), self.dtype)
             new, moved = means(self, old)
             shift = float(((new.astype(np.float64) - old) ** 2).sum())
             stopped, done = ending(changed, moved, shift, tol, most), done + 1

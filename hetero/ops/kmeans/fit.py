@@ -20,7 +20,6 @@ from hetero.imports import load
 from hetero.ops.kmeans.operands import PLUS_PLUS, check_finite, checked_centroids, trials
 
 _ROUNDED = 16  # times epsilon and the row's largest number: a row nearer to its mean lies on it
-_LONG = 1024  # numbers that are added to others at a time, where NumPy is at its fastest
 _BLOCK = 1 << 18  # bytes of a block's distances
 _LEAST_ROWS = 64
 _SHARED = 1 << 22  # products from which threads share an assignment
@@ -225,19 +224,8 @@ def dense_rows(X: Any, indices: Any) -> np.ndarray:
 
 
 def column_means(X: np.ndarray) -> np.ndarray:
-    """The columns' means, added up in float64: float32 has not the digits for many rows.
-
-    NumPy adds row to row, which takes long for few columns: as many rows as make `_LONG` numbers
-    are added as one.
-    """
-    n, d = X.shape
-    rows = _LONG // d
-    if rows < 2 or n < 4 * rows or not X.flags.c_contiguous:
-        return X.mean(axis=0, dtype=np.float64).astype(X.dtype)
-    whole = n // rows * rows
-    sums = X[:whole].reshape(-1, rows * d).sum(axis=0, dtype=np.float64)
-    rest = X[whole:].sum(axis=0, dtype=np.float64)
-    return ((sums.reshape(rows, d).sum(axis=0) + rest) / n).astype(X.dtype)
+    """The columns' means, added up in float64: float32 has not the digits for many rows."""
+    return (np.einsum("ij->j", X, dtype=np.float64) / len(X)).astype(X.dtype)  # faster than `mean`
 
 
 class NumpyRows(Rows):

@@ -83,23 +83,23 @@ class Share:
     def visit(self, step: Callable[[Range], Any]) -> list[Any]:
         """``step(part)`` for each range while it is on the device, in the order of the rows."""
         found: dict[int, Any] = {}
+
+        def compute(part: Range, before: Range | None) -> None:
+            if before is not None and before is not part:
+                before.rows = None
+            found[part.begin] = step(part)
+
+        def steps() -> Iterator[Step]:
+            for number, part in list(enumerate(self._ranges))[:: self._order]:
+                slot = number % len(self._held)
+                before, self._held[slot] = self._held[slot], part
+                loads = () if before is part else tuple(map(Load, part.arrays, part.slots))
+                yield Step(partial(compute, part, before), loads, (), tuple(part.slots))
+
         with self.device.active():
-            pipeline.run(self.device, self._steps(step, found))
+            pipeline.run(self.device, steps())
         self._order = -self._order
-        return [found[number] for number in sorted(found)]
-
-    def _steps(self, step: Callable[[Range], Any], found: dict[int, Any]) -> Iterator[Step]:
-        for number, part in list(enumerate(self._ranges))[:: self._order]:
-            slot = number % len(self._held)
-            before, self._held[slot] = self._held[slot], part
-            loads = () if before is part else map(Load, part.arrays, part.slots)
-
-            def compute(part: Range = part, before: Range | None = before) -> None:
-                if before is not None and before is not part:
-                    before.rows = None
-                found[part.begin] = step(part)
-
-            yield Step(compute, tuple(loads), (), tuple(part.slots))
+        return [found[begin] for begin in sorted(found)]
 
 
 class RangeRows(Rows):

@@ -83,12 +83,6 @@ def test_with_empty_clusters_and_several_starts(share):
         np.testing.assert_array_equal(runs[0][1], runs[1][1])
 
 
-def test_either_rule_ends_a_start():
-    by_tol = hetero.kmeans(rows(), K, init=rows()[:K], tol=1e-3)[2]["iterations"]
-    both = {"init": rows()[:K], "tol": 1e-3, "label_tol": 0.5}
-    assert hetero.kmeans(rows(), K, **both)[2]["iterations"] < by_tol < len(changes())
-
-
 def test_shares_of_labels():
     """One that is a number of labels is that number; what is no share is refused."""
     for n in (1, 3, 1000, 12_345, 488_565):

@@ -157,8 +157,11 @@ class CompiledRows(Rows):
         return self._potentials(self._tried, False)
 
     def draw(self, values: np.ndarray, running: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        found = np.empty(len(values), np.int64)
-        loops.find_rows(self._padded, self._closest, running, values, found)
+        blocks = np.minimum(np.searchsorted(running, values), len(running) - 1)
+        terms = self._padded[blocks].astype(np.float64) * self._closest[blocks]
+        rest = values - np.concatenate([[0.0], running])[blocks]
+        within = np.count_nonzero(terms.cumsum(axis=1) < rest[:, None], axis=1)
+        found = blocks * loops.BLOCK + np.minimum(within, loops.BLOCK - 1)
         self._tried = np.minimum(found, self.n - 1)
         return self._tried, self._potentials(self._tried, False)
 

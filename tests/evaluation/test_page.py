@@ -49,9 +49,6 @@ def test_without_matplotlib_there_are_the_answers(made, monkeypatch):
     assert "pip install matplotlib" not in made
 
 
-# -- What it opens with ----------------------------------------------------------------------------
-
-
 def test_it_opens_with_where_a_gpu_pays(made):
     """With the crossovers that `hetero transfer` finds."""
     opens = plain(made)
@@ -73,9 +70,6 @@ def test_without_a_gpu_it_opens_with_the_cpus_methods(tmp_path):
     assert "No GPU here: the fastest on the CPU matvec, A of n x n, float32 blas" in opens
     assert "where one would pay hetero report --profile h200 h200.html" in opens
     assert "convolve2d, n x n with a filter of 63 x 63, float32 direct to fft" in opens
-
-
-# -- The command -----------------------------------------------------------------------------------
 
 
 def test_the_command(tmp_path, capsys, monkeypatch, made):

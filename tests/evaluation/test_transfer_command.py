@@ -21,9 +21,6 @@ def run(run):
     return functools.partial(run, "transfer")
 
 
-# -- the arithmetic ------------------------------------------------------------------------------
-
-
 def test_other_break_evens():
     faster = {8: True, 64: False, 512: True}  # the smaller size does not count
     device = lambda n: 0.5 if faster.get(n, n > 200) else 2.0  # noqa: E731
@@ -31,20 +28,6 @@ def test_other_break_evens():
     assert break_even(lambda n: 1.0, lambda n: 2.0, [8, 64]) == BreakEven(None, 8, 64)
     assert break_even(lambda n: 2.0, lambda n: 1.0, [8, 64]) == BreakEven(8, 8, 64)
     assert break_even(lambda n: 1.0, lambda n: None, [8, 64]) == BreakEven(None, 8, 64)
-
-
-# -- by a profile --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("operation", registry.operations(), ids=lambda o: o.function)
-def test_every_operation(operation):
-    dims = tuple(min(512, 8 * 4**i) for i in range(len(operation.dims[0].split())))[::-1]
-    call = Call(operation, dims, "float32")
-    found = transfer.transfer(None, None, call, named="h100")
-    assert found["up"] > 0
-    assert found["pays"].keys() >= {"pageable", "pinned"}
-    known = found["done"][0][0] is not None
-    assert all((one.keys() >= {"gain", "break_even"}) == known for one in found["pays"].values())
 
 
 def test_sizes_that_the_operation_does_not_take_are_left_out():
@@ -70,20 +53,18 @@ def test_seconds_that_are_given():
     assert never["calls"] is None
 
 
-# -- the command ---------------------------------------------------------------------------------
-
-
-def test_command(run, data):
-    arguments = ("64MiB", "1e6", "--work", "matmul", 2048, 2048, 2048, "--profile", "h200")
-    found = data(*arguments)
+def test_command(run, data, tmp_path):
+    path, work = tmp_path / "curves.svg", ("matmul", 2048, 2048, 2048)
+    given = ("64MiB", "1e6", "--work", *work, "--profile", "h200", "--plot", path)
+    found = data(*given)
     assert (found["up"], found["down"], found["device"]) == (64 * MB, 1_000_000, "cuda:0")
     assert found["what"] == "matmul 2048 2048 2048 float64"
-    code, out, err = run(*arguments)
+    assert found["pays"].keys() >= {"pageable", "pinned"}
+    assert path.read_bytes().startswith(b"<?xml")
+    code, out, err = run(*given)
     assert code == OK, err
     for word in ("pageable", "pinned", "67,108,864", "h200", "from size"):
         assert word in out
-    found = data("--case", "blog", "--profile", "h100")
-    assert (found["up"], found["down"]) == (20_800_000, 4_800_000)
 
 
 @pytest.mark.parametrize(
@@ -129,14 +110,3 @@ def test_without_a_gpu(run, data, monkeypatch):
 )
 def test_refused(run, arguments, naming):
     refused(run, *arguments, naming=naming)
-
-
-# -- the picture ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("work", "kind"), [((), "png"), (("--work", "matvec", 9, 9), "svg")])
-def test_picture(run, tmp_path, work, kind):
-    path = tmp_path / f"curves.{kind}"
-    code, out, err = run(64 * MB, 16384, *work, "--profile", "tesla-t10", "--plot", path)
-    assert (code, "pageable" in out) == (OK, True), err
-    assert path.read_bytes().startswith(b"\x89PNG" if kind == "png" else b"<?xml")

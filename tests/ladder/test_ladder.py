@@ -39,23 +39,24 @@ def test_rows_of_every_rung(data, place, function, dims, tmp_path):
     rows, above = found["rows"], found["roof"]
     own = [name for name in of.methods if name not in ("library", "tensor")]
     assert [row["method"] for row in rows] == [*of.ladder.rungs, *own, "cpu's best"]
-    rows, left_out = ([row for row in rows if ("reason" in row) == out] for out in (False, True))
-    on_tensor_cores = {name for name, rung in of.ladder.rungs.items() if rung.capability}
-    assert {row["method"] for row in left_out} == on_tensor_cores
+    left_out = {row["method"] for row in rows if "reason" in row}
+    assert left_out == {name for name, rung in of.ladder.rungs.items() if rung.capability}
     assert (found["dtype"], found["what"]) == (of.dtype, of.what)
-    flops, elements = of.work(*dims)
-    item, before = 8 if of.dtype == "float64" else 4, {}
-    for row in rows:
-        assert row["flops_per_second"] == pytest.approx(flops / row["seconds"])
-        assert row["bytes_per_second"] == pytest.approx(elements * item / row["seconds"])
-        rates = "flops_per_second", "bytes_per_second"
-        assert row["share"] == pytest.approx(max(row[rate] / above[rate] for rate in rates))
-        assert row["over_cpu"] == pytest.approx(rows[-1]["seconds"] / row["seconds"])
-        over = None if row is rows[-1] else before.get(row.get("instead_of", ""))
-        assert row["gain"] == (over and pytest.approx(over / row["seconds"]))
-        before[row["method"]] = row["seconds"]
-        if not row.get("instead_of"):
-            before[""] = row["seconds"]
+    work = dict(zip(("flops", "bytes"), of.work(*dims), strict=True))
+    work["bytes"] *= 8 if of.dtype == "float64" else 4
+    before, best = {}, rows[-1]["seconds"]
+    for row in (row for row in rows if "reason" not in row):
+        seconds, branch = row["seconds"], row.get("instead_of", "")
+        for what, amount in work.items():
+            assert row[f"{what}_per_second"] == pytest.approx(amount / seconds)
+        shares = [row[f"{what}_per_second"] / above[f"{what}_per_second"] for what in work]
+        assert row["share"] == pytest.approx(max(shares))
+        assert row["over_cpu"] == pytest.approx(best / seconds)
+        over = None if row is rows[-1] else before.get(branch)
+        assert row["gain"] == (over and pytest.approx(over / seconds))
+        before |= {row["method"]: seconds} | ({} if branch else {"": seconds})
+    assert above["how"] == "multiply-adds"
+    assert all(1e7 < above[f"{what}_per_second"] < 1e13 for what in work)
     numbers = [row["number"] for row in found["rows"] if not row.get("instead_of")]
     assert numbers == [*range(1, len(numbers) + 1)]
     assert file.read_text("utf-8").lstrip().startswith("<?xml")

@@ -101,15 +101,6 @@ def test_rungs_on_tensor_cores_compile_without_spills():
     assert spilling(launches, "sm_90a") == []
 
 
-def test_rungs_on_tensor_cores_are_left_out_elsewhere(device):
-    ground = running.OnDevice(device, FAMILIES["matmul"], "float32", (300, 259, 200))
-    assert ground.obstacle("groups") == "it is for float32 on compute capability 9.0"
-    ground.device = SimpleNamespace(capability=(9, 0), name="H100")
-    assert ground.obstacle("groups") is None
-    ground.dtype = "float64"
-    assert ground.obstacle("groups") is not None
-
-
 def test_blocks_are_legal_on_any_card():
     """Whole warps that a block holds, whose tiles fit; and the rung's own is one of them."""
     small = HOPPER._replace(block_threads=256, block_shared=16384)

@@ -78,13 +78,3 @@ def test_a_probe_that_cannot_run_says_so(run):
     assert "banks is a kernel of a device, and 'cpu' runs none" in err
     with pytest.raises(ValueError, match="one of 'camping', 'banks', 'coalescing', got 'x'"):
         probe.probe("x")
-
-
-def test_the_roof_is_measured():
-    own = runtimes.opencl_device()
-    with own.active():
-        places = (own, "float32"), (None, "float64")
-        found = [running.roof(running.Clock(place), dtype) for place, dtype in places]
-    assert [one["how"] for one in found] == ["multiply-adds", "a product by BLAS"]
-    assert all(1e7 < one["flops_per_second"] < 1e13 for one in found)
-    assert all(1e7 < one["bytes_per_second"] < 1e13 for one in found)

@@ -111,23 +111,23 @@ def forecast(solve: Solve, cluster: Cluster, parts: int) -> dict[str, Any]:
     launch, compute = solve.step(rows)
     if parts > 1:
         within, nodes = min(parts, cluster.gpus_per_node), -(-parts // cluster.gpus_per_node)
-        used = [
-            (n, x) for n, x in ((within, cluster.gpu_link), (nodes, cluster.node_link)) if n > 1
-        ]
+        used = [(n, link) for n, link in zip((within, nodes), cluster[3:5], strict=True) if n > 1]
+
+        def messages(nbytes: float) -> list[float]:
+            return [nbytes / link.bytes_per_second + link.seconds for _, link in used]
+
         launch += cluster.host_seconds / what.every
-        rows_bytes, doublings = what.halo * what.row_bytes, [(n - 1).bit_length() for n, _ in used]
-        slowest = max(rows_bytes / link.bytes_per_second + link.seconds for _, link in used)
-        halo = min(2, parts - 1) * slowest / what.every
-        each = (what.sum_bytes / link.bytes_per_second + link.seconds for _, link in used)
-        sums = what.sums * sum(map(operator.mul, doublings, each))
+        halo = min(2, parts - 1) * max(messages(what.halo * what.row_bytes)) / what.every
+        doublings = [(n - 1).bit_length() for n, _ in used]
+        sums = what.sums * sum(map(operator.mul, doublings, messages(what.sum_bytes)))
     terms = dict(zip(TERMS, (compute, launch, halo, sums), strict=True))
     seconds, one = sum(terms.values()), sum(solve.step(solve.call.dims[0]))
     derived = {"efficiency": one / seconds / parts, "binds": max(terms, key=terms.__getitem__)}
     return {"parts": parts, "rows": rows, "seconds": seconds, **terms, **derived}
 
 
-def solves(call: calls.Call, cluster: Cluster, method: str | None = None) -> list[Solve]:
-    """Each method that can be forecast; ValueError, that says why, where there is none."""
+def solve_of(call: calls.Call, cluster: Cluster, method: str | None = None) -> Solve:
+    """What can be forecast of a call; ValueError, that says why, where nothing can."""
     exchanged = call.operation.iterations(call.dims, call.dtype)
     if not exchanged:
         able = [o.function for o in registry.operations() if o.iterations((9, 9), "float64")]
@@ -135,31 +135,24 @@ def solves(call: calls.Call, cluster: Cluster, method: str | None = None) -> lis
     if method not in (None, *exchanged):
         raise ValueError(f"--method must be one of {', '.join(exchanged)}, got {method!r}")
     constants, devices = calls.known(cluster.profile)
-    name = next((n for n, i in devices.items() if i["kind"] != CPU), None)
-    methods, kind = [method] if method else exchanged, devices[name]["kind"] if name else None
-    found = [
-        Solve(call, row, exchanged[row.method], constants, name, devices[name])
-        for row in registry.lookup(call.operation.name)
-        if row.kind == kind and row.method in methods
-    ]
-    if known := [solve for solve in found if solve.step(call.dims[0]) is not None]:
-        return known
+    name = next((n for n, i in devices.items() if i["kind"] != CPU), CPU)
+    for row in registry.lookup(call.operation.name):
+        if row.kind == devices[name]["kind"] != CPU and row.method in exchanged:
+            solve = Solve(call, row, exchanged[row.method], constants, name, devices[name])
+            if method in (None, row.method) and solve.step(call.dims[0]) is not None:
+                return solve
     raise ValueError(f"the profile {constants.name!r} has no constants of {call} on a GPU")
 
 
 def scaling(call: calls.Call, cluster: Cluster, method: str | None = None) -> dict[str, Any]:
-    """Forecasts on numbers of devices as plain data, by the method that ends first on all."""
-    total, found = cluster.nodes * cluster.gpus_per_node, []
-    for solve in solves(call, cluster, method):
-        most = max(1, min(total, call.dims[0] // solve.iteration.depth))
-        steps = solve.row.work(call.problem(), solve.info).repeat
-        found.append((steps * forecast(solve, cluster, most)["seconds"], most, steps, solve))
-    _, most, steps, solve = min(found, key=lambda one: one[0])
+    """Forecasts on numbers of devices as plain data."""
+    total, solve = cluster.nodes * cluster.gpus_per_node, solve_of(call, cluster, method)
+    most = max(1, min(total, call.dims[0] // solve.iteration.depth))
     counts = sorted({2**k for k in range(most.bit_length())} | {most})
     return {
         "call": str(call),
         "method": solve.row.method,
-        "iterations": steps,
+        "iterations": solve.row.work(call.problem(), solve.info).repeat,
         "device": f"{solve.device} of {solve.constants.name}",
         "devices": total,
         "fits_from": solve.fits_from(),

@@ -29,8 +29,7 @@ def forecast(*given):
 
 def solve(dims, machine=H200S, method="fused", function="solve_cg", dtype="float64"):
     call = calls.Call(registry.operation(function), dims, dtype)
-    (one,) = cluster.solves(call, machine, method)
-    return one
+    return cluster.solve_of(call, machine, method)
 
 
 def test_memory_by_hand():

@@ -210,7 +210,7 @@ def demo(
         trial, case = of.trial(dims, of.dtype), _case(operation, dims, HOST, of.dtype)
         tell(0.6 + 0.4 * number / len(shown), case)
         if is_picture := operation.name == "convolve2d":
-            trial = trial._replace(operands=(_photograph(size), _blur(dims[-1])))
+            trial = trial._replace(operands=_photograph(size, dims[-1]))
         with planner.use(watch=False):
             row, plan, result = compared(operation, trial, case)
         rows.append(row)
@@ -226,19 +226,14 @@ def demo(
     return rows
 
 
-def _photograph(side: int) -> np.ndarray:
+def _photograph(side: int, blur: int) -> tuple[np.ndarray, np.ndarray]:
     """A gray photograph of scikit-image's, float32 from 0 to 1, repeated or cut to that height and
-    width; without that package waves and slopes."""
+    width, without that package waves; and a disk of that diameter, as of a lens out of focus."""
     try:
         found = load("skimage.data").camera() / np.float32(255.0)
     except ImportError:
         y, x = np.mgrid[0:512, 0:512].astype(np.float32) / 512.0
         found = 0.5 + 0.3 * np.sin(31.0 * x + 9.0 * y) * np.cos(23.0 * y)
-    return np.tile(found, [-(-side // 512)] * 2)[:side, :side].copy()
-
-
-def _blur(side: int) -> np.ndarray:
-    """A disk of that diameter, as of a lens out of focus: a filter of full rank."""
-    y, x = np.mgrid[:side, :side] - (side - 1) / 2.0
-    disk = (x**2 + y**2 <= side**2 / 4.0).astype(np.float32)
-    return disk / disk.sum()
+    y, x = np.mgrid[:blur, :blur] - (blur - 1) / 2.0
+    disk = (x**2 + y**2 <= blur**2 / 4.0).astype(np.float32)
+    return np.tile(found, [-(-side // 512)] * 2)[:side, :side].copy(), disk / disk.sum()

@@ -185,7 +185,14 @@ def compared(
     calls = callers(operation, *trial, map(name_of, possible), failed)
     peers, cupy = of.peers(trial), problems.library("cupy")
     if of.by_cupy and cupy and problems.cuda_device():
-        peers["CuPy"] = partial(_through_cupy, cupy, of.by_cupy, trial)
+
+        def through_cupy() -> Any:
+            there = (cupy.asarray(x) if isinstance(x, np.ndarray) else x for x in trial.operands)
+            result = of.by_cupy(cupy, *there, **trial.options)
+            x, *rest = result if isinstance(result, tuple) else (result,)
+            return (cupy.asnumpy(x), *rest) if rest else cupy.asnumpy(x)
+
+        peers["CuPy"] = through_cupy
     calls |= {name: partial(of_others, call) for name, call in peers.items()}
 
     def run(name: str, call: Callable[[], Any]) -> None:
@@ -223,14 +230,6 @@ def of_others(call: Callable[..., Any], *arguments: Any) -> Any:
         return call(*arguments)
     except Exception as error:
         raise DeviceError(f"{type(error).__name__}: {error}") from error
-
-
-def _through_cupy(cupy: Any, run: Callable[..., Any], trial: Trial) -> Any:
-    """CuPy's call on copies of host arrays, its result copied back."""
-    there = (cupy.asarray(x) if isinstance(x, np.ndarray) else x for x in trial.operands)
-    result = run(cupy, *there, **trial.options)
-    x, *rest = result if isinstance(result, tuple) else (result,)
-    return (cupy.asnumpy(x), *rest) if rest else cupy.asnumpy(x)
 
 
 def on_device(

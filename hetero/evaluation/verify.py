@@ -20,7 +20,6 @@ from hetero.evaluation.comparing import OWN, callers, name_of, timed
 from hetero.evaluation.problems import Trial
 from hetero.evaluation.report import errors
 from hetero.imports import load
-from hetero.pricing.plan import Plan
 from hetero.registry import Operation
 from hetero.registry.problem import Problem
 from hetero.times import readable
@@ -82,41 +81,32 @@ def verify(
         trial = draw(operation, source, on, largest)
         problem = operation.problem(*trial.operands, **trial.options)
         tell(max(number / total, spent / seconds), str(problem))
-        if (row := measure_candidates(operation, trial, memory)) is not None:
+        if (row := _measured(operation, trial, memory)) is not None:
             rows.append(row)
     return rows
 
 
-def measure_candidates(operation: Operation, trial: Trial, memory: Arrays) -> Row | None:
-    """Predict and measure every candidate of a call, and the call itself; None if one would take
-    too long.
+def _measured(operation: Operation, trial: Trial, memory: Arrays) -> Row | None:
+    """Predict and measure every candidate of a call, and the call itself; operands in ``memory``.
 
-    A candidate that fails is left out, and the choice is the best of those that are left.
-    ``memory`` is where its operands are made.
+    None if a candidate has no price or would take too long, unless it is slower than another by
+    far. One that fails is left out, and the choice is the best of those that are left.
     """
-    plan = planner.plan_call(operation, trial.operands, dict(trial.options))
-    if not (predicted := _predicted(plan)):
+    plan, failed = planner.plan_call(operation, trial.operands, dict(trial.options)), {}
+    prices = {name_of(c): c.seconds for c in plan.candidates if c.reason is None}
+    if not prices or None in prices.values():
         return None
-    failed: dict[str, str] = {}
-    calls = callers(operation, memory.of(trial), trial.options, predicted, failed)
+    most = max(_LONGEST, _MUCH_SLOWER * min(prices.values()))
+    prices = {name: seconds for name, seconds in prices.items() if seconds <= most}
+    if max(prices.values()) > _LONGEST:
+        return None
+    calls = callers(operation, memory.of(trial), trial.options, prices, failed)
     measured = timed(calls, failed=failed, chosen=OWN)
     seconds = measured.pop(OWN, None)
-    predicted = {name: price for name, price in predicted.items() if name in measured}
+    predicted = {name: price for name, price in prices.items() if name in measured}
     if not predicted or seconds is None:
         return None
     return Row(plan.problem, predicted, measured, seconds, failed)
-
-
-def _predicted(plan: Plan) -> dict[str, float]:
-    """Seconds of the candidates to be measured; none if one has no price or takes too long, unless
-    it is slower than another by far."""
-    candidates = [c for c in plan.candidates if c.reason is None]
-    seconds = {name_of(c): c.seconds for c in candidates if c.seconds is not None}
-    if not seconds or len(seconds) < len(candidates):
-        return {}
-    least = min(seconds.values())
-    kept = {name: s for name, s in seconds.items() if s <= max(_LONGEST, _MUCH_SLOWER * least)}
-    return kept if max(kept.values()) <= _LONGEST else {}
 
 
 def summary(rows: list[Row]) -> dict[str, Any]:

@@ -168,7 +168,11 @@ def _two_levels(
     if ranks.size == 1 or len(coarser) == 1:
         return own
     coarse = coarser[-1]
-    z, y, x = (_interpolation(n, m) for n, m in zip(fine.shape, coarse.shape, strict=True))
+    interpolate, each = load("scipy.interpolate").BSpline.design_matrix, []
+    for n, m in zip(fine.shape, coarse.shape, strict=True):  # along lines, with zeros at both ends
+        places, knots = np.arange(1, n + 1) * ((m + 1) / (n + 1)), np.arange(m + 2.0)
+        each.append(interpolate(places, np.pad(knots, 1, "edge"), 1)[:, 1:-1])
+    z, y, x = each
     rows, across = z[begin:end].astype(dtype), load("scipy.sparse").kron(y, x).astype(dtype)
     met = rows.indices  # coarse rows that this rank's slab meets
     span = slice(met.min(), met.max() + 1) if met.size else slice(0, 0)
@@ -191,11 +195,3 @@ def _two_levels(
         z += (rows @ (error @ across.T)).reshape(-1)
 
     return apply
-
-
-def _interpolation(n: int, m: int) -> Any:
-    """The (n, m) matrix that interpolates along a line, from m points within it to n, with zeros
-    at both ends."""
-    knots = np.pad(np.arange(m + 2.0), 1, "edge")
-    places = np.arange(1, n + 1) * ((m + 1) / (n + 1))
-    return load("scipy.interpolate").BSpline.design_matrix(places, knots, 1)[:, 1:-1]

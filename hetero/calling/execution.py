@@ -97,7 +97,7 @@ def run(plan: Plan, call: Call, remedy: str = "the CPU computes this call") -> D
     if chosen.shares:
         used = tuple([devices.get(share.plan.candidates[0].device) for share in chosen.shares])
         return by_host(used, replace(row, run=partial(_in_shares, chosen.shares)), problem, call)
-    used, limit = members(chosen.device), places.memory_limit()
+    begun, used, limit = devices.failures(), members(chosen.device), places.memory_limit()
     failed: DeviceError | None = None
     for row, is_whole in _ways(used, plan, call):
         try:
@@ -117,7 +117,7 @@ def run(plan: Plan, call: Call, remedy: str = "the CPU computes this call") -> D
             if not failures.out_of_memory(error):
                 break
     assert failed is not None
-    failures.report(used[0].name, failed, remedy)
+    failures.report(used[0].name, failed, remedy, begun)
     return by_host((), planner.plan(problem, CPU).chosen.implementation, problem, call)
 
 

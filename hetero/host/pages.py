@@ -2,9 +2,7 @@
 
 The first write to each page of a new array is a fault, in which the system allocates and clears it:
 that takes longer than to download the values. So the memory of the last large arrays is kept when
-the array and all its views are gone, for the next one of about that size. Very large blocks the
-system may reclaim (``MADV_FREE``); for others that call takes too long, as it interrupts every
-processor that runs a thread of this process.
+the array and all its views are gone, for the next one of about that size.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ import numpy as np
 PURPOSE = "for results, used before"
 LEAST = 4 << 20  # bytes; malloc keeps what is smaller by itself
 _MALLOC = (32 << 20) - mmap.PAGESIZE  # bytes that malloc keeps, if a program asks for them again
-_VERY_LARGE = 1 << 30  # bytes of a block that the system may reclaim
 _BLOCKS, _SHARE = 8, 1 / 16  # that are kept at most; of the memory that the process may have
 _SPARE = 1.25  # times what is asked for, at most
 _PAGE = 2 << 20  # bytes of a huge page
@@ -51,7 +48,8 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         except (OSError, ValueError):  # free what is kept; if that does not suffice NumPy raises
             clear()
             return np.empty(shape, dtype)
-        _advise(block, "MADV_HUGEPAGE")
+        with contextlib.suppress(AttributeError, OSError):  # a system without them
+            block.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(block, np.uint8)  # dies with the last of its views
     weakref.finalize(whole, _keep, block).atexit = False
     begin = -whole.__array_interface__["data"][0] % _PAGE
@@ -60,19 +58,12 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 def _keep(block: mmap.mmap) -> None:
     """Keep what nobody uses any longer; any thread may be here at any time, so there is no lock."""
-    if len(block) >= _VERY_LARGE:
-        _advise(block, "MADV_FREE")
     _kept.append(block)
     limits = [resource.getrlimit(which)[0] for which in _LIMITS]
     most = _SHARE * min([_MACHINE, *(each for each in limits if each >= 0)])
     with contextlib.suppress(IndexError):  # another thread frees them
         while len(_kept) > _BLOCKS or sum(sizes().values()) > most:
             _kept.pop(0)
-
-
-def _advise(block: mmap.mmap, name: str) -> None:
-    with contextlib.suppress(AttributeError, OSError):  # a system without it
-        block.madvise(getattr(mmap, name))
 
 
 def maker(nbytes: int) -> Callable[..., np.ndarray]:

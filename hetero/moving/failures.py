@@ -30,10 +30,17 @@ def without_fallback() -> Iterator[None]:
         _without_fallback.reset(token)
 
 
-def report(name: str, error: DeviceError, remedy: str = "the CPU computes this call") -> None:
+def report(
+    name: str,
+    error: DeviceError,
+    remedy: str = "the CPU computes this call",
+    begun: int | None = None,
+) -> None:
     """Count a device's failure, and say once what becomes of the call: the ``remedy``.
 
-    ``name`` is the device where the error does not tell it.
+    ``name`` is the device where the error does not tell it. A call that began before the device's
+    last failure may have met the same trouble, and does not count: ``begun`` is what
+    `hetero.devices.failures` gave then.
     """
     if _without_fallback.get():
         raise error
@@ -45,7 +52,7 @@ def report(name: str, error: DeviceError, remedy: str = "the CPU computes this c
         return
     for known in kept.every():  # what it holds is not relied on any longer
         known.held = {}
-    struck = devices.count_failure(name, error)
+    struck = devices.count_failure(name, error, begun)
     if struck:
         log.warning(
             "%s failed again (%s) and is set aside; its calls run on the CPU until "

@@ -59,6 +59,7 @@ class _Rows:
     """
 
     step: Launch | None = None
+    _product: Launch | None = None  # of a dense matrix there are several
 
     def __init__(
         self, part: Part, system: Any, span: Range, dtype: np.dtype, diagonal: bool = False
@@ -66,7 +67,7 @@ class _Rows:
         self._part, self._dtype, self._rows = part, dtype, span[1] - span[0]
         self.needed, target, name = span, part.device.target, dtype.name
         if isinstance(system, Dense):
-            self.needed, self.times = (0, system.n), self._dense_times
+            self.needed = 0, system.n
             self._upload_dense(system, span)
             return
         if isinstance(system, Stencil):
@@ -98,6 +99,8 @@ class _Rows:
         return plan_cg.Rows(self._rows, len(values), index.name)
 
     def times(self, vector: str) -> list[Bound]:
+        if self._product is None:
+            return self._dense_times(vector)
         others = {"p": vector, "partial": "sums of a product", "first_block": 0}
         return [self._part.bind(self._product, **others)]
 

@@ -175,18 +175,17 @@ class Part(Workspace):
 
 
 class Exchange:
-    """Copies between parts that do not wait for the host; nothing where there is one part alone.
+    """Copies between parts; nothing where there is one part alone.
 
     `run` starts launches on all parts, then copies. Where the parts' devices meet
     (`hetero.devices.peers`), each copies to the others' memory what they need of it, by a launch
-    of its own. Elsewhere each copies from the others, once events tell that all have started
-    what writes these bytes. Either way, what a part starts next finds what came, and no part is
+    of its own, and the host does not wait. Elsewhere the host waits for all launches, and each
+    part copies from the others. Either way, what a part starts next finds what came, and no part is
     more than one `run` with copies ahead of another: two buffers used in turn need nothing more.
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = parts
-        self._ready: list[Any] = [None] * len(parts)
         meets = len(parts) > 1 and peers.meet([part.device for part in parts])
         self.meeting = peers.Meeting(parts) if meets else None
 
@@ -228,15 +227,11 @@ class Exchange:
         for number, part in enumerate(self.parts):
             with part.active():
                 part.start(*launches[number], *([moves[number]] if moves and meet else ()))
-                if moves and not meet:
-                    self._ready[number] = part.device.record(part.stream, self._ready[number])
-        if meet:
+        if meet or not moves:
             return
-        for number, (part, copies) in enumerate(zip(self.parts, moves, strict=False)):
+        self.synchronize()
+        for part, copies in zip(self.parts, moves, strict=True):
             with part.active():
-                for other, event in enumerate(self._ready):
-                    if other != number:
-                        part.device.wait(event, part.stream)
                 for copy in copies:
                     part.device.copy_from_peer(*copy)
 

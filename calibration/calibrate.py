@@ -18,7 +18,7 @@ from hetero.calibration.measure import leaving_out
 from hetero.calibration.samples import Bench, Samples, prepared
 from hetero.calibration.sizes import FULL, QUICK, Case, Dims, Place, grid
 from hetero.devices.base import Device
-from hetero.errors import DeviceNotAvailable, one_of
+from hetero.errors import DeviceNotAvailable, one_of, readable
 from hetero.host import loops
 from hetero.imports import load
 from hetero.pricing import pricing
@@ -26,7 +26,6 @@ from hetero.pricing.plan import CPU
 from hetero.profile import inventory
 from hetero.registry import BLAS, Arguments
 from hetero.registry.models import ModelKey
-from hetero.times import readable
 
 Show = Callable[[float, str], object]
 _EARLY = 0.02  # of the whole, before which the time left is not shown

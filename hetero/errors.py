@@ -1,11 +1,22 @@
-"""One exception class per cause; each says what was received and what is valid."""
+"""One exception class per cause, with what was received and what is valid; texts of messages."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable
 
 from hetero.imports import load
+
+# Name, seconds, below how many of them it is taken, and how those are written.
+_UNITS = (
+    ("us", 1e-6, 999.5, ".3g"),
+    ("ms", 1e-3, 999.5, ".3g"),
+    ("s", 1.0, 99.95, ".3g"),
+    ("min", 60.0, 9.95, ".1f"),
+    ("min", 60.0, 59.5, ".0f"),
+    ("h", 3600.0, 99.95, ".1f"),
+)
 
 
 class HeteroError(Exception):
@@ -20,6 +31,16 @@ def one_of(name: str, valid: Iterable[str], got: object) -> str:
         near = [n for n in names if n.startswith("cuda:")][:1]
     meant = f"; did you mean {near[0]!r}?" if near else ""
     return f"{name} must be one of {', '.join(map(repr, names))}, got {got!r}{meant}"
+
+
+def readable(seconds: float) -> str:
+    """Seconds as people say them: '12.3 us', '4.56 ms', '7.89 s', '2.5 min', '32 min', '1.2 h'."""
+    if not math.isfinite(seconds):
+        return f"{seconds} s"
+    for unit, scale, most, digits in _UNITS:
+        if abs(seconds) < most * scale:
+            return f"{seconds / scale:{digits}} {unit}"
+    return f"{seconds / 3600.0:,.0f} h"
 
 
 def outside() -> int:

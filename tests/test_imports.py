@@ -17,7 +17,7 @@ import hetero
 from hetero import calibration, kernels
 
 LAYERS = (  # the lowest first
-    ("errors", "imports", "locks", "paths", "tables", "terminal", "times"),
+    ("errors", "imports", "locks", "paths", "tables", "terminal"),
     ("host",),
     ("kernels",),
     ("arrays",),

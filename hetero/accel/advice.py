@@ -19,10 +19,10 @@ from hetero.accel import __main__ as running
 from hetero.accel.session import GAIN, LOADING, Attempt, Note, Session, line_of_script, price_of
 from hetero.arrays import describe_used, kept
 from hetero.calling.planner import Machine, use
+from hetero.errors import readable
 from hetero.evaluation import calls
 from hetero.pricing.plan import CPU, Candidate
 from hetero.registry.problem import Problem
-from hetero.times import readable
 
 _LARGE = 1 << 20  # bytes of an operand that stays
 

@@ -26,8 +26,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from hetero.errors import readable
 from hetero.imports import load
-from hetero.times import readable
 
 # Seconds that a call is expected to take, to be looked at. With 0 in the environment each call is,
 # and is taken unless its plan is the plain library's.

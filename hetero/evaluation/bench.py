@@ -17,7 +17,7 @@ from hetero.calibration.calibrate import measure_machine
 from hetero.calibration.measure import measure
 from hetero.calling import overview, planner
 from hetero.devices.base import Device
-from hetero.errors import DeviceNotAvailable, one_of
+from hetero.errors import DeviceNotAvailable, one_of, readable
 from hetero.evaluation import comparing, problems
 from hetero.evaluation.comparing import compared, on_device
 from hetero.evaluation.report import markdown
@@ -26,7 +26,6 @@ from hetero.imports import load
 from hetero.pricing.plan import CPU
 from hetero.profile import inventory
 from hetero.registry import Operation
-from hetero.times import readable
 
 SIZES = tuple(1 << n for n in (16, 20, 24, 28, 30))  # bytes of a copy
 _SECONDS = 0.4  # for all samples of a copy

@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from hetero import paths, registry
+from hetero.errors import readable
 from hetero.evaluation import calls
 from hetero.evaluation.report import draw_curves, markdown
 from hetero.pricing import places
 from hetero.pricing.plan import CPU
 from hetero.profile import Profile
-from hetero.times import readable
 
 _LEAST = {"nodes": 1, "gpus_per_node": 1}  # whole numbers, and others
 _LEAST |= {"host_seconds": 0.0, "bytes_per_second": 1.0, "seconds": 0.0}

@@ -26,7 +26,7 @@ from hetero.arrays import HOST, kept
 from hetero.calibration.measure import Queue, awaited, once, undisturbed, wait_until_idle
 from hetero.calling import planner
 from hetero.devices.base import Device
-from hetero.errors import DeviceError, DeviceNotAvailable, MethodNotAvailable
+from hetero.errors import DeviceError, DeviceNotAvailable, MethodNotAvailable, readable
 from hetero.evaluation import problems
 from hetero.evaluation.problems import Trial
 from hetero.evaluation.report import markdown, rounded
@@ -34,7 +34,6 @@ from hetero.moving import failures
 from hetero.pricing.plan import CPU, Candidate, Plan
 from hetero.profile import inventory
 from hetero.registry import Operation
-from hetero.times import readable
 
 _WARM = 1e-2  # seconds of calls that do not count: to find cores for threads takes ticks of 4 ms
 _TURN, _LEAST, _MOST = 3e-3, 3, 15  # seconds of calls that count, how few, how many

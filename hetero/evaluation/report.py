@@ -24,6 +24,7 @@ from hetero.arrays import HOST
 from hetero.calibration.measure import described
 from hetero.calling import overview
 from hetero.calling.planner import Machine
+from hetero.errors import readable
 from hetero.evaluation import calls, problems
 from hetero.evaluation.calls import break_even, extents
 from hetero.evaluation.problems import Line
@@ -32,7 +33,6 @@ from hetero.pricing.plan import CPU
 from hetero.profile import OFF, Profile, is_trusted
 from hetero.registry.models import ModelKey
 from hetero.terminal import aligned
-from hetero.times import readable
 
 INSTALL = "a picture needs matplotlib, the extra 'plot': pip install matplotlib"
 # Relative errors with which predictions are good enough: in the mean, and of 95 in 100. Methods

@@ -13,12 +13,12 @@ from typing import Any
 
 from hetero.arrays import HOST
 from hetero.calling.planner import Machine
+from hetero.errors import readable
 from hetero.evaluation import calls
 from hetero.evaluation.calls import Call, break_even, extents
 from hetero.evaluation.report import draw_curves, markdown
 from hetero.pricing.plan import CPU
 from hetero.profile import PAGEABLE, PINNED, STAGED
-from hetero.times import readable
 
 
 def transfer(

@@ -15,6 +15,7 @@ from hetero import registry
 from hetero.arrays import HOST
 from hetero.calibration.fit import residuals
 from hetero.calling import planner
+from hetero.errors import readable
 from hetero.evaluation.calls import Arrays, draw
 from hetero.evaluation.comparing import OWN, callers, name_of, timed
 from hetero.evaluation.problems import Trial
@@ -22,7 +23,6 @@ from hetero.evaluation.report import errors
 from hetero.imports import load
 from hetero.registry import Operation
 from hetero.registry.problem import Problem
-from hetero.times import readable
 
 USUAL = ("matvec", "matmul")  # what is verified unless others are named
 _LONGEST = 1.0  # predicted seconds of a candidate, above which a call is left out

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero.errors import readable
 from hetero.evaluation.comparing import leaving_out
 from hetero.evaluation.report import by, draw_curves, markdown, rounded
 from hetero.imports import load
@@ -15,7 +16,6 @@ from hetero.ladder import families, running
 from hetero.ladder.families import Dims, Family
 from hetero.ladder.running import Clock, OnCpu, OnDevice
 from hetero.pricing.plan import CPU
-from hetero.times import readable
 
 _SIZES, _SIZES_OTHERS = {"cuda": (256, 1024, 4096)}, (64, 256, 512)
 _LIMIT, _LIMIT_OTHERS = 1.0, 0.5  # seconds of a call

@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from hetero.errors import one_of
+from hetero.errors import one_of, readable
 from hetero.evaluation.report import draw_curves, markdown, rounded
-from hetero.kernels.common import probes
+from hetero.kernels.common import plan as probes
 from hetero.ladder import running
-from hetero.times import readable
 
 _BYTES, _BYTES_OTHERS = 1 << 30, 1 << 26  # that are read; on devices without a clock of their own
 _BLOCKS, _ROUNDS, _ROUNDS_OTHERS = 8, 256, 16  # of a multiprocessor, that read shared memory

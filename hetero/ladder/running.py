@@ -15,16 +15,15 @@ from hetero import devices
 from hetero.calibration import measure as timing
 from hetero.devices.base import Device
 from hetero.devices.storage import Workspace
-from hetero.errors import DeviceNotAvailable, MethodNotAvailable
+from hetero.errors import DeviceNotAvailable, MethodNotAvailable, readable
 from hetero.evaluation import problems
 from hetero.host import loops as compiled
 from hetero.imports import load
 from hetero.kernels import Launch
 from hetero.kernels.common.ladder import HELD_BYTES, Block, Step, Steps
-from hetero.kernels.common.probes import peaks
+from hetero.kernels.common.plan import peaks
 from hetero.ladder.families import Arrays, Dims, Family
 from hetero.pricing.plan import CPU
-from hetero.times import readable
 
 _POINT = 0.06  # seconds for one figure by the host's clock
 _ROOM, _PLACES = 1 << 28, 8  # bytes of operands at different places, against caches

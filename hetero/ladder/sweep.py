@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any
 
-from hetero.errors import one_of
+from hetero.errors import one_of, readable
 from hetero.evaluation.comparing import leaving_out
 from hetero.evaluation.report import by, draw_curves, markdown, rounded
 from hetero.kernels.common.ladder import Block
 from hetero.ladder import families, running
 from hetero.ladder.running import Clock, OnDevice
-from hetero.times import readable
 
 _SIZE, _SIZE_OTHERS = {"cuda": (4096,)}, (128,)
 _SHOWN = 8  # blocks in the table

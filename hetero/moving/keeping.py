@@ -19,10 +19,10 @@ from hetero.arrays import HOST, Array, as_array, is_device_array, kept
 from hetero.arrays.kept import FLOATS, Kept
 from hetero.devices.base import Device
 from hetero.devices.storage import Copy
+from hetero.errors import readable
 from hetero.pricing import places, pricing
 from hetero.pricing.plan import KeptOperand, Plan
 from hetero.registry.problem import Problem
-from hetero.times import readable
 
 SHARE = 0.8  # of a device's memory that copies take at most
 

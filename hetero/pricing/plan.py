@@ -9,10 +9,9 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from hetero.arrays import Operand
-from hetero.errors import NotPriced
+from hetero.errors import NotPriced, readable
 from hetero.registry import ALWAYS, LOOPS, Implementation, Unasked
 from hetero.registry.problem import Problem
-from hetero.times import readable
 
 CPU = "cpu"
 AGAIN = "is this machine's CPU again"  # of an OpenCL device

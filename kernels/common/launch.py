@@ -15,6 +15,9 @@ from typing import Any, NamedTuple
 REAL = {"float32": "float", "float64": "double"}
 ELEMENT_BYTES = {"float32": 4, "float64": 8}
 VECTOR_BYTES = 16
+# What lies beyond an image's edges: a constant; periodic; mirrored, with the edge repeated.
+BOUNDARIES = ("fill", "wrap", "symm")
+FILL, WRAP, SYMM = range(3)
 
 
 class Launch(NamedTuple):

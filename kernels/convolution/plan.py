@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any, NamedTuple
 
-from ..common.boundaries import BOUNDARIES
 from ..common.launch import (
+    BOUNDARIES,
     VECTOR_BYTES,
     LaunchPlan,
     Target,

@@ -24,7 +24,7 @@ from numba.extending import intrinsic
 
 from hetero.host.threads import compiled, inlined, no_overlap, part, task_count, team_for
 
-from ..common.boundaries import FILL, SYMM, WRAP
+from ..common.launch import FILL, SYMM, WRAP
 
 __all__ = ["FILL", "SYMM", "WRAP", "block_width", "correlate"]
 

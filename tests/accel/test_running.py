@@ -20,7 +20,7 @@ import hetero
 from hetero import cli
 from hetero.accel.__main__ import USAGE, main
 from hetero.arrays import kept
-from hetero.times import readable
+from hetero.errors import readable
 
 SCRIPTS = {
     "exits": ("import sys; print(sys.argv[1:]); sys.exit(int(sys.argv[1]))", ("7",), 7),

@@ -15,7 +15,7 @@ import runtimes
 from convolutions import PAD
 from kernel_runs import LAYOUTS, WRITABLE, elements, operand
 
-from hetero.kernels.common.boundaries import BOUNDARIES
+from hetero.kernels.common.launch import BOUNDARIES
 from hetero.kernels.convolution import plan as plan_convolve
 
 DTYPES = ("float32", "float64")

@@ -13,7 +13,7 @@ from devices_on_cpu import Failure, bound, run
 from fakes import Memory, view
 
 from hetero.kernels import Launch
-from hetero.kernels.common.exchange import WORDS, exchange
+from hetero.kernels.common.plan import WORDS, exchange
 
 PATIENCE = 4000  # turns that a device waits for another one: no device stops for so long
 LOST = 0  # place of a word: kernels/common/peer_flags.cu

@@ -11,7 +11,7 @@ import runtimes
 from kernel_runs import BufferRunner
 
 from hetero import cli
-from hetero.kernels.common import probes
+from hetero.kernels.common import plan as probes
 from hetero.ladder import probe, running
 from hetero.ladder.probe import PROBES
 

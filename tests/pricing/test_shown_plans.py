@@ -12,7 +12,7 @@ import pytest
 
 import hetero
 from hetero import registry
-from hetero.times import readable
+from hetero.errors import readable
 
 
 def every_plan():

@@ -10,7 +10,7 @@ from fakes import raising
 
 from hetero.devices import cuda
 
-BINDINGS = "hetero.devices.cuda.bindings"
+BINDINGS = "cuda.bindings.driver"
 
 
 @pytest.fixture(autouse=True)
@@ -28,14 +28,14 @@ def here(monkeypatch):
     packages = {}
 
     def load(name):
-        if name.startswith("hetero.") and name != BINDINGS:
+        if name.startswith("hetero."):
             return importlib.import_module(name)
         found = packages.get(name, ModuleNotFoundError(f"No module {name}", name=name))
         if isinstance(found, Exception):
             raise found
         return found
 
-    monkeypatch.setattr(cuda, "libcuda", lambda: None)
+    monkeypatch.setattr(cuda.driver, "libcuda", lambda: None)
     monkeypatch.setattr(cuda, "load", load)
     monkeypatch.setattr(cuda, "version", lambda package: "1.2")
     packages["pycuda"] = packages["pycuda.driver"] = ModuleType("pycuda.driver")
@@ -61,12 +61,14 @@ def test_pycuda_is_taken_where_it_is_installed_and_one_can_be_forced(here, monke
 
 
 @pytest.mark.parametrize("name", ["libcurand", "pytools"])
-def test_a_broken_pycuda_is_told(here, name):
+def test_a_broken_pycuda_is_told(here, monkeypatch, name):
     """Its library is not there, or a module that it needs."""
     is_absent(here, name)
     Device = raising(RuntimeError("fell over"))
     Device.count = lambda: 1
-    vars(here[BINDINGS]).update(init=lambda: None, Device=Device, Error=RuntimeError)
+    monkeypatch.setattr(cuda.driver, "init", lambda: None)
+    monkeypatch.setattr(cuda.driver, "Device", Device)
+    monkeypatch.setattr(cuda.driver, "Error", RuntimeError)
     assert cuda.chosen().refused == f"No module {name}"
     _, missing = cuda.find()
     assert missing[0] == f"cuda: PyCUDA does not load; cuda-bindings 1.2 is used (No module {name})"
@@ -82,7 +84,7 @@ def test_what_is_missing_is_told(here, monkeypatch):
     is_absent(here)
     with monkeypatch.context() as patch:
         error = OSError("libcuda.so.1: cannot open shared object file")
-        patch.setattr(cuda, "libcuda", raising(error))
+        patch.setattr(cuda.driver, "libcuda", raising(error))
         assert "no NVIDIA driver; for an NVIDIA GPU install it (libcuda.so.1" in told()
     here[BINDINGS] = ModuleNotFoundError("No module named 'cuda'", name="cuda")
     assert "pip install cuda-bindings nvidia-cuda-nvrtc" in told()

@@ -1,7 +1,7 @@
-"""CUDA devices by PyCUDA, or by NVIDIA's ``cuda-bindings`` under the same names (`bindings`).
+"""CUDA devices by PyCUDA, or by NVIDIA's ``cuda-bindings`` under the same names (`driver`).
 
 PyCUDA is taken wherever it is installed; it is built from source, with a compiler and the CUDA
-toolkit. Without it `bindings` is used, which needs wheels alone. The choice holds for the process.
+toolkit. Without it `driver` does, which needs wheels alone. The choice holds for the process.
 
 The primary context is retained, never made current at import, pushed around each use and popped
 after it, so that CuPy, torch, numba and cuBLAS share it and nothing is left on the stack at exit.
@@ -22,7 +22,7 @@ import warnings
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hetero.devices.cuda.driver import PYCUDA, libcuda
+from hetero.devices.cuda import driver
 from hetero.errors import DeviceError
 from hetero.imports import INSTALL, load
 
@@ -34,7 +34,7 @@ CHOICES = ("pycuda", "bindings")
 
 
 class Chosen(NamedTuple):
-    """What calls the driver: ``pycuda.driver`` or `bindings`, which has the same names; its name
+    """What calls the driver: ``pycuda.driver`` or `driver`, which has the same names; its name
     with the version, such as "PyCUDA 2026.1"; why PyCUDA, which is installed, cannot be used, or
     None.
     """
@@ -62,14 +62,14 @@ def chosen() -> Chosen:
         try:
             with warnings.catch_warnings():  # it warns before it raises
                 warnings.simplefilter("ignore")
-                return Chosen(load(PYCUDA), f"PyCUDA {version('pycuda')}")
+                return Chosen(load(driver.PYCUDA), f"PyCUDA {version('pycuda')}")
         except Exception as error:
             if wish:
                 raise
             missing = isinstance(error, ModuleNotFoundError) and error.name == "pycuda"
             refused = None if missing else str(error)
-    libcuda()  # OSError without one; the bindings would say so at their first call
-    driver = load("hetero.devices.cuda.bindings")
+    driver.libcuda()  # OSError without one; the bindings would say so at their first call
+    load("cuda.bindings.driver")
     return Chosen(driver, f"cuda-bindings {version('cuda-bindings')}", refused)
 
 

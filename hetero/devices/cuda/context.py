@@ -99,7 +99,7 @@ class InContexts(Device):
     Attributes
     ----------
     driver : module
-        ``pycuda.driver``, or `hetero.devices.cuda.bindings`.
+        ``pycuda.driver``, or `hetero.devices.cuda.driver`.
     number : int
         The driver's, of the device.
     held : Context or None

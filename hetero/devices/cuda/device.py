@@ -37,7 +37,7 @@ _NO_PATH, _IS_OPEN, _NOT_READY = 217, 704, 600
 
 
 class CudaDevice(Compiling):
-    """One NVIDIA GPU, called by ``package``: ``pycuda.driver``, or `hetero.devices.cuda.bindings`.
+    """One NVIDIA GPU, called by ``package``: ``pycuda.driver``, or `hetero.devices.cuda.driver`.
 
     Attributes
     ----------

@@ -237,7 +237,7 @@ def follow(device: Device, operands: Iterable[Operand]) -> None:
     """Let the device's default queue wait for what the operands' streams hold now.
 
     Where a library does not tell its stream, it was asked to order its work itself; see
-    `hetero.arrays.dlpack`. In a context that is not the primary one that is no order.
+    `hetero.arrays.libraries`. In a context that is not the primary one that is no order.
     """
     for stream in _streams(device, operands):
         if stream != UNKNOWN_STREAM:

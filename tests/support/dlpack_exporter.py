@@ -8,7 +8,7 @@ import types
 import fakes
 import numpy as np
 
-from hetero.arrays.dlpack import _Tensor, _Versioned
+from hetero.arrays.libraries import _Tensor, _Versioned
 
 CUDA = 2
 _new = ctypes.pythonapi.PyCapsule_New

@@ -52,7 +52,7 @@ _COMPUTING = (sys.stdlib_module_names - {"bdb"}) | {
     *("joblib", "threadpoolctl", "cuda", "pycuda", "pytools", "nvmath", "cupy", "torch", "cv2"),
     *("pyopencl", "cupy_backends"),
 }
-_HEAD = "| line | call | calls | time | saved | reason |"
+_HEAD = ["line", "call", "calls", "time", "saved", "reason"]
 
 
 class Attempt(NamedTuple):
@@ -89,20 +89,15 @@ class Note(NamedTuple):
     saved: float = 0.0  # of what such a call takes without hetero, where that is known
     calls: int = 1
 
-    def __str__(self) -> str:
-        return f"{self.line}: {self.function} {self.what}: {self.reason}"
-
-    @property
-    def reason(self) -> str:
-        """The code, and the text where there is one."""
-        return f"{self.code}: {self.text}" if self.text else self.code
-
-    def row(self) -> str:
-        """A row of a table in Markdown, as `_HEAD` names its cells."""
+    def cells(self) -> list[str]:
+        """Of a table, as `_HEAD` names them."""
+        call, reason = f"{self.function} {self.what}", f"{self.code}: {self.text}".rstrip(": ")
         gain = readable(self.saved) if self.saved else "not known" * (self.code == "taken")
-        call, seconds = f"{self.function} {self.what}", readable(self.seconds)
-        cells = self.line, call, str(self.calls), seconds, gain, self.reason
-        return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+        return [self.line, call, str(self.calls), readable(self.seconds), gain, reason]
+
+    def __str__(self) -> str:
+        line, call, *_, reason = self.cells()
+        return f"{line}: {call}: {reason}"
 
 
 class Book:
@@ -132,7 +127,8 @@ class Book:
 
     def table(self) -> str:
         """The rows as a table in Markdown."""
-        return "\n".join([_HEAD, *(row.row() for row in self.rows())])
+        rows = [_HEAD, *(row.cells() for row in self.rows())]
+        return "\n".join(f"| {' | '.join(x.replace('|', '/') for x in row)} |" for row in rows)
 
     def sums(self) -> list[str]:
         """What it comes to, and what to change to gain more, in sentences."""
@@ -424,23 +420,18 @@ class Session:
     ) -> tuple[str, str]:
         """(code, text) of a plan; ``expected``: seconds by the plain library."""
         chosen = plan.chosen
+        seconds, text = chosen.seconds, price_of(chosen)
         if attempt.is_plain(chosen):
-            every = [c for part in plan.leaves() for c in part.candidates if c.device != "cpu"]
-            others = [c for c in every if c.reason is None and c.seconds is not None]
-            best = min(others, key=lambda c: c.seconds, default=None)
-            return "plain-is-fastest", price_of(best) if best else "there is no GPU"
-        seconds, price = chosen.seconds, price_of(chosen)
+            return "plain-is-fastest", text
         if not (self.eager or known.samples >= SAMPLES or expected >= MEASURED):
-            return "first", f"{price}, which takes over after {SAMPLES} calls"
+            return "first", f"{text}, which takes over after {SAMPLES} calls"
         if known.calls > 3:
-            price = f"{readable(known.taken)} by {chosen.method} on {chosen.device}"
-            seconds = known.taken
+            seconds, text = known.taken, f"{text}, measured {readable(known.taken)}"
         elif seconds is None or attempt.iterates:
             seconds = 0.0  # nothing to compare
         elif plan.kept:
             seconds -= copies_of(chosen)  # which later calls do not pay
-        basis = "measured" if known.samples else "expected"
-        text = f"{basis} {readable(expected)} without hetero, {price}"
+        text = f"{readable(expected)} without hetero, {text}"
         if seconds > _MARGIN * expected and not self.eager:
             return "slower", text
         return "would-take" if self.dry else "taken", text

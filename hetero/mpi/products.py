@@ -245,8 +245,8 @@ def on_device(
         part.upload(joined.indices.astype(index), "indices")
         part.upload(joined.data.astype(dtype), "values")
         part.upload(rows.places.astype(index), "places")
-        share = plan_cg.Rows(rest.shape[0], joined.nnz, index)
-        *_, product = plan_cg.csr(share, device.target, dtype=dtype.name, diagonal=False)
+        share = rest.shape[0], joined.nnz, index
+        _, product = plan_cg.csr(*share, device.target, dtype=dtype.name)
         pack = plan_cg.pack(product, packed.size, device.target)
         part.allocate(packed.nbytes, "packed")
     else:

@@ -1,7 +1,7 @@
 // Products of a sparse matrix in compressed rows (CSR) with a vector, and sums with them.
 //
-// csr_product: q = A p. With SUMS = 4 or 8 the sums that a step of conjugate gradients needs
-// (cg_scalars.cu: p.q, z.q, q.Mq, r.z and, with DIAGONAL, r.r); with SUMS = 2, p.q and p.p.
+// csr_product: q = A p; if STEP, also the sums that a step of conjugate gradients needs
+// (cg_scalars.cu: p.q, z.q, q.Mq, r.z and, with DIAGONAL, r.r).
 // Per product: 2 entries flops; entries (value + index) and rows (pointer) read once, p gathered.
 //
 // Short rows (LANES = 1): a block takes THREADS neighbouring rows; their entries lie one after
@@ -15,6 +15,7 @@
 // THREADS * DEPTH elements if LANES = 1, and for SUMS * THREADS doubles.
 
 #define ROWS (THREADS / LANES)
+#define SUMS (DIAGONAL ? 8 : 4)
 #include "cg_scalars.cu"
 
 // The DEPTH entries of a thread, of which that number u is at a place; without any, the index is -1.
@@ -105,41 +106,40 @@ KERNEL(THREADS, 1)
 csr_product(GLOBAL const INDEX *RESTRICT pointers, GLOBAL const INDEX *RESTRICT indices,
             GLOBAL const REAL *RESTRICT values, GLOBAL const REAL *RESTRICT p,
             GLOBAL REAL *RESTRICT q,
-#if SUMS > 2
-            GLOBAL const REAL *RESTRICT r, GLOBAL const double *RESTRICT record,
+#if STEP
+            GLOBAL const REAL *RESTRICT r, GLOBAL const double *RESTRICT record, INVERSE
+            GLOBAL double *RESTRICT partial, index_t first_block, index_t own,
 #endif
-            INVERSE GLOBAL double *RESTRICT partial, index_t rows, index_t blocks, index_t first_block,
-            index_t own)
+            index_t rows, index_t blocks)
 {
     SHARED double scratch[SHARED_DOUBLES];
     LOCAL REAL *products = (LOCAL REAL *)scratch;
     const int thread = (int)threadIdx.x;
-#if SUMS > 2
+#if STEP
     if (record[STATUS] != RUNNING) return;
-#endif
     double sums[SUMS] = {0};
+#endif
     for (index_t tile = blockIdx.x; tile * ROWS < rows; tile += blocks) {
         const index_t row = tile * ROWS + thread / LANES;
         const REAL product = times_row(pointers, indices, values, p, rows, tile, products, thread);
         if (IS_FIRST && row < rows) {
             q[row] = product;
-            const double qv = product, pv = p[own + row];
-            sums[P_Q] += pv * qv;
-#if SUMS > 2
-            const double rv = r[row], m = INVERSE_AT(row);
+#if STEP
+            const double qv = product, pv = p[own + row], rv = r[row], m = INVERSE_AT(row);
             if (DIAGONAL) sums[R_R] += rv * rv;
+            sums[P_Q] += pv * qv;
             sums[Z_Q] += m * rv * qv;
             sums[Q_MQ] += m * qv * qv;
             sums[R_Z] += m * rv * rv;
-#else
-            sums[1] += pv * pv;
 #endif
         }
     }
+#if STEP
     write_block_sums(sums, scratch, partial, thread, first_block + blockIdx.x);
+#endif
 }
 
-#if SUMS == 2
+#if !STEP
 // packed[i] = p[places[i]]: what other devices need of this one's p.
 KERNEL(THREADS, 1)
 csr_pack(GLOBAL const REAL *RESTRICT p, GLOBAL const INDEX *RESTRICT places,

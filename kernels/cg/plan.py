@@ -23,22 +23,16 @@ _SHARED_BYTES = 49152  # that a kernel may declare
 _SCALARS = ("partial_before", "before", "after", "blocks_before")
 
 
-class Rows(NamedTuple):
-    """A device's share of a sparse matrix: whole rows."""
-
-    rows: int
-    entries: int
-    index: str  # "int32" or "int64"
-
-
 @lru_cache(maxsize=256)
-def csr(part: Rows, target: Target, *, dtype: str, diagonal: bool) -> tuple[Launch, Launch]:
-    """Plan q = A p with the sums of a step, and q = A p with p.q and p.p.
+def csr(
+    rows: int, entries: int, index: str, target: Target, *, dtype: str, diagonal: bool = False
+) -> tuple[Launch, Launch]:
+    """Plan q = A p with the sums of a step, and q = A p alone; ``index`` is "int32" or "int64".
 
     Numbers: "first_block", the place of the sums, and "own", the column of the first row.
     """
     threads, inverse = _threads(target), ("inverse",) if diagonal else ()
-    mean = ceil_div(part.entries, part.rows) if part.entries else 1
+    mean = ceil_div(entries, rows) if entries else 1
     # A row has one thread if rows have few entries, whose products fit in shared memory; otherwise
     # several, each with some of them in flight.
     room = _SHARED_BYTES // (threads * check_dtype(dtype))
@@ -48,16 +42,16 @@ def csr(part: Rows, target: Target, *, dtype: str, diagonal: bool) -> tuple[Laun
         lanes, depth = 2, _ROW_DEPTH
         while lanes < 32 and lanes * depth < mean:
             lanes *= 2
-    blocks = _blocks(part.rows * lanes, threads, target)
-    macros = {"INDEX": _INDEX[part.index], "THREADS": threads, "LANES": lanes, "DEPTH": depth}
+    blocks = _blocks(rows * lanes, threads, target)
+    macros = {"INDEX": _INDEX[index], "THREADS": threads, "LANES": lanes, "DEPTH": depth}
 
-    def plan(sums: int, diagonal: bool, *more: str) -> Launch:
-        arguments = ("pointers", "indices", "values", "p", "q", *more, "partial", part.rows, blocks)
-        own = macros | {"SUMS": sums, "DIAGONAL": int(diagonal)}
-        arguments = (*arguments, "first_block", "own")
-        return launch("csr.cu", "csr_product", dtype, blocks, threads, arguments, **own)
+    def plan(step: int, diagonal: bool, *more: str) -> Launch:
+        arguments = ("pointers", "indices", "values", "p", "q", *more, rows, blocks)
+        kind = {"STEP": step, "DIAGONAL": int(diagonal)}
+        return launch("csr.cu", "csr_product", dtype, blocks, threads, arguments, **macros, **kind)
 
-    return plan(8 if diagonal else 4, diagonal, "r", "before", *inverse), plan(2, False)
+    step = "r", "before", *inverse, "partial", "first_block", "own"
+    return plan(1, diagonal, *step), plan(0, False)
 
 
 def pack(product: Launch, count: int, target: Target) -> Launch:

@@ -79,7 +79,7 @@ def of_cg():
         yield cg.vectors(4096, LARGE, aligned=aligned, **options)[0]
         yield cg.textbook(4096, LARGE, dtype=dtype, aligned=aligned)["cg_dots"]
         for mean, index in ((5, "int32"), (16, "int64"), (40, "int32"), (300, "int64")):
-            yield from cg.csr(cg.Rows(1000, 1000 * mean, index), LARGE, **options)
+            yield from cg.csr(1000, 1000 * mean, index, LARGE, **options)
     for dtype in DTYPES:
         for n in (64, 256, 300, 512):
             grid = cg.GridShare(n, 1, n, (1.0, 0.0, 1.0))

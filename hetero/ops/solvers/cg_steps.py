@@ -77,14 +77,16 @@ class _Rows:
             _, self._product = plan_cg.stencil(grid, target, dtype=name, before=begin // plane)
         else:
             share = self._upload_sparse(system, span)
-            self.step, self._product = plan_cg.csr(share, target, dtype=name, diagonal=diagonal)
+            plans = plan_cg.csr(self._rows, *share, target, dtype=name, diagonal=diagonal)
+            self.step, self._product = plans
         part.allocate(16 * self._product.grid, "sums of a product")
 
-    def _upload_sparse(self, system: Csr, span: Range) -> plan_cg.Rows:
+    def _upload_sparse(self, system: Csr, span: Range) -> tuple[int, str]:
+        """Entries, and the indices' dtype."""
         if not isinstance(system.data, np.ndarray):
             of = dict(zip(("pointers", "indices", "values"), map(describe, system), strict=True))
             self._part.buffers |= {name: operand.pointer for name, operand in of.items()}
-            return plan_cg.Rows(self._rows, of["values"].size, name_of(of["indices"].dtype))
+            return of["values"].size, name_of(of["indices"].dtype)
         pointers = system.indptr[span[0] : span[1] + 1]
         where = slice(int(pointers[0]), int(pointers[-1]))
         indices, values = system.indices[where], system.data[where]
@@ -96,7 +98,7 @@ class _Rows:
         self._part.upload(np.ascontiguousarray(pointers, index), "pointers")
         self._part.upload(np.ascontiguousarray(indices, index), "indices")
         self._part.upload(np.ascontiguousarray(values, self._dtype), "values")
-        return plan_cg.Rows(self._rows, len(values), index.name)
+        return len(values), index.name
 
     def times(self, vector: str) -> list[Bound]:
         if self._product is None:

@@ -1,25 +1,36 @@
-"""The families of kernels that have a ladder: their problems, operands, results by NumPy."""
+"""The families of kernels that have a ladder: their problems, operands, results by NumPy; and a
+ladder at one size, on a device or on the CPU, run and checked."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.errors import one_of
+from hetero.devices.base import Device
+from hetero.devices.storage import Workspace
+from hetero.errors import MethodNotAvailable, one_of, readable
+from hetero.host import loops as compiled
 from hetero.imports import load
-from hetero.kernels.common.ladder import Ladder
+from hetero.kernels.common.ladder import HELD_BYTES, Block, Ladder, Step, Steps
 from hetero.kernels.convolution import ladder as convolution
 from hetero.kernels.jacobi import ladder as jacobi
 from hetero.kernels.kmeans import ladder as kmeans
 from hetero.kernels.matmul import ladder as matmul
 from hetero.kernels.matvec import ladder as matvec
 from hetero.ops import functions
+from hetero.pricing.plan import CPU
 
 Arrays = dict[str, Any]
 Dims = tuple[int, ...]
 _SWEEPS = 64  # of hetero's own Jacobi that are timed
+_ROOM, _PLACES = 1 << 28, 8  # bytes of operands at different places, against caches
+_MANY = 1 << 16  # threads: more than there are
+_FLOPS = 1e6  # of the size that is tried first, to see how long others take
+TOLERANCE = {"float32": 1e-4, "float64": 1e-11}  # of the largest value expected
+Call = Callable[[int], object]  # ``call(turn)``
 
 
 class Family(NamedTuple):
@@ -163,3 +174,169 @@ def problems(
     if sizes or filter or len(dims) != len(of.dims):
         raise ValueError(f"--dims are {','.join(of.dims)}, alone, got {','.join(map(str, dims))}")
     return [tuple(dims)]
+
+
+# -- A ladder at one size --------------------------------------------------------------------------
+
+
+class OnCpu:
+    """A family's loops at one size; those that run on threads on some numbers of them, or all."""
+
+    def __init__(self, threads: Sequence[int], of: Family, dtype: str, dims: Dims) -> None:
+        found = load("hetero.kernels.cpu.ladder").LADDERS.get(of.ladder.family, ())
+        if not found:
+            family = of.ladder.family
+            raise ValueError(f"{family} has no loops on {CPU!r}: its kernels are a device's")
+        self.of, self.dims, self.dtype, self._threads = of, dims, dtype, threads
+        self.rungs, self.methods = {loop.name: loop for loop in found}, dict[str, str]()
+        self.arrays = of.arrays(dtype, dims)
+
+    def variants(self, name: str) -> list[dict[str, Any]]:
+        """How a loop is called, by the options of `prepared`."""
+        several = self._threads if self.rungs[name].threads else ()
+        return [{"threads": number} for number in several or (None,)]
+
+    def obstacle(self, name: str) -> str | None:
+        """Why a loop cannot do this size; None where it can."""
+        return compiled.obstacle()
+
+    def prepared(self, name: str, threads: int | None = None) -> Call:
+        """A loop as a call."""
+        loop, given = self.rungs[name], tuple(self.arrays.values())
+        if loop.threads:
+            given = (load("hetero.host.threads").team_for(threads or _MANY, 1), *given)
+
+        def call(turn: int) -> None:
+            self.arrays[self.of.out][...] = 0
+            loop.run(*given)
+
+        return call
+
+    def compile_ahead(self, *given: tuple[Any, ...]) -> None:
+        """Each loop is compiled by its first call."""
+
+    def check(self, name: str) -> None:
+        """ValueError where a loop's result differs from NumPy's by more than rounding."""
+        self.prepared(name)(0)
+        out = self.of.out
+        _compare(f"{name}'s {out}", self.arrays[out], self.of.expected(self.arrays, 1)[out])
+
+
+class OnDevice:
+    """A family's rungs, and hetero's own methods, at one size on an active device."""
+
+    def __init__(self, device: Device, of: Family, dtype: str, dims: Dims) -> None:
+        self.device, self.of, self.dims, self.dtype = device, of, dims, dtype
+        self.rungs, self.methods = of.ladder.rungs, of.methods
+        self.arrays, self.card = of.arrays(dtype, dims), device.card()
+        nbytes = sum(array.nbytes for array in self.arrays.values())
+        places = max(1, min(_PLACES, _ROOM // nbytes)) if device.is_cuda else 1
+        self._owner = Workspace(device, "ladder")
+        self._sets = [
+            {name: self._owner.upload(array) for name, array in self.arrays.items()}
+            for _ in range(places)
+        ]
+
+    def variants(self, name: str) -> list[dict[str, Any]]:
+        """How a rung is launched, by the options of `prepared`."""
+        return [{"block": self.chosen(name)}]
+
+    def chosen(self, name: str) -> Block:
+        """The block that a rung is launched with."""
+        return self.of.ladder.chosen(name, self.dtype, self.card, self.dims)
+
+    def steps(self, name: str, block: Block | None = None) -> Steps:
+        """The launches of a rung, by default with its own block."""
+        given = block or self.chosen(name), self.dtype, self.card, *self.dims
+        return self.of.ladder.steps(self.of.ladder, self.rungs[name], *given)
+
+    def compile_ahead(self, *given: tuple[Any, ...]) -> None:
+        """Compile what `steps` gives for some arguments."""
+        launches = [step.launch for one in given for step in self.steps(*one).launches]
+        self.device.compile_ahead([(launch.source, launch.defines) for launch in launches])
+
+    def obstacle(self, name: str) -> str | None:
+        """Why a rung cannot do this size here; None where it can."""
+        wanted = self.of.ladder.rungs[name].capability
+        if wanted and (self.device.capability, self.dtype) != (wanted, "float32"):
+            return "it is for float32 on compute capability {}.{}".format(*wanted)
+        step, what, nbytes, most = self.steps(name).launches[0], "constant memory", 0, HELD_BYTES
+        if step.held:
+            nbytes = self.arrays[step.held].nbytes
+        elif step.cleared:
+            (columns, share), what = step.launch.arguments[5:7], "shared memory"
+            most = dict(step.launch.defines)["SHARED_BYTES"]
+            nbytes = share * columns * np.dtype(self.dtype).itemsize
+        return f"{nbytes} bytes do not fit in the {most} of {what}" if nbytes > most else None
+
+    def prepared(self, name: str, block: Block | None = None) -> Call:
+        """A rung as a call, what is made once before done."""
+        steps = self.steps(name, block)
+        scratch = {n: self._owner.allocate(nbytes) for n, nbytes in steps.scratch.items()}
+        sets = [buffers | scratch for buffers in self._sets]
+        for step in steps.before:
+            self._run(step, sets[0])
+
+        def call(turn: int) -> None:
+            for step in steps.launches:
+                self._run(step, sets[turn % len(sets)])
+
+        return call
+
+    def _run(self, step: Step, buffers: Arrays) -> None:
+        device, launch, given = self.device, step.launch, dict(buffers)
+        where = launch.source, launch.kernel, launch.defines
+        if step.held:
+            kernel, given["held"], _owner = device.constant_memory(*where, "held", HELD_BYTES)
+            device.copy(given["held"], buffers[step.held], self.arrays[step.held].nbytes)
+        else:
+            kernel = device.build(*where)
+        arguments = [given[a] if type(a) is str else a for a in launch.arguments]
+        if step.cleared:
+            device.fill(buffers[step.cleared], 4)
+            together = device.cooperative(*where, launch.block, 0)
+            if together is not None:
+                together.launch(launch.grid, arguments)
+                return
+            if launch.grid > 1:
+                raise MethodNotAvailable(f"blocks do not wait for each other on {device.name}")
+        device.launch(kernel, launch.grid, launch.block, arguments, launch.shared_bytes)
+
+    def check(self, name: str, block: Block | None = None) -> None:
+        """ValueError where a rung's results differ from NumPy's by more than rounding."""
+        expected = self.of.expected(self.arrays, self.rungs[name].repeats)
+        self.prepared(name, block)(0)
+        for result, value in expected.items():
+            found = np.zeros_like(value)
+            self.device.download(self._sets[0][result], found)
+            _compare(f"{name}'s {result}", found, value)
+
+    def method(self, name: str) -> Call:
+        """A method of hetero's on arrays of the device, as a call."""
+        there: Arrays = {"host": self.arrays}
+        for key, host in self.arrays.items():
+            there[key], buffer = self.device.new_array(host.shape, host.dtype)
+            self.device.upload(host, buffer)
+        return lambda turn: self.of.call(there, device=self.device.name, method=name)
+
+
+def _compare(what: str, found: np.ndarray, value: np.ndarray) -> None:
+    """ValueError where results differ by more than rounding."""
+    worst = float(np.abs(found - value).max() / max(np.abs(value).max(), 1e-30))
+    if not worst <= TOLERANCE.get(value.dtype.name, 0.0):
+        raise ValueError(f"{what} is wrong by {worst:.2g} of the largest value")
+
+
+def too_long(of: Family, dims: Dims, limit: float, seconds: Callable[[Dims], float]) -> str | None:
+    """Why a size would take too long, by sizes that double: each shows how long the next takes."""
+    sizes = [dims]
+    while of.work(*sizes[0])[0] > _FLOPS and max(sizes[0]) > 1:
+        sizes.insert(0, tuple(max(1, size // 2) for size in sizes[0]))
+    flops = [of.work(*size)[0] for size in sizes]
+    for at, (here, following) in enumerate(pairwise(flops)):
+        rate = seconds(sizes[at]) / here
+        if rate * following > limit:
+            return f"would take about {readable(rate * flops[-1])}"
+        if rate * flops[-1] < limit / 8:  # and less than that, since small sizes are slow
+            break
+    return None

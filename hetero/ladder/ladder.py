@@ -12,9 +12,9 @@ from hetero.errors import readable
 from hetero.evaluation.comparing import leaving_out
 from hetero.evaluation.report import by, draw_curves, markdown, rounded
 from hetero.imports import load
-from hetero.ladder import families, running
-from hetero.ladder.families import Dims, Family
-from hetero.ladder.running import Clock, OnCpu, OnDevice
+from hetero.ladder import families, probe
+from hetero.ladder.families import Dims, Family, OnCpu, OnDevice
+from hetero.ladder.probe import Clock
 from hetero.pricing.plan import CPU
 
 _SIZES, _SIZES_OTHERS = {"cuda": (256, 1024, 4096)}, (64, 256, 512)
@@ -44,7 +44,7 @@ def ladder(
     Returns
     -------
     dict
-        operation, device, name (the device's), dtype, what (is timed), roof (`running.roof`), rows:
+        operation, device, name (the device's), dtype, what (is timed), roof (`probe.roof`), rows:
         size (the first dimension), dims, number, method, idea, of a rung also block or threads,
         instead_of, adds, seed; seconds, flops_per_second, bytes_per_second, gain (over the row
         before that is no branch; of a branch over its rung), share (of what the roof allows),
@@ -55,7 +55,7 @@ def ladder(
     ValueError, DeviceNotAvailable
         For what is no such option, or a rung with a wrong result; for such a device.
     """
-    of, place = families.family(function), running.place_of(device)
+    of, place = families.family(function), probe.place_of(device)
     dtype, kind = dtype or of.dtype, CPU if place is None else place.kind
     every = families.problems(of, sizes, dims, filter, _SIZES.get(kind, _SIZES_OTHERS))
     there = load("numba").config.NUMBA_NUM_THREADS if threads and place is None else 0
@@ -64,9 +64,9 @@ def ladder(
         raise ValueError(f"threads are of device {CPU!r}, 1 to {there} there, got {got}")
     most = limit or (_LIMIT if place is not None and place.is_cuda else _LIMIT_OTHERS)
     rows: list[Row] = []
-    with running.active(place):
+    with probe.active(place):
         clock = Clock(place)
-        above = running.roof(clock, dtype)
+        above = probe.roof(clock, dtype)
         if place is None:
             ground = partial(OnCpu, threads, of, dtype)
         else:
@@ -79,7 +79,7 @@ def ladder(
                     share = min(row["number"] / len(of.ladder.rungs), 1.0)
                     progress((at + share) / len(every), f"{function} {row['method']}")
     _compare(rows, of, np.dtype(dtype).itemsize, above)
-    found = {"operation": function, **running.named(place), "dtype": dtype, "what": of.what}
+    found = {"operation": function, **probe.named(place), "dtype": dtype, "what": of.what}
     return found | {"roof": above, "rows": rows}
 
 
@@ -106,7 +106,7 @@ def _rows(sized: Ground, dims: Dims, clock: Clock, limit: float) -> Iterator[Row
         for how in ground.variants(name):
             row, failed = {"method": name} | {n: getattr(rung, n) for n in _OF_ROW} | how, {}
             with leaving_out(name, failed):
-                reason = ground.obstacle(name) or running.too_long(of, dims, limit, seconds)
+                reason = ground.obstacle(name) or families.too_long(of, dims, limit, seconds)
                 failed |= {name: reason} if reason else {}
                 if not failed:
                     row["seconds"] = clock.seconds(ground.prepared(name, **how)) / rung.repeats

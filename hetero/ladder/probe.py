@@ -1,21 +1,121 @@
-"""`hetero probe`: what a pattern of access to memory costs, by a kernel that does nothing else."""
+"""What a device gives, measured by kernels that do one thing: its clock, its roof; and
+`hetero probe`, what a pattern of access to memory costs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
-from hetero.errors import one_of, readable
-from hetero.evaluation.report import draw_curves, markdown, rounded
-from hetero.kernels.common import plan as probes
-from hetero.ladder import running
+import numpy as np
 
+from hetero import devices
+from hetero.calibration import measure as timing
+from hetero.devices.base import Device
+from hetero.errors import DeviceNotAvailable, one_of, readable
+from hetero.evaluation import problems
+from hetero.evaluation.report import draw_curves, markdown, rounded
+from hetero.kernels import Launch
+from hetero.kernels.common import plan as probes
+from hetero.pricing.plan import CPU
+
+_POINT = 0.06  # seconds for one figure by the host's clock
+_ROOF_BLOCKS = 32  # of each multiprocessor, of the kernels of the roof
+_ROOF_ROUNDS, _ROOF_ROUNDS_OTHERS = {"cuda": 1 << 12}, 1 << 6
+_COPIED = 1 << 26  # bytes of the copy of the roof on others: more than caches hold
+_PRODUCT = 1024  # extent of the product that is the CPU's
 _BYTES, _BYTES_OTHERS = 1 << 30, 1 << 26  # that are read; on devices without a clock of their own
 _BLOCKS, _ROUNDS, _ROUNDS_OTHERS = 8, 256, 16  # of a multiprocessor, that read shared memory
 _PASSES = 3  # over all strides, of which the least times count
 _SEEN = 1.25  # times the least: what takes longer is no noise
 _SAME = 0.8  # of the most time: what takes as much is on its plateau
+
+
+def place_of(device: str | None) -> Device | None:
+    """The device that is named, or the first GPU, or the first one at all; None of the CPU."""
+    if device == CPU:
+        return None
+    device = device or problems.cuda_device() or next(iter(devices.proven()), None)
+    if device is None:
+        why = "; ".join(devices.missing())
+        raise DeviceNotAvailable(
+            f"kernels need a GPU or an OpenCL device, and none is here: {why}; the CPU's loops: "
+            "'hetero ladder' with --device cpu"
+        )
+    return devices.get(device)
+
+
+def active(place: Device | None) -> AbstractContextManager[Any]:
+    """The context in which a device, or the CPU, runs."""
+    return nullcontext() if place is None else place.active()
+
+
+def named(place: Device | None) -> dict[str, str]:
+    """What results say of a device: its names."""
+    if place is None:
+        return {"device": CPU, "name": CPU}
+    return {"device": place.name, "name": place.describe()["name"]}
+
+
+class Clock:
+    """Seconds of calls on a ``device``, which is active, by its own clock; None: on the CPU."""
+
+    def __init__(self, device: Device | None) -> None:
+        self.device = device
+        self._queue = timing.Queue(device) if device is not None and device.is_cuda else None
+
+    def seconds(self, call: Callable[[int], object]) -> float:
+        """Of a call; of an OpenCL device by the host's clock."""
+        if self._queue is not None:
+            return self._queue.quickly(call)
+        waited = timing.awaited(partial(call, 0), [self.device] if self.device else [])
+        return timing.measure(waited, budget=_POINT, most=30)
+
+    def bandwidth(self) -> float:
+        """Bytes per second, read and written, of a copy in the device's memory."""
+        if self._queue is not None:
+            return self._queue.copy_bandwidth()
+        if self.device is None:
+            source, target = np.ones(_COPIED, np.uint8), np.ones(_COPIED, np.uint8)
+            return 2 * _COPIED / self.seconds(lambda _: np.copyto(target, source))
+        (one, _first), (other, _second) = (self.device.allocate(_COPIED) for _ in range(2))
+        self.device.fill(one, _COPIED)
+        return 2 * _COPIED / self.seconds(lambda _: self.device.copy(other, one, _COPIED))
+
+    def of_launch(self, launch: Launch, **buffers: Any) -> float:
+        """Of a launch; ``"out"`` has up to 8 bytes for each thread."""
+        device = self.device
+        buffers["out"], _owner = device.allocate(8 * launch.grid * launch.block)
+        kernel = device.build(launch.source, launch.kernel, launch.defines)
+        arguments = [buffers[a] if type(a) is str else a for a in launch.arguments]
+        return self.seconds(lambda _: device.launch(kernel, launch.grid, launch.block, arguments))
+
+
+def roof(clock: Clock, dtype: str) -> Mapping[str, Any]:
+    """The most that a clock's device gives: flops_per_second, by arithmetic on registers alone or
+    a product by BLAS, as ``how`` says; bytes_per_second, read and written by a copy in its memory.
+
+    A method takes at least the longer of the times of its flops and of its bytes, its roof
+    (S. Williams, A. Waterman, D. Patterson, "Roofline", Commun. ACM 52 (2009), 65-76).
+    """
+    device = clock.device
+    if device is None:
+        A = np.random.default_rng(0).random((_PRODUCT, _PRODUCT), np.float32).astype(dtype)
+        C = np.empty_like(A)
+        product = clock.seconds(lambda _: np.dot(A, A, out=C))
+        rates = {"a product by BLAS": 2.0 * _PRODUCT**3 / product}
+    else:
+        blocks = _ROOF_BLOCKS * device.multiprocessors
+        rounds = _ROOF_ROUNDS.get(device.kind, _ROOF_ROUNDS_OTHERS)
+        kernels = probes.peaks(dtype, blocks, rounds, device.block_limit, device.capability)
+        rates = {how: flops / clock.of_launch(launch) for how, (launch, flops) in kernels.items()}
+    how = max(rates, key=rates.__getitem__)
+    return {"flops_per_second": rates[how], "bytes_per_second": clock.bandwidth(), "how": how}
+
+
+# -- Patterns of access ----------------------------------------------------------------------------
 
 
 class Probe(NamedTuple):
@@ -72,14 +172,14 @@ def probe(
     """
     if name not in PROBES:
         raise ValueError(one_of("the probe", PROBES, name))
-    wanted, own = PROBES[name], running.place_of(device)
+    wanted, own = PROBES[name], place_of(device)
     if own is None:
         raise ValueError(f"{name} is a kernel of a device, and 'cpu' runs none")
     info, strides = own.describe(), wanted.strides
     most, rounds = (_BYTES, _ROUNDS) if own.is_cuda else (_BYTES_OTHERS, _ROUNDS_OTHERS)
     nbytes = min(most, 1 << (int(info["memory_bytes"]) // 4).bit_length() - 1)
     with own.active():
-        clock, (data, _owner) = running.Clock(own), own.allocate(nbytes)
+        clock, (data, _owner) = Clock(own), own.allocate(nbytes)
         own.fill(data, nbytes)
         seconds, counts = dict.fromkeys(strides, math.inf), dict.fromkeys(strides, nbytes)
         for number, stride in enumerate(strides * _PASSES):  # other load meets none each time
@@ -97,7 +197,7 @@ def probe(
         {"stride": n, "seconds": s, "per_second": counts[n] / s, "ratio": s / first}
         for n, s in seconds.items()
     ]
-    known = {"probe": name, **running.named(own), "summary": wanted.summary}
+    known = {"probe": name, **named(own), "summary": wanted.summary}
     known["unit"] = max(wanted.piece, 1) * probes.BYTES
     meaning = means(wanted, rows, bool(info.get("is_host_cpu")))
     return known | {"rows": rows, "means": meaning}

@@ -10,8 +10,9 @@ from hetero.errors import one_of, readable
 from hetero.evaluation.comparing import leaving_out
 from hetero.evaluation.report import by, draw_curves, markdown, rounded
 from hetero.kernels.common.ladder import Block
-from hetero.ladder import families, running
-from hetero.ladder.running import Clock, OnDevice
+from hetero.ladder import families, probe
+from hetero.ladder.families import OnDevice
+from hetero.ladder.probe import Clock
 
 _SIZE, _SIZE_OTHERS = {"cuda": (4096,)}, (128,)
 _SHOWN = 8  # blocks in the table
@@ -46,7 +47,7 @@ def sweep(
     ValueError, DeviceNotAvailable
         If there is no such rung, or it has one block only; for such a device.
     """
-    of, place = families.family(function), running.place_of(device)
+    of, place = families.family(function), probe.place_of(device)
     if place is None:
         raise ValueError("blocks are of a device's kernels, and 'cpu' runs none")
     shaped = [name for name, rung in of.ladder.rungs.items() if rung.tile is not None]
@@ -60,7 +61,7 @@ def sweep(
             if progress is not None:
                 progress(at / len(every), f"{method} {by(size)}")
             found.append(_swept(OnDevice(place, of, dtype, size), method, clock))
-    known = {"operation": function, "method": method, **running.named(place), "dtype": dtype}
+    known = {"operation": function, "method": method, **probe.named(place), "dtype": dtype}
     return known | {"sizes": found, "groups": groups(found)}
 
 

@@ -9,14 +9,14 @@ import runtimes
 from hetero import cli
 from hetero.errors import MethodNotAvailable
 from hetero.kernels.cpu.ladder import LADDERS
-from hetero.ladder import ladder, running, sweep
+from hetero.ladder import families, ladder, probe, sweep
 from hetero.ladder.families import FAMILIES
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    for name, value in (("_POINT", 1e-3), ("_ROUNDS_OTHERS", 1), ("_COPIED", 1 << 20)):
-        monkeypatch.setattr(running, name, value)
+    for name, value in (("_POINT", 1e-3), ("_ROOF_ROUNDS_OTHERS", 1), ("_COPIED", 1 << 20)):
+        monkeypatch.setattr(probe, name, value)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_rows_of_every_rung(data, place, function, dims, tmp_path):
 
 def test_what_takes_long_or_fails_is_left_out(data, place, monkeypatch):
     """By what `too_long` says with the command's limit; the others are timed."""
-    prepared = running.OnDevice.prepared
+    prepared = families.OnDevice.prepared
 
     def too_long(of, dims, limit, seconds):
         assert seconds((8, 8, 8)) > 0
@@ -75,8 +75,8 @@ def test_what_takes_long_or_fails_is_left_out(data, place, monkeypatch):
             raise MethodNotAvailable("no such memory")
         return prepared(ground, name, block)
 
-    monkeypatch.setattr(running, "too_long", too_long)
-    monkeypatch.setattr(running.OnDevice, "prepared", or_fails)
+    monkeypatch.setattr(families, "too_long", too_long)
+    monkeypatch.setattr(families.OnDevice, "prepared", or_fails)
     found = data("ladder", "matmul", "--device", place, "--sizes", "40,48", "--limit", "0.05")
     printed = ladder.text(found)
     assert printed.count("naive is left out: would take about 0.05 s") == 1
@@ -126,7 +126,7 @@ def test_wrong_arguments(run, words, said):
 
 def test_a_sweep_times_every_legal_block(data, place, tmp_path, monkeypatch):
     few, file = [(8, 1, 1), (8, 2, 1), (16, 1, 1), (32, 4, 1)], tmp_path / "a.svg"
-    blocks = tuple(running.Block(*block) for block in few)
+    blocks = tuple(families.Block(*block) for block in few)
     monkeypatch.setattr(type(FAMILIES["matmul"].ladder), "blocks", lambda *_: blocks)
     asked = ("--method", "naive", "--device", place, "--sizes", "20,30", "--plot", str(file))
     found = data("sweep", "matmul", *asked)

@@ -17,8 +17,7 @@ from hetero.errors import MethodNotAvailable
 from hetero.kernels.common.ladder import HELD_BYTES, SHARED_BYTES
 from hetero.kernels.cpu.ladder import LADDERS
 from hetero.kernels.procedure import CARDS, of_attributes
-from hetero.ladder import running
-from hetero.ladder.families import FAMILIES
+from hetero.ladder.families import FAMILIES, OnCpu, OnDevice
 
 DTYPES = ("float32", "float64")
 
@@ -63,10 +62,10 @@ def device():
 def test_values(device, function, name, dtype):
     """As NumPy's and SciPy's, with its own block and the widest; `check` sees a wrong element."""
     for dims in SIZES[function]:
-        ground = running.OnDevice(device, FAMILIES[function], dtype, dims)
+        ground = OnDevice(device, FAMILIES[function], dtype, dims)
         ground.check(name)
         blocks = ground.of.ladder.blocks(name, dtype, ground.card)
-        running.OnDevice(device, ground.of, dtype, dims).check(name, max(blocks))
+        OnDevice(device, ground.of, dtype, dims).check(name, max(blocks))
     ground.arrays[next(iter(ground.arrays))].flat[0] += 8  # which the device does not know of
     with pytest.raises(ValueError, match=f"^{name}'s .* is wrong by"):
         ground.check(name)
@@ -118,12 +117,12 @@ def test_blocks_are_legal_on_any_card():
 def test_what_does_not_fit_is_left_out(device):
     held = HELD_BYTES // 8
     for dims, fits in (((2, held), True), ((2, held + 1), False)):
-        ground = running.OnDevice(device, FAMILIES["matvec"], "float64", dims)
+        ground = OnDevice(device, FAMILIES["matvec"], "float64", dims)
         assert ground.obstacle("naive") is None
         assert (ground.obstacle("padded") is None) == fits
     most = min(SHARED_BYTES, device.shared_limit)
     for rows, fits in ((most // (8 * 64), True), (most // (8 * 64) + 1, False)):
-        ground = running.OnDevice(device, FAMILIES["solve_poisson"], "float64", (rows, 64))
+        ground = OnDevice(device, FAMILIES["solve_poisson"], "float64", (rows, 64))
         assert (ground.obstacle("persistent") is None) == fits
     assert f"do not fit in the {most} of shared memory" in ground.obstacle("persistent")
     ground.card = ground.card._replace(at_once=2)  # as where CUDA has no cooperative launch
@@ -139,7 +138,7 @@ def test_what_does_not_fit_is_left_out(device):
 def test_loops_of_the_cpu(family, number, dtype):
     function, of = next(one for one in FAMILIES.items() if one[1].ladder.family == family)
     for dims in SIZES[function]:
-        ground = running.OnCpu((), of, dtype, dims)
+        ground = OnCpu((), of, dtype, dims)
         name = [*ground.rungs][number]
         for _ in range(2):  # results are zeroed before
             ground.check(name)
@@ -157,7 +156,7 @@ def simulate():
         dims = tuple(min(size, 9 if function != "kmeans" else 140) for size in SIZES[function][0])
         for name, rung in of.ladder.rungs.items():
             if not rung.capability:
-                running.OnDevice(device, of, "float32", dims).check(name)
+                OnDevice(device, of, "float32", dims).check(name)
 
 
 def test_no_races_nor_bounds():

@@ -12,7 +12,7 @@ from kernel_runs import BufferRunner
 
 from hetero import cli
 from hetero.kernels.common import plan as probes
-from hetero.ladder import probe, running
+from hetero.ladder import probe
 from hetero.ladder.probe import PROBES
 
 
@@ -21,7 +21,6 @@ def short():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(probe, "_BYTES_OTHERS", 1 << 20)
         patch.setattr(probe, "_ROUNDS_OTHERS", 2)
-        patch.setattr(running, "_ROUNDS_OTHERS", 1)
         yield
 
 

@@ -143,8 +143,7 @@ def _plan(
     method: str | None,
     machine: planner.Machine = planner.HERE,
 ) -> Plan:
-    placed = {"device": device, "method": method, "machine": machine}
-    return plan_of(checked(*operands, **options, **placed))
+    return plan_of(checked(*operands, **options, device=device, method=method, machine=machine))
 
 
 def problem_of(

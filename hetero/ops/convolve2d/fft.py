@@ -191,26 +191,33 @@ _NOISE = 64.0  # eps of the largest result possible that one which should be 0 m
 
 
 def places(first: int, last: int, extent: int, boundary: str) -> np.ndarray:
-    """Which of ``extent`` rows or columns stand from ``first`` to ``last``; -1: the fill value."""
+    """Which of ``extent`` rows or columns stand from ``first`` to ``last``."""
     k = np.arange(first, last)
-    if boundary == "fill":
-        return np.where((k >= 0) & (k < extent), k, -1)
     if boundary == "wrap":
         return k % extent
     k %= 2 * extent
     return np.minimum(k, 2 * extent - 1 - k)
 
 
-def _extended(plane: np.ndarray, window: Window, fillvalue: float, *part: slice) -> np.ndarray:
-    """Rows and columns of an image and of what lies beyond; a view where all is the image's."""
-    sides = list(zip(part, plane.shape, strict=True))
-    if all(side.start >= 0 and side.stop <= n for side, n in sides):
-        return plane[part]
-    rows, columns = (places(side.start, side.stop, n, window.boundary) for side, n in sides)
-    found = np.take(plane[rows], columns, axis=1)
-    found[rows < 0] = fillvalue
-    found[:, columns < 0] = fillvalue
-    return found
+def _extended(
+    plane: np.ndarray, window: Window, fillvalue: float, rows: slice, columns: slice
+) -> np.ndarray:
+    """Part of an image and of what lies beyond it; a view where all of it is the image's."""
+    (h, w), boundary = plane.shape, window.boundary
+    shape = rows.stop - rows.start, columns.stop - columns.start
+    i = slice(max(rows.start, 0), max(min(rows.stop, h), 0))
+    j = slice(max(columns.start, 0), max(min(columns.stop, w), 0))
+    inner = plane[i, j]
+    if inner.shape == shape:
+        return inner
+    if boundary == "fill":
+        part = np.full(shape, fillvalue, plane.dtype)
+        if inner.size:
+            at = slice(j.start - columns.start, j.stop - columns.start)
+            part[i.start - rows.start : i.stop - rows.start, at] = inner
+        return part
+    down = places(rows.start, rows.stop, h, boundary)
+    return np.take(plane[down], places(columns.start, columns.stop, w, boundary), axis=1)
 
 
 def _may_be_zero(plane: np.ndarray, zeros: bool, window: Window) -> bool:
@@ -268,8 +275,8 @@ def convolve(image: np.ndarray, options: FilterOptions, window: Window, out: np.
         across = slice(left, left + (end - begin - 1) * x.step + wide)
         down = slice(top, top + high)
         source = _extended(image[number], window, options.fillvalue, down, across)
-        cut = np.lib.stride_tricks.sliding_window_view(source, wide, 1)[:, :: x.step]
-        cut = cut.transpose(1, 0, 2)
+        tiles, (row, column) = (end - begin, high, wide), source.strides
+        cut = np.lib.stride_tricks.as_strided(source, tiles, (x.step * column, row, column))
         for k, (part, tile) in enumerate(zip(cut, transformed(cut, spectrum), strict=True), begin):
             result = out[number, i * y.step : (i + 1) * y.step, k * x.step : (k + 1) * x.step]
             put(part, tile, result, zeros[number])

@@ -23,7 +23,7 @@ from hetero.imports import load
 from hetero.moving import results
 from hetero.ops.convolve2d import problem as asked
 from hetero.ops.convolve2d.filters import Filter, FilterOptions, is_wide, with_look
-from hetero.ops.convolve2d.methods import scipys_convolve2d
+from hetero.ops.convolve2d.methods import scipys
 from hetero.ops.convolve2d.problem import DIRECT, FFT, NAME, SCIPY, SEPARABLE, Call, Window
 from hetero.ops.solvers.systems import like
 from hetero.pricing.plan import CPU, Plan
@@ -124,7 +124,7 @@ def _in_real_parts(call: Call) -> Parts:
         images = [Spec((2, *images[0].shape), dtype) if is_spec else np.stack(images)]
     values = fill.real, fill.imag
     calls = [
-        call.of(image, filter, value)
+        call.of(image, filter, fillvalue=value)
         for filter, (image, value) in product(filters, zip(images, values, strict=False))
     ]
 
@@ -282,4 +282,4 @@ def _bound(plan: Plan, a: Operand) -> Function:
 
 def _scipys(mode: str, boundary: str) -> Function:
     """``run(in1, in2, fillvalue=)`` of calls that are SciPy's."""
-    return partial(scipys_convolve2d(), mode=mode, boundary=boundary)
+    return partial(scipys, mode=mode, boundary=boundary)

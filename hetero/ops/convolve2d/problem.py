@@ -118,12 +118,11 @@ class Call(NamedTuple):
     machine: Machine  # the one that is asked
     stays: bool  # whether the result is to stay on the device that computes it; not of a part
 
-    def of(self, image: Any, filter: Any, fillvalue: Any = None) -> Call:
-        """A part of the call, on these operands, with another fill value where one is given."""
+    def of(self, image: Any, filter: Any, **others: Any) -> Call:
+        """A part of the call, on these operands, with other options where they are given."""
         a, b = describe(image), describe(filter)
-        fill = self.fillvalue if fillvalue is None else fillvalue
-        part = Call(image, filter, a, b, _common(a, b), *self[5:-1], stays=False)
-        return part._replace(fillvalue=fill).typed()
+        operands = {"image": image, "filter": filter, "a": a, "b": b, "dtype": _common(a, b)}
+        return self._replace(**operands, stays=False, **others).typed()
 
     def typed(self) -> Call:
         """With the image of the result's dtype, in which devices compute, where that is real."""
@@ -144,10 +143,9 @@ class Call(NamedTuple):
 
         With less to compute a device only loses: beginning and moving cost the same.
         """
-        placed = not (self.device is self.method is None) or len(self.a.shape) > 2
-        if placed or not self.a.location == self.b.location == HOST:
-            return False
-        return self.window().has_few(self.dtype.char)
+        is_free = self.device is self.method is None and len(self.a.shape) == 2
+        is_here = self.a.location == self.b.location == HOST
+        return is_free and is_here and self.window().has_few(self.dtype.char)
 
     @property
     def is_scipys(self) -> bool:

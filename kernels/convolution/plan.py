@@ -54,8 +54,8 @@ class _Correlation(NamedTuple):
         return _Correlation(self.batch, *sizes, *self[9:11], *strides, True)
 
     @property
-    def width_of_vectors(self) -> int:
-        """Elements in 16 bytes."""
+    def vector(self) -> int:
+        """Elements of 16 bytes."""
         return VECTOR_BYTES // check_dtype(self.dtype)
 
     def aligned(self, alignment: int, width: int) -> bool:
@@ -141,7 +141,7 @@ def _small(p: _Correlation, target: Target, alignment: int) -> LaunchPlan | None
         or p.out_strides[2] != 1
     ):
         return None
-    width = p.width_of_vectors
+    width = p.vector
     while width > 1 and not (
         p.aligned(alignment, width) and by_vectors(p.batch, p.height, p.image_strides, width)
     ):
@@ -175,89 +175,76 @@ _LOAD_COST, _READ_COST = 8.0, 2.2
 _HIDING_BLOCKS = 2.0  # on a multiprocessor, that hide each other's latency
 
 
-class _Stages(NamedTuple):
-    """How a filter passes: chunks, the last of each, and stages."""
-
-    chunk_rows: int
-    chunk_columns: int
-    tail_rows: int
-    tail_columns: int
-    stage_rows: int
-    stage_columns: int
-
-
 def _tiled(p: _Correlation, target: Target, alignment: int) -> LaunchPlan:
     """The plan with the fastest tile."""
     threads = min(_THREADS, target.block_limit // _WARP * _WARP)
     room = min(target.shared_limit, _SHARED_BYTES, _STAGE_BYTES)
-    shapes = [
-        (rows, lanes, stages)
+    tiles = [
+        (rows, lanes, *tile, stages)
         for rows, lanes in itertools.product(_ROWS, _LANES)
         if threads % lanes == 0
-        and (stages := _stages(p, threads // lanes * rows, lanes * p.width_of_vectors, room))
+        and (stages := _stages(p, *(tile := (threads // lanes * rows, lanes * p.vector)), room))
     ]
 
-    def seconds(shape: tuple[int, int, _Stages]) -> float:
+    def seconds(tile: tuple[int, int, int, int, dict[str, int]]) -> float:
         """The time of all tiles on a multiprocessor, in products."""
-        rows, lanes, stages = shape
-        high, wide = threads // lanes * rows, lanes * p.width_of_vectors
+        rows, _, high, wide, stages = tile
+        chunk_rows, most_down, most_across = (
+            stages[name] for name in ("CHUNK_ROWS", "STAGE_ROWS", "STAGE_COLUMNS")
+        )
         cost = high * wide * p.filter_height * p.filter_width
-        cost *= 1 + _READ_COST * (rows + stages.chunk_rows - 1) / (rows * stages.chunk_rows)
-        passes = ceil_div(p.filter_height, stages.stage_rows)
-        passes *= ceil_div(p.filter_width, stages.stage_columns)
-        loads = high + min(stages.stage_rows, p.filter_height) - 1
-        across = wide + min(stages.stage_columns, p.filter_width) - 1
+        cost *= 1 + _READ_COST * (rows + chunk_rows - 1) / (rows * chunk_rows)
+        passes = ceil_div(p.filter_height, most_down) * ceil_div(p.filter_width, most_across)
+        loads = high + min(most_down, p.filter_height) - 1
+        across = wide + min(most_across, p.filter_width) - 1
         cost += _LOAD_COST * passes * loads * ceil_div(across, _WARP) * _WARP
-        tiles = ceil_div(p.out_height, high) * ceil_div(p.out_width, wide) * p.batch
-        return cost * max(tiles / target.multiprocessors, _HIDING_BLOCKS)
+        number = ceil_div(p.out_height, high) * ceil_div(p.out_width, wide) * p.batch
+        return cost * max(number / target.multiprocessors, _HIDING_BLOCKS)
 
-    rows, lanes, stages = min(shapes, key=seconds)
-    macros = {name.upper(): number for name, number in stages._asdict().items()}
-    macros |= _of_tile(p, alignment, rows, lanes, threads // lanes, stages.stage_columns)
-    high, wide = threads // lanes * rows, lanes * p.width_of_vectors
+    rows, lanes, high, wide, stages = min(tiles, key=seconds)
+    of_tile = _of_tile(p, alignment, rows, lanes, threads // lanes, stages["STAGE_COLUMNS"])
     given = "image", "taps", "out", *p.tap_strides
-    return p.plan("convolve", high, wide, threads, given, **macros)
+    return p.plan("convolve", high, wide, threads, given, **stages, **of_tile)
 
 
 def _of_tile(
     p: _Correlation, alignment: int, rows: int, lanes: int, groups: int, stage_columns: int
 ) -> dict[str, int]:
     """The macros of a tile in shared memory."""
-    width = p.width_of_vectors
-    fetched = ceil_div(lanes * width + stage_columns, _WARP)  # by a thread, of a row
+    fetched = ceil_div(lanes * p.vector + stage_columns, _WARP)  # by a thread, of a row
     return {
-        "WIDTH": width,
+        "WIDTH": p.vector,
         "LANES": lanes,
         "GROUPS": groups,
         "ROWS": rows,
         "FETCH_ROWS": max(1, min(4, _FETCHES // fetched)),
-        "ALIGNED": int(p.aligned(alignment, width)),
+        "ALIGNED": int(p.aligned(alignment, p.vector)),
         "BLOCKS": max(_RESIDENT_THREADS // (lanes * groups), 1),
     }
 
 
-def _stages(p: _Correlation, tile_rows: int, tile_columns: int, room: int) -> _Stages | None:
-    """Cut a filter so that a stage fits in shared memory; None if none does."""
+def _stages(p: _Correlation, tile_rows: int, tile_columns: int, room: int) -> dict[str, int]:
+    """The macros by which a filter passes: chunks, the last of each, and stages that fit in shared
+    memory; empty if none does."""
     height, width = p.filter_height, p.filter_width
     chunk_rows = ceil_div(height, ceil_div(height, _CHUNK))
     chunk_columns = min(_CHUNK, _CHUNK_TAPS // chunk_rows // 4 * 4)
     if width <= chunk_columns:
         chunk_columns = width
-    chunks_down = ceil_div(height, chunk_rows)
-    tail_rows = height - (chunks_down - 1) * chunk_rows
-    tail_columns = (width - 1) % chunk_columns + 1
-    unit = p.width_of_vectors if chunk_columns == width else chunk_columns
-    most = _STAGE_COLUMNS
-    while most >= _CHUNK:
+    down = ceil_div(height, chunk_rows)
+    macros = {"CHUNK_ROWS": chunk_rows, "CHUNK_COLUMNS": chunk_columns}
+    macros["TAIL_ROWS"] = height - (down - 1) * chunk_rows
+    macros["TAIL_COLUMNS"] = (width - 1) % chunk_columns + 1
+    unit = p.vector if chunk_columns == width else chunk_columns
+    for most in (_STAGE_COLUMNS, _STAGE_COLUMNS // 2, _CHUNK):
         columns = ceil_div(ceil_div(width, ceil_div(width, most)), unit) * unit
         pitch = tile_columns + columns
         free = room // check_dtype(p.dtype) - (tile_rows - 1) * pitch
         fit = free // ((pitch + columns) * chunk_rows)
         if fit >= 1:
-            rows = ceil_div(chunks_down, ceil_div(chunks_down, fit)) * chunk_rows
-            return _Stages(chunk_rows, chunk_columns, tail_rows, tail_columns, rows, columns)
-        most //= 2
-    return None
+            rows = ceil_div(down, ceil_div(down, fit)) * chunk_rows
+            return macros | {"STAGE_ROWS": rows, "STAGE_COLUMNS": columns}
+    return {}
 
 
 # -- Filters of low rank: convolve_lines.cu --------------------------------------------------------
@@ -288,7 +275,7 @@ def separable(*, rank: int, target: Target, alignment: int, **sizes: Any) -> Lau
     """
     p = _Correlation(**sizes).by_rows()
     element, room = check_dtype(p.dtype), min(target.shared_limit, _SHARED_BYTES)
-    columns = _LINES_LANES * p.width_of_vectors
+    columns = _LINES_LANES * p.vector
     filter = p.filter_height, p.filter_width
     stage_rows, stage_columns = (ceil_div(extent, _CHUNK) * _CHUNK for extent in filter)
     for groups in _LINES_GROUPS:  # the last one fits in any case

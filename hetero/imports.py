@@ -6,14 +6,18 @@ While a thread imports a package, Python lets another one import a module of it.
 then fail in both, and in some packages, such as Numba, for as long as the process lives. And a
 child that is forked meanwhile waits for ever for a module that no thread finishes. So modules are
 imported under one lock, which a fork waits for, and each package before the modules within.
+
+Modules of a package that an exception leaves half imported fail for as long as the process lives,
+too. So they are imported by another thread, where no signal handler raises anything.
 """
 
 from __future__ import annotations
 
-import importlib
+import importlib.machinery
 import logging  # noqa: F401  # first: a fork takes the locks of later imports before this one's
 import os
 import sys
+import threading
 from typing import Any
 
 from hetero import locks
@@ -28,6 +32,7 @@ INSTALL = {
     "dask": "pip install 'dask[array]' distributed",
     "mpi": "pip install mpi4py",
 }
+_MACHINERY = importlib.machinery.ModuleSpec.__init__.__code__.co_filename
 _lock = locks.new()
 compiling = locks.new()  # held while Numba compiles, see `hetero.host.threads`
 _held: list[list[Any]] = []  # the locks of each fork in progress
@@ -52,13 +57,60 @@ def load(name: str) -> Any:
         return module
     if module is not None:
         module = importlib.import_module(name)  # which waits where another thread is importing it
+    elif name.startswith("mpi4py"):  # initialises MPI, which the same thread has to finalise
+        module = _imported(name)
     else:
-        parts = name.split(".")
-        with _lock:
-            for number in range(len(parts)):
-                module = importlib.import_module(".".join(parts[: number + 1]))
+        module = _undisturbed(name)
     _whole[name] = module
     return module
+
+
+def _undisturbed(name: str) -> Any:
+    """As `_imported`, which runs in a thread of its own, where nobody raises exceptions.
+
+    What a signal handler or another thread raises in this one meanwhile is raised when that has
+    ended. A second exception is raised at once; the import goes on.
+    """
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            _imported(name)
+        except BaseException as error:
+            errors.append(error)
+
+    if sys.is_finalizing() or _imports():
+        return _imported(name)
+    thread = threading.Thread(target=run, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # no more threads
+        return _imported(name)
+    try:
+        thread.join()
+    except BaseException:
+        thread.join()
+        raise
+    if errors:
+        raise errors.pop()
+    return _imported(name)  # what is there; Python may have ended the thread before it began
+
+
+def _imports() -> bool:
+    """Whether the caller's thread is importing: another one might wait for what it holds."""
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_filename != _MACHINERY:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _imported(name: str) -> Any:
+    with _lock:
+        at = name.find(".")
+        while at >= 0:
+            importlib.import_module(name[:at])
+            at = name.find(".", at + 1)
+        return importlib.import_module(name)
 
 
 def no_fork() -> Any:

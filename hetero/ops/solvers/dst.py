@@ -75,13 +75,16 @@ def applied(stencil: Stencil, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarr
             part = slice(begin, begin + rows)
             yield part, np.add.outer(first[part], plane)
 
-    kept = list(eigenvalues()) if points <= _BLOCK else None
+    kept = np.add.outer(first, plane) if points <= _BLOCK else None
 
     def apply(f: np.ndarray, u: np.ndarray) -> np.ndarray:
         u[...] = f
         spectrum = dstn(u, 1, workers=workers, overwrite_x=True)
-        for part, sums in kept or eigenvalues():
-            spectrum[part] /= sums
+        if kept is not None:
+            spectrum /= kept
+        else:
+            for part, sums in eigenvalues():
+                spectrum[part] /= sums
         solved = idstn(spectrum, 1, workers=workers, overwrite_x=True)
         if not np.may_share_memory(solved, u):
             u[...] = solved

@@ -43,6 +43,7 @@ from hetero.ops.solvers.systems import LIMIT, ROUNDING, Outcome, Solve, Stencil,
 # symmetric one is better without.
 OMEGA = {False: 1.2, True: 1.0}
 _COARSEST, _COARSEST_ON_CPU = 64, 256  # points that one cycle is expected to solve
+_BELOW = 1 << 12  # points of a coarser grid that transforms solve sooner than cycles
 LEAST_SHARED = 1 << 21  # points of a grid from which several devices gain more than they wait
 LEAST_PLANES = 32  # of such a grid; half as many coarse ones, of which each device gets some
 _STALLED = 0.7  # a cycle that leaves more of the residual than this has met rounding
@@ -194,14 +195,13 @@ class CpuHierarchy(Hierarchy):
     def __init__(self, stencil: Stencil, dtype: np.dtype) -> None:
         super().__init__()
         self._stencil, self._dtype, self._compiled = stencil, np.dtype(dtype), _compiled()
-        _, *coarser = all_grids = hierarchy(stencil, coarsest("cpu"))
+        _, *coarser = all_grids = hierarchy(stencil, coarsest("cpu"), _BELOW)
         self.levels = [_Level(*pair, self._dtype) for pair in itertools.pairwise(all_grids)]
         self.exact = bool(self.levels)
-        shape, spacing, _ = all_grids[-1]
-        self._solve_coarsest = load("hetero.ops.solvers.dst").applied(
-            Stencil(shape, spacing), self._dtype
-        )
-        self._shape = shape
+        axes = zip(*all_grids[-1][:2], strict=True)
+        small = Stencil(*zip(*((n, h) for n, h in axes if h < math.inf), strict=True))
+        self._shape, applied = small.shape, load("hetero.ops.solvers.dst").applied
+        self._solve_coarsest = applied(small, self._dtype)
         # f and u of all grids but the finest, where the caller gives them.
         self._coarser = [np.empty((2, grid.points), dtype) for grid in coarser]
 

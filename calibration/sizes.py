@@ -30,7 +30,7 @@ from hetero.ops.kmeans.operands import PLUS_PLUS
 from hetero.ops.solvers import multigrid as grids
 from hetero.ops.solvers import poisson
 from hetero.ops.solvers.cg_problem import CgOptions, system_of
-from hetero.ops.solvers.poisson_methods import BY_NAME, MULTIGRID
+from hetero.ops.solvers.poisson_methods import DST, MULTIGRID
 from hetero.ops.solvers.systems import Solve, Stencil
 from hetero.registry import Arguments, Implementation
 from hetero.registry.models import ModelKey
@@ -299,7 +299,7 @@ def _solves(
             what, steps = "cycles", _CYCLES
         elif operation == "poisson" and row.method == MULTIGRID:
             what, steps, less = "cycles", _CYCLES, [grids.coarsest(row.kind)]
-        elif operation == "poisson" and not BY_NAME[row.method].iterations:
+        elif operation == "poisson" and row.method == DST:
             steps = _ONE
         problem, arguments = of_solve(operation, layout, dtype, steps == _ONE)
         first, *others = axes_of(what, place, quick)

@@ -190,7 +190,7 @@ def _bound(
     (of_f, *others), on_cpu = asked.inputs, chosen.implementation.run
     is_host = chosen.device == CPU and of_f.location == HOST and asked.next_device is None
     is_plain = is_host and not others and 0 not in shape and is_ordinary
-    is_first, starts = True, bool(methods.BY_NAME[chosen.method].iterations)
+    is_first, starts = True, chosen.method in methods.ITERATIONS
 
     def run(f: Any, x0: Any, faces: list[Face], return_info: bool) -> Any:
         nonlocal is_first, Done

@@ -5,9 +5,8 @@ These are a row for each kind of device, with its iterations, work and memory.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +24,11 @@ from hetero.registry.problem import Problem, check_dims
 
 NAME = "poisson"
 DST, MULTIGRID, JACOBI = "dst", "multigrid", "jacobi"
+ITERATIONS = {MULTIGRID: "cycles", JACOBI: "sweeps"}
+# Passes over f's memory in an iteration, for profiles without measured constants; memory on the CPU
+# but for f, in times of f and in lines of the longest axis.
+_PASSES = {DST: 40.0, MULTIGRID: 10.0, JACOBI: 3.0}
+_MEMORY = {DST: (4.0, 40.0), MULTIGRID: (4.5, 45.0), JACOBI: (7.0, 0.0)}
 DIMS = ("NY NX", "NZ NY NX")
 UNLIMITED = 10**9  # iterations, where the caller sets no limit
 RTOL = {"float32": float(np.finfo(np.float32).eps), "float64": 1e-8}
@@ -89,75 +93,6 @@ def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
     return problem(Spec(dims, dtype, on=on))
 
 
-@dataclass(frozen=True)
-class Method:
-    """What a method's rows have in common, whatever the kind of device; its module of this package
-    has ``solve(devices, asked, f, u, dtype)``."""
-
-    name: str
-    expected: Callable[[Problem], float]  # iterations that the tolerance takes
-    passes: float  # over f's memory in an iteration, for profiles without measured constants
-    times_f: float  # memory on the CPU but for f, in times of f
-    lines: float = 0.0  # and in lines of the longest axis
-    iterations: str = ""  # what they are called; "" for a method that is direct
-
-    def expected_iterations(self, problem: Problem) -> int:
-        """Cycles, iterations or sweeps that the tolerance takes; 1 where it is direct."""
-        return max(1, math.ceil(self.expected(problem)))
-
-    def made(self, problem: Problem, kind: str) -> int:
-        """Iterations that will be made: what the tolerance takes, or as many as are allowed."""
-        rtol, limit, _ = problem.options
-        if self.name == JACOBI and rtol == 0.0 and limit < UNLIMITED:
-            return max(1, limit)
-        if self.name == MULTIGRID and math.prod(problem.dims) <= grids.coarsest(kind):
-            return 1
-        return max(1, min(self.expected_iterations(problem), limit))
-
-    def work(self, problem: Problem, info: dict[str, Any]) -> Work:
-        """See `registry.Implementation`; a direct method's points count by what their axes cost.
-
-        On the CPU only the transforms are shared by the cores: the more there are, the less does
-        their length matter.
-        """
-        n, kind = math.prod(problem.dims), info["kind"]
-        if not self.iterations:
-            more = sum(transform_cost(n, kind) for n in problem.dims) / len(problem.dims) - 1.0
-            if kind == "cpu":
-                more /= 1.0 + _SERIAL * info.get("cores", 1)
-            n = max(round(n * (1.0 + more)), 1)
-        moved = self.passes * n * np.dtype(problem.dtype).itemsize
-        return Work((n,), 10.0 * n, moved, self.made(problem, kind))
-
-    def excludes(self, problem: Problem, info: dict[str, Any]) -> str | None:
-        """See `registry.Implementation`."""
-        if self.name == DST and info["kind"] == "cuda" and not info.get("elsewhere"):
-            obstacle = load("hetero.devices.cuda.libraries").cufft_obstacle()
-            if obstacle is not None:
-                return obstacle
-        if info["kind"] != "cpu" and self.name == JACOBI and len(problem.dims) == 3:
-            return "sweeps on the CPU alone in three dimensions"
-        if problem.options.exactly and self.name != JACOBI:
-            return "does not sweep, and a number of sweeps was asked for"
-        wanted, limit = self.expected_iterations(problem), problem.options.limit
-        if not self.iterations or wanted <= limit:
-            return None
-        short = f"takes about {wanted:.3g} {self.iterations}, {limit} are allowed"
-        return registry.Unasked(short)
-
-    def run(self, devices: tuple[Any, ...], problem: Problem, arguments: Arguments) -> Outcome:
-        """Solve; MemoryError before that takes more memory on the CPU than there is, not in it."""
-        (f,), u, asked = arguments
-        needed = 0 if devices else f.itemsize * (self.times_f * f.size + self.lines * max(f.shape))
-        if needed > _SMALL and needed > (free := load("hetero.host.cpu").available_memory()):
-            raise MemoryError(
-                f"solve_poisson by {self.name!r} takes about {needed / 2**30:.1f} GiB more for f "
-                f"of shape {f.shape}, {free / 2**30:.1f} GiB are available; 'jacobi' takes least"
-            )
-        name = "multigrid_device" if devices and self.name == MULTIGRID else self.name
-        return load(f"hetero.ops.solvers.{name}").solve(devices, asked, f, u, problem.dtype)
-
-
 def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteration]:
     """See `registry.Operation`. A pass of sweeps gets as many rows; on a device are f and two u."""
     if len(dims) == 3:
@@ -167,23 +102,83 @@ def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteratio
     return {"jacobi": registry.Iteration(grid.row_bytes, 3, depth, depth, depth)}
 
 
-def cycles(problem: Problem) -> float:
-    """A cycle leaves 0.07 of the residual in 2-D, 0.1 in 3-D."""
-    factor = _CYCLE_FACTOR[len(problem.dims)]
-    return digits(problem.options.rtol, np.dtype(problem.dtype)) / -math.log(factor)
+# -- The methods: their modules have ``solve(devices, asked, f, u, dtype)`` ------------------------
 
 
-def sweeps(problem: Problem) -> float:
-    """A sweep leaves 1 - 2 s, where s is the mean over the axes of sin^2(pi / (2 (n + 1))).
+def expected_iterations(method: str, problem: Problem) -> int:
+    """Cycles or sweeps that the tolerance takes; 1 of a direct method.
 
-    That is for equal spacings; others are not known here, and the longest axis decides alone, which
-    is the worst they can do.
+    A cycle leaves 0.07 of the residual in 2-D, 0.1 in 3-D. A sweep leaves 1 - 2 s, where s is the
+    mean over the axes of sin^2(pi / (2 (n + 1))). That is for equal spacings; others are not known
+    here, and the longest axis decides alone, which is the worst they can do.
     """
-    extents = (max(problem.dims),) if problem.layout.endswith("uneven") else problem.dims
-    least, _ = Stencil(extents, (2.0,) * len(extents)).eigenvalue_bounds()  # weights of 1
-    mean = least / len(extents)
-    each = -math.log1p(-2.0 * mean) if mean < 0.5 else math.inf
-    return digits(problem.options.rtol, np.dtype(problem.dtype)) / each
+    if method == DST:
+        return 1
+    each = -math.log(_CYCLE_FACTOR[len(problem.dims)])
+    if method == JACOBI:
+        extents = (max(problem.dims),) if problem.layout.endswith("uneven") else problem.dims
+        least, _ = Stencil(extents, (2.0,) * len(extents)).eigenvalue_bounds()  # weights of 1
+        mean = least / len(extents)
+        each = -math.log1p(-2.0 * mean) if mean < 0.5 else math.inf
+    return max(1, math.ceil(digits(problem.options.rtol, np.dtype(problem.dtype)) / each))
+
+
+def _made(method: str, problem: Problem, kind: str) -> int:
+    """Iterations that will be made: what the tolerance takes, or as many as are allowed."""
+    rtol, limit, _ = problem.options
+    if method == JACOBI and rtol == 0.0 and limit < UNLIMITED:
+        return max(1, limit)
+    if method == MULTIGRID and math.prod(problem.dims) <= grids.coarsest(kind):
+        return 1
+    return max(1, min(expected_iterations(method, problem), limit))
+
+
+def _work(method: str, problem: Problem, info: dict[str, Any]) -> Work:
+    """See `registry.Implementation`; a direct method's points count by what their axes cost.
+
+    On the CPU only the transforms are shared by the cores: the more there are, the less does their
+    length matter.
+    """
+    n, kind = math.prod(problem.dims), info["kind"]
+    if method == DST:
+        more = sum(transform_cost(n, kind) for n in problem.dims) / len(problem.dims) - 1.0
+        if kind == "cpu":
+            more /= 1.0 + _SERIAL * info.get("cores", 1)
+        n = max(round(n * (1.0 + more)), 1)
+    moved = _PASSES[method] * n * np.dtype(problem.dtype).itemsize
+    return Work((n,), 10.0 * n, moved, _made(method, problem, kind))
+
+
+def _excludes(method: str, problem: Problem, info: dict[str, Any]) -> str | None:
+    """See `registry.Implementation`."""
+    if method == DST and info["kind"] == "cuda" and not info.get("elsewhere"):
+        obstacle = load("hetero.devices.cuda.libraries").cufft_obstacle()
+        if obstacle is not None:
+            return obstacle
+    if info["kind"] != "cpu" and method == JACOBI and len(problem.dims) == 3:
+        return "sweeps on the CPU alone in three dimensions"
+    if problem.options.exactly and method != JACOBI:
+        return "does not sweep, and a number of sweeps was asked for"
+    wanted, limit = expected_iterations(method, problem), problem.options.limit
+    if method == DST or wanted <= limit:
+        return None
+    short = f"takes about {wanted:.3g} {ITERATIONS[method]}, {limit} are allowed"
+    return registry.Unasked(short)
+
+
+def _run(method: str, devices: Any, problem: Problem, arguments: Arguments) -> Outcome:
+    """Solve; MemoryError before that takes more memory on the CPU than there is, not in it."""
+    (f,), u, asked = arguments
+    if not devices:
+        times_f, lines = _MEMORY[method]
+        needed = f.itemsize * (times_f * f.size + lines * max(f.shape))
+        if needed > _SMALL and needed > (free := load("hetero.host.cpu").available_memory()):
+            raise MemoryError(
+                f"solve_poisson by {method!r} takes about {needed / 2**30:.1f} GiB more for f of "
+                f"shape {f.shape}, {free / 2**30:.1f} GiB are available; 'jacobi' takes least"
+            )
+    name = "multigrid_device" if devices and method == MULTIGRID else method
+    return load(f"hetero.ops.solvers.{name}").solve(devices, asked, f, u, problem.dtype)
 
 
 def transform_cost(n: int, kind: str) -> float:
@@ -203,20 +198,10 @@ def transform_cost(n: int, kind: str) -> float:
     return 3.8 if largest > 127 else 1.0
 
 
-BY_NAME = {
-    method.name: method
-    for method in (
-        Method(DST, lambda problem: 1, passes=40.0, times_f=4.0, lines=40.0),
-        Method(MULTIGRID, cycles, passes=10.0, times_f=4.5, lines=45.0, iterations="cycles"),
-        Method(JACOBI, sweeps, passes=3.0, times_f=7.0, iterations="sweeps"),
-    )
-}
-
-
-def _row(name: str, *kinds: str, **row: Any) -> None:
-    method = BY_NAME[name]
-    row |= {"work": method.work, "run": method.run, "excludes": method.excludes}
-    registry.register_method(operation=NAME, kinds=kinds, method=name, **row)
+def _row(method: str, *kinds: str, **row: Any) -> None:
+    for name, function in (("work", _work), ("excludes", _excludes), ("run", _run)):
+        row[name] = functools.partial(function, method)
+    registry.register_method(operation=NAME, kinds=kinds, method=method, **row)
 
 
 _row(DST, "cpu")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,10 +35,7 @@ def solve(devices: Sequence[Device], asked: Solve, f: Any, u: Any, dtype: Any = 
     of the stencil's shape, or for one device its buffers of ``dtype``: float32 or float64.
     """
     if not devices:
-        run = _Cpu(asked.system, f, u)
-        outcome = _iterate(run, asked)
-        u[...] = run.u.reshape(u.shape)
-        return outcome
+        return _on_cpu(asked, f, u)
     whole = plan_jacobi.GridSlab.of(*asked.system, np.dtype(dtype or f.dtype).name)
     cuts = slabs(whole.held, len(devices), plan_jacobi.default_depth(whole))
     devices = devices[: len(cuts)]
@@ -49,13 +46,19 @@ def solve(devices: Sequence[Device], asked: Solve, f: Any, u: Any, dtype: Any = 
         on = _Devices(devices, cuts, whole)
         stack.callback(on.exchange.synchronize)  # before memory is free, whatever happens
         on.load(f, start)
-        outcome = _iterate(on, asked)
+        outcome = _iterate(on.advance, on.norms, on.depth, asked)
         on.store(u)
     return outcome
 
 
-def _iterate(run: _Cpu | _Devices, asked: Solve) -> Outcome:
-    """Sweep until norm(f - A u) <= rtol norm(f), or to the limit.
+def _iterate(
+    advance: Callable[[int], object],
+    norms: Callable[[], tuple[float, float]],
+    depth: int,
+    asked: Solve,
+) -> Outcome:
+    """Sweep until norm(f - A u) <= rtol norm(f), or to the limit. ``advance`` makes a number of
+    sweeps, ``depth`` of them in a pass; ``norms`` gives the 2-norms of f - A u and of f.
 
     The residual is computed only now and then. Its norm falls ever more slowly, towards a factor of
     cos(pi / (n + 1)) a sweep: the sweeps that are left, reckoned with the last factor seen, are
@@ -63,14 +66,14 @@ def _iterate(run: _Cpu | _Devices, asked: Solve) -> Outcome:
     equally many sweeps. Without rounding the norm would never rise: where it did not fall twice in
     a row, rounding keeps it up. Of f without a norm it makes no sweeps.
     """
-    residual, norm = run.norms()
+    residual, norm = norms()
     limit = asked.maxiter if norm > 0.0 or asked.exactly else 0
     target, more = (-1.0, limit) if asked.exactly else (asked.rtol * norm, _FEWEST)
     done = stalled = 0
     while target < residual < math.inf and done < limit and stalled < 2:
-        made = min(-(-more // run.depth) * run.depth, limit - done)
-        run.advance(made)
-        last, residual = residual, run.norms()[0]
+        made = min(-(-more // depth) * depth, limit - done)
+        advance(made)
+        last, residual = residual, norms()[0]
         stalled = 0 if residual < last else stalled + 1
         done, more = done + made, _FEWEST
         if 0.0 < target < residual < last:
@@ -79,34 +82,28 @@ def _iterate(run: _Cpu | _Devices, asked: Solve) -> Outcome:
     return judged(residual, target, LIMIT if done >= limit else ROUNDING, done, norm)
 
 
-class _Cpu:
-    """A solve on the CPU: the present u."""
+def _on_cpu(asked: Solve, f: np.ndarray, u: np.ndarray) -> Outcome:
+    shape, weights = asked.system.box
+    diagonal = 2.0 * sum(weights)
+    factors = tuple(f.dtype.type(w / diagonal) for w in (*weights, 1.0))
+    f = as_loops_take(np.ascontiguousarray(f)).reshape(shape)
+    present = np.array(u, f.dtype, order="C").reshape(shape)
+    grids = [present, np.empty_like(present)]
+    sweep = load("hetero.kernels.cpu.poisson").jacobi
+    team = load("hetero.host.threads").team_for(f.size)
 
-    depth = 1
-
-    def __init__(self, stencil: Stencil, f: np.ndarray, u: np.ndarray) -> None:
-        self._stencil, (shape, weights) = stencil, stencil.box
-        diagonal = 2.0 * sum(weights)
-        self._factors = tuple(f.dtype.type(w / diagonal) for w in (*weights, 1.0))
-        self._f = as_loops_take(np.ascontiguousarray(f)).reshape(shape)
-        self.u = np.array(u, f.dtype, order="C").reshape(shape)
-        self._u_new = np.empty_like(self.u)
-        self._sweep = load("hetero.kernels.cpu.poisson").jacobi
-        self._team = load("hetero.host.threads").team_for(f.size)
-
-    def advance(self, sweeps: int) -> None:
-        """Make sweeps."""
+    def advance(sweeps: int) -> None:
         for _ in range(sweeps):
-            self._sweep(self._team, self.u, self._f, self._u_new, self._factors)
-            self.u, self._u_new = self._u_new, self.u
+            sweep(team, grids[0], f, grids[1], factors)
+            grids.reverse()
 
-    def norms(self) -> tuple[float, float]:
-        """2-norms of f - A u, computed in double, and of f."""
-        return multigrid.norms(self._stencil, self._f, self.u)
+    outcome = _iterate(advance, lambda: multigrid.norms(asked.system, f, grids[0]), 1, asked)
+    u[...] = grids[0].reshape(u.shape)
+    return outcome
 
 
 class _Devices:
-    """A solve on devices, with what `_Cpu` can do: each part has a slab's rows in "f", "u0", "u1".
+    """A solve on devices: each part has a slab's rows in "f", "u0" and "u1".
 
     The present u is that of number ``now``.
     """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-import struct
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -39,15 +38,14 @@ class Bound(NamedTuple):
     entry: int
     grid: int
     block: int
-    shared_bytes: int
-    arguments: list[int | float]
+    arguments: list[int]
 
 
-def bound(launch: Launch, values: dict[str, int | float], edit=None) -> Bound:
+def bound(launch: Launch, values: dict[str, int], edit=None) -> Bound:
     """A plan's launch, whose names have these values; ``edit(text)`` plants a mistake."""
     arguments = [values.get(a, a) for a in launch.arguments]
     address = entry(launch.source, launch.kernel, launch.defines, edit)
-    return Bound(address, launch.grid, launch.block, launch.shared_bytes, arguments)
+    return Bound(address, launch.grid, launch.block, arguments)
 
 
 @cache
@@ -90,10 +88,8 @@ def run(queues: Sequence[Sequence[Bound]], seed: int = 0, limit: int = 100_000) 
     rows, kept = [], []
     for device, queue in enumerate(queues):
         for one in queue:
-            words = [struct.pack("d" if type(a) is float else "q", a) for a in one.arguments]
-            kept.append(ctypes.create_string_buffer(b"".join(words)))
-            address = ctypes.addressof(kept[-1])
-            rows.append((one.entry, address, device, one.grid, one.block, one.shared_bytes))
+            kept.append(np.array(one.arguments, np.int64))
+            rows.append((one.entry, kept[-1].ctypes.data, device, one.grid, one.block))
     table, taken = np.array(rows, np.int64), ctypes.c_longlong()
     failure = _scheduler().run(
         ctypes.c_void_p(table.ctypes.data), len(rows), len(queues), seed,

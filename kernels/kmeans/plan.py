@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from ..common.launch import (
     ELEMENT_BYTES,
-    VECTOR_BYTES,
     Launch,
     Target,
     ceil_div,
@@ -49,41 +48,10 @@ class LloydPlan(NamedTuple):
     scratch: dict[str, int]  # bytes of each other buffer
 
 
-def plan_lloyd(
-    *,
-    n: int,
-    d: int,
-    k: int,
-    dtype: str,
-    weighted: bool,
-    target: Target,
-    alignment: int,
-    counted: bool = False,
-) -> LloydPlan:
-    """Plan k-means of n points.
-
-    Parameters
-    ----------
-    n, d, k : int
-        Points, their elements, and clusters; each at least 1.
-    dtype : {"float32", "float64"}
-        Of points, weights and centroids. All arrays are contiguous.
-    weighted : bool
-        Whether points have weights.
-    target : Target
-    alignment : int
-        Bytes; the largest power of two, up to 16, that divides the address of X.
-    counted : bool
-        Whether the labels that change are counted.
-
-    Returns
-    -------
-    LloydPlan
-    """
+def plan_lloyd(points: Points, counted: bool = False) -> LloydPlan:
+    """Plan k-means of points; with ``counted`` the labels that change are counted."""
+    n, d, k, dtype, weighted, _, (multiprocessors, block_limit, *_) = points
     size = check_dtype(dtype)
-    aligned = alignment >= VECTOR_BYTES and d % (VECTOR_BYTES // size) == 0
-    points = Points(n, d, k, dtype, weighted, aligned, target)
-    multiprocessors, block_limit, *_ = target
     assignment = choose(points)
     parts, update = assignment.parts, ()
     if not assignment.sums:
@@ -190,18 +158,15 @@ def sum_by_label(points: Points) -> tuple[int, Launch]:
 class SeedsPlan(NamedTuple):
     """The launches of k-means++ on one device."""
 
-    n: int  # rows of X
-    d: int  # their elements
+    points: Points
     trials: int  # candidates for each seed
-    dtype: str
-    weighted: bool
     length: int  # rows of which a block adds up the distances
     threads: int  # of a block
 
     @property
     def parts(self) -> int:
         """Parts of the rows, each with sums of its own."""
-        return ceil_div(self.n, self.length)
+        return ceil_div(self.points.n, self.length)
 
     def try_seeds(self, candidates: int, first: bool, gathered: bool) -> Launch:
         """The distances from the nearest seed with each candidate as one more.
@@ -210,12 +175,10 @@ class SeedsPlan(NamedTuple):
         ``"sums"``: of each part those of all candidates. With ``gathered`` the candidates are rows
         of X, whose numbers follow the sums.
         """
-        return self._launch(
-            *("try_seeds", self.parts, candidates, first, gathered),
-            *("X", "weights" if self.weighted else "X", "sums" if gathered else "candidates"),
-            *("closest", "tried", "sums"),
-            *(self.n, self.d, self.length, self.parts * candidates),
-        )
+        buffers = "X", self.points.weights, "sums" if gathered else "candidates"
+        sizes = *self.points[:2], self.length, self.parts * candidates
+        arguments = *buffers, "closest", "tried", "sums", *sizes
+        return self._launch("try_seeds", self.parts, candidates, first, gathered, arguments)
 
     def find_rows(self, values: int, gathered: bool) -> Launch:
         """The rows at which running sums reach what is ``"asked"``; they follow the ``"sums"``.
@@ -223,36 +186,25 @@ class SeedsPlan(NamedTuple):
         Asked are pairs of doubles: a part, and the rest of the sum within it. ``gathered`` is that
         of the `try_seeds` that is compiled with it.
         """
-        return self._launch(
-            *("find_rows", values, self.trials, False, gathered),
-            *("closest", "weights" if self.weighted else "closest", "asked", "sums"),
-            *(self.n, self.length, self.parts * values),
-        )
+        sizes = self.points.n, self.length, self.parts * values
+        arguments = "closest", self.points.weights, "asked", "sums", *sizes
+        return self._launch("find_rows", values, self.trials, False, gathered, arguments)
 
     def launches(self) -> tuple[Launch, ...]:
         """What finds seeds among the rows of X."""
-        return (
-            self.try_seeds(1, True, True),
-            self.try_seeds(self.trials, False, True),
-            self.find_rows(self.trials, True),
-        )
+        tries = self.try_seeds(1, True, True), self.try_seeds(self.trials, False, True)
+        return *tries, self.find_rows(self.trials, True)
 
     def _launch(
-        self, kernel: str, grid: int, candidates: int, first: bool, gathered: bool, *arguments: Any
+        self, kernel: str, grid: int, candidates: int, first: bool, gathered: bool, arguments: Any
     ) -> Launch:
-        return launch(
-            *("seeds", kernel, self.dtype, grid, self.threads, *arguments),
-            CANDIDATES=candidates,
-            FIRST=int(first),
-            WEIGHTED=int(self.weighted),
-            GATHERED=int(gathered),
-        )
+        macros = {"CANDIDATES": candidates, "FIRST": int(first), "GATHERED": int(gathered)}
+        where = "seeds", kernel, self.points.dtype, grid, self.threads
+        return launch(*where, *arguments, **macros, WEIGHTED=int(self.points.weighted))
 
 
-def plan_seeds(
-    n: int, d: int, trials: int, dtype: str, weighted: bool, target: Target
-) -> SeedsPlan:
-    """Plan k-means++ of n rows; see `SeedsPlan` and `plan_lloyd`."""
-    threads = threads_of_block(_SEEDS_THREADS, target.block_limit)
-    length = threads * max(_LEAST_TILES, ceil_div(n, threads * 8 * target.multiprocessors))
-    return SeedsPlan(n, d, trials, dtype, weighted, length, threads)
+def plan_seeds(points: Points, trials: int) -> SeedsPlan:
+    """Plan k-means++ with that many candidates for each seed."""
+    threads = threads_of_block(_SEEDS_THREADS, points.target.block_limit)
+    most = ceil_div(points.n, threads * 8 * points.target.multiprocessors)
+    return SeedsPlan(points, trials, threads * max(_LEAST_TILES, most), threads)

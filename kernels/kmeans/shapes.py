@@ -31,15 +31,21 @@ _SMALL_BLOCKS = 4  # on a multiprocessor, for labels and sums together
 
 
 class Points(NamedTuple):
-    """What the choice depends on."""
+    """What launches depend on; all arrays are contiguous."""
 
     n: int  # points
     d: int  # their elements
-    k: int  # clusters
-    dtype: str
-    weighted: bool
-    aligned: bool  # whether rows of X can be read by vectors of 16 bytes
+    k: int  # clusters; each of the three is at least 1
+    dtype: str  # of points, weights and centroids, "float32" or "float64"
+    weighted: bool  # whether points have weights
+    alignment: int  # bytes; the largest power of two, up to 16, that divides the address of X
     target: Target
+
+    @property
+    def aligned(self) -> bool:
+        """Whether rows of X can be read by vectors of 16 bytes."""
+        width = VECTOR_BYTES // ELEMENT_BYTES[self.dtype]
+        return self.alignment >= VECTOR_BYTES and self.d % width == 0
 
     @property
     def weights(self) -> str:

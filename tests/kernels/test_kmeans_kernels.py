@@ -144,7 +144,7 @@ def test_small(portable, dtype):
     for d, k in ((2, 8), (4, 50), (16, 7), (31, 4)):
         for n, weighted in ((257, d < 4), (1100, d < 4)):
             X, weights, start = points(n, d, k, dtype, weighted)
-            where = shapes.Points(n, d, k, dtype, weighted, True, Target(4, shared_limit=48 << 10))
+            where = shapes.Points(n, d, k, dtype, weighted, 16, Target(4, shared_limit=48 << 10))
             found = dict(shapes.small(where).launches[0].defines)
             seen.add(min(found["GROUPS"], 2))
             check_step(portable, X, weights, start, forced=shapes.small)
@@ -226,7 +226,7 @@ def emulated_labels(launch, tile, X, centroids):
 @pytest.mark.parametrize("tile", shapes.tiles("float64", (9, 0)), ids=lambda v: getattr(v, "m", v))
 def test_what_copies(tile, aligned):
     """The kernel that copies tiles asynchronously, emulated."""
-    where = shapes.Points(1, 1, 1, "float64", False, aligned, GPU)
+    where = shapes.Points(1, 2, 1, "float64", False, 16 * aligned, GPU)
     planned = shapes.tiled(where, tile).launches[0]
     launch = cuda_on_cpu.kernel(planned.source, planned.kernel, dict(planned.defines))
     for n, d, k in ((tile.m + 1, 36, 2 * tile.n + 1), (5, 4, 3), (tile.m, 17, tile.n), (2, 1, 1)):

@@ -18,8 +18,7 @@ N = 20_000
 
 
 def planned(n=N, d=128, k=1024, dtype="float32", alignment=16, target=GPU):
-    sizes = {"n": n, "d": d, "k": k, "dtype": dtype, "alignment": alignment}
-    return plans.plan_lloyd(weighted=False, target=target, **sizes)
+    return plans.plan_lloyd(shapes.Points(n, d, k, dtype, False, alignment, target))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +145,7 @@ def test_only_rows_of_the_list_get_labels(d):
     listed = np.array([5, 299, 0, 64, 65, 170], np.int32)
 
     def tiled(where):
-        return shapes.tiled(where._replace(aligned=d % 4 == 0), shapes._AGAIN)
+        return shapes.tiled(where, shapes._AGAIN)
 
     with on_device(device, X, None, 140, tiled) as rows:
         rows.begin(start - rows.mean)

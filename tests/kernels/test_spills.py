@@ -52,19 +52,18 @@ def of_kmeans():
     """Every tile, both ways to copy; of every other kernel the binaries that need the most
     registers, and a plain one."""
     for dtype, aligned in itertools.product(DTYPES, (False, True)):
-        where = shapes.Points(10**6, 64, 1024, dtype, False, aligned, GPU)
+        where = shapes.Points(10**6, 64, 1024, dtype, False, 16 * aligned, GPU)
         for tile in (*shapes.tiles(dtype), *shapes.tiles(dtype, (9, 0))):
             yield shapes.tiled(where, tile).launches[0]
     sizes = (10**5, 2, 8), (10**5, 32, 20), (10**6, 131, 500), (10**6, 128, 1024)
     for dtype, (n, d, k) in itertools.product(DTYPES, sizes):
-        planned = kmeans.plan_lloyd(
-            n=n, d=d, k=k, dtype=dtype, weighted=True, alignment=16, target=Target(**HOPPER)
-        )
+        planned = kmeans.plan_lloyd(shapes.Points(n, d, k, dtype, True, 16, Target(**HOPPER)))
         yield from (one for one in launches_of(planned) if "weights" in one.arguments)
     yield from planned.iteration[-2:]
     yield kmeans.columns(1000, 20, "float64", GPU)[0]
     for first, gathered in itertools.product((True, False), repeat=2):
-        seeds = kmeans.SeedsPlan(10**5, 40, 16, "float64", True, 1024, 128)
+        rows = shapes.Points(10**5, 40, 1, "float64", True, 16, GPU)
+        seeds = kmeans.SeedsPlan(rows, 16, 1024, 128)
         yield seeds.try_seeds(16, first, gathered)
 
 

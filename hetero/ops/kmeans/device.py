@@ -88,7 +88,7 @@ class DeviceRows(Rows):
     ) -> None:
         self.n, self.d, self.k = problem.dims
         self.dtype, self.device = np.dtype(problem.dtype), device
-        self._kept, self._counted = kept, counted
+        self._kept = kept
         self._space = Workspace(device, "kmeans")
         self.buffers = self._space.buffers  # by the names of `plans.LloydPlan`
         self._X = self.buffers["X"] = X
@@ -99,7 +99,9 @@ class DeviceRows(Rows):
         else:
             self.buffers["labels"] = kept[1]
         columns = plans.columns(self.n, self.d, self.dtype.name, device.target)
-        plan = self._plan = self._planned()
+        how = "weights" in self.buffers, alignment(X), device.target
+        points = self.points = plans.Points(*problem.dims, self.dtype.name, *how)
+        plan = self._plan = plans.plan_lloyd(points, counted)
         # Compiled together; one after the other they take two seconds.
         launches = [*plan.prepare, *plan.iteration, plan.pack, plan.distances, *columns]
         launches += self.seeds_plan.launches() if problem.layout == SEEDED else ()
@@ -114,24 +116,17 @@ class DeviceRows(Rows):
             self._space.upload(np.ascontiguousarray(mean), "mean")
             self._space.allocate(self.n * self.d * self.dtype.itemsize, "centred")
             self._start(columns[1])
-            self.buffers["X"] = self.buffers["centred"]
-            self._plan = self._planned()
+            centred = self.buffers["X"] = self.buffers["centred"]
+            points = self.points = points._replace(alignment=alignment(centred))
+            self._plan = plans.plan_lloyd(points, counted)
         for name, nbytes in self._plan.scratch.items():
             self._space.allocate(nbytes, name)
         self._start(*self._plan.prepare)
 
-    def _planned(self) -> plans.LloydPlan:
-        """The launches of an iteration on X where it is now."""
-        X, sizes = self.buffers["X"], {"n": self.n, "d": self.d, "k": self.k}
-        how = {"dtype": self.dtype.name, "weighted": "weights" in self.buffers}
-        how["alignment"] = alignment(X)
-        return plans.plan_lloyd(**sizes, **how, target=self.device.target, counted=self._counted)
-
     @property
     def seeds_plan(self) -> plans.SeedsPlan:
         """The launches of k-means++."""
-        weighted, target = "weights" in self.buffers, self.device.target
-        return _seeds_plan(self.n, self.d, trials(self.k), self.dtype.name, weighted, target)
+        return _seeds_plan(self.points, trials(self.k))
 
     # -- Launches and copies ---------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ class Record(list):
             if not names:
                 return row.run(used, problem, arguments, *others)
             if row.operation == "kmeans":
-                return fit.Outcome(fit.Run(1.0, 1, True), np.zeros(problem.dims[0], np.int32))
+                return fit.Run(1.0, 1, True), np.zeros(problem.dims[0], np.int32)
             output, out = arguments.output, problem.output
             if isinstance(output, np.ndarray):
                 output[...] = 0

@@ -132,7 +132,7 @@ def columns(n: int, d: int, dtype: str, target: Target) -> tuple[Launch, Launch]
 def sum_by_label(points: Points) -> tuple[int, Launch]:
     """Plan the sums of clusters: how many parts of the rows there are, and the launch."""
     n, d, k, dtype = points[:4]
-    lanes, most = min(32, power_of_two(d + 1)), _SUMS_BYTES // ELEMENT_BYTES[dtype]
+    lanes, most = min(32, power_of_two(d)), _SUMS_BYTES // ELEMENT_BYTES[dtype]
     span = min(power_of_two(k), most // 32)
     threads = threads_of_block(min(most // span, _SUMS_THREADS), points.target.block_limit)
     spans = ceil_div(k, span)

@@ -27,8 +27,8 @@ from hetero.ops.kmeans import compiled_cpu
 compiled_cpu.compile_clusters(np.dtype("float64"))
 X = np.random.default_rng(0).random((777, 5))
 for k in (1, 7, 65):
-    for least in (0.1, -1.0):
-        compiled_cpu._LEAST = least
+    for least in (1 << 20, 0):
+        compiled_cpu._LEAST = compiled_cpu._COSTLY = least
         hetero.kmeans(X, k, n_init=1, max_iter=4, method="lloyd", device="cpu", random_state=0)
 """,
 }

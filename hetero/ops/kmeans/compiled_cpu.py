@@ -29,12 +29,11 @@ _ROWS_OF_A_SUM = 4  # as many rows, at least, for each row of a part's sums
 # rows that left, rounding in the size of their weight stays.
 _LEFT = 1e-3
 
-_MOVED = 1 / 16  # of the rows, below which bounds are tried
-_EACH = 1 << 19  # elements; as long as to read and use these an iteration takes for few rows, too
 _KEPT = 25  # keeping a row's bounds takes as long as to read and use that many elements
-_LOOKED = 1.15  # a row that is looked at takes that many times as long as without bounds
-_GATHERED = 5  # and for each of its numbers as long as to read and use that many elements
-_LEAST = 0.1  # of the rows, that may be looked at, or bounds are not tried
+_COSTLY = 60  # elements; bounds are tried where a row's distances take as long,
+_LEAST = 1 << 20  # and those of all rows
+_MOVED = 1 / 16  # of the rows, below which bounds are tried
+_LOOKED = 1 / 3  # of the rows; where more are looked at, bounds are given up
 
 
 class CompiledRows(Rows):
@@ -81,7 +80,8 @@ class CompiledRows(Rows):
         self._numbers = np.zeros(len(self._packed), np.int64)
         self._sums, self._totals, self._most = np.zeros((k, d)), np.zeros(k), np.zeros(k)
         self._moving, self._below = 1.0, _MOVED  # the part of the rows that changed their label
-        self._few = most_looked_at(self.n, k, d)
+        cost = _cost_of_a_row(k, d)
+        self._bounded = cost >= _COSTLY and self.n * cost >= _LEAST
         self._before: np.ndarray | None = None  # the centroids that bounds are of
         self._moves, self._reaches = np.zeros((3, k), dtype), np.zeros((parts, k), dtype)
         self._looked = np.zeros(parts, np.int64)
@@ -90,14 +90,14 @@ class CompiledRows(Rows):
         asked = self._packed, *_doubled(centroids), self.labels
         asked += self._added, self._moved, self._numbers
         work, fresh = self.n * _cost_of_a_row(*centroids.shape), self._before is None
-        if self._few < _LEAST or (fresh and self._moving > self._below):
+        if not self._bounded or (fresh and self._moving > self._below):
             loops.assign(work, *asked)
         else:
             rounded = self._move(centroids)
             arrays = self._X, self.mean, centroids, rounded, self._moves, fresh
             kept = self._bounds, self._reaches, self._looked
             loops.assign_undecided(work if fresh else self.n * _KEPT, *asked, *arrays, *kept)
-            if not fresh and self._looked.sum() > self._few * self.n:  # not worth it
+            if not fresh and self._looked.sum() > _LOOKED * self.n:  # not worth it
                 self._before, self._below = None, self._moving / 2
         moved = int(self._numbers.sum())
         self._moving = moved / self.n
@@ -117,7 +117,7 @@ class CompiledRows(Rows):
                 self._moves[0] = np.sqrt(np.einsum("ij,ij->i", apart, apart)) * up
                 reaches = (self._reaches.max(axis=0) + self._moves[0]) * dtype.type(up)
                 turned = np.ascontiguousarray(centroids.T)
-                loops.between(k * _compared(k, d), turned, reaches, rounded, self._moves)
+                loops.between(k * k * (d + 2 * _ARGMIN), turned, reaches, rounded, self._moves)
         self._before = now
         return rounded
 
@@ -185,21 +185,9 @@ def _doubled(centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return -2.0 * centroids, np.einsum("ij,ij->i", centroids, centroids)
 
 
-def most_looked_at(n: int, k: int, d: int) -> float:
-    """The part of the rows of which all distances may be made, so that bounds save something."""
-    plain = _cost_of_a_row(k, d)
-    others = _KEPT + (_EACH + k * _compared(k, d)) / n
-    return (plain - others) / (_LOOKED * plain + _GATHERED * d)
-
-
 def _cost_of_a_row(k: int, d: int) -> int:
     """What a row's distances from all centroids take, in elements that are read and used once."""
     return k * (d + _ARGMIN) // _PRODUCTS
-
-
-def _compared(k: int, d: int) -> int:
-    """What a centroid's distances from all others take."""
-    return k * (d + 2 * _ARGMIN) // _ARGMIN
 
 
 # -- What compiles the loops: see `hetero.host.loops.Family.examples` -----------------------------
@@ -211,6 +199,6 @@ def compile_clusters(dtype: np.dtype) -> None:
     centroids = rows.seeds("k-means++", 3, np.random.RandomState(0))
     rows.lloyd(centroids, 2, -1.0)
     rows.restart(centroids)
-    rows._few = rows._below = 1.0  # with bounds from the first iteration on
+    rows._bounded, rows._below = True, 1.0  # with bounds from the first iteration on
     for _ in range(2):
         rows.assign(centroids)

@@ -122,15 +122,15 @@ def test_heavy_rows_that_leave_a_cluster_leave_nothing_in_it(weight, n, method):
 class Always(CompiledRows):
     """With bounds from the first iteration on."""
 
-    few = np.inf
+    bounded = True
 
     def restart(self, centroids):
         super().restart(centroids)
-        self._below, self._few = 1.0, self.few
+        self._below, self._bounded = 1.0, self.bounded
 
 
 class Never(Always):
-    few = 0.0
+    bounded = False
 
 
 def bounds_change_nothing(X, start, iterations, weights=None):

@@ -7,7 +7,7 @@ command line and tests walk the same lists.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from hetero.devices import KINDS as PORTABLE  # noqa: F401  for rows of methods
@@ -44,8 +44,6 @@ class Operation:
         What it does, in one line.
     dims : tuple of str
         Forms of the dimensions that the command line takes, such as ("NY NX", "NZ NY NX").
-    dims_note : str
-        What the forms mean, where it takes more than their names.
     problem : callable
         ``problem(*operands, **options)`` gives the `Problem` of a call, for arrays or `hetero.spec`
         stand-ins.
@@ -55,8 +53,8 @@ class Operation:
     plan : callable or None
         ``plan(operands, options, device, method, machine)`` gives the `Plan` of a call, on this
         machine where no other `Machine` is given. None: that of ``problem(*operands, **options)``.
-    options : dict
-        What the command line may set: name -> (choices, help).
+    options : tuple of str
+        Names of what the command line may set.
     cut : callable or None
         ``cut(problem)`` gives the `Cut` of a problem of host arrays.
     keeps : callable
@@ -73,8 +71,7 @@ class Operation:
     problem: Callable[..., Problem]
     from_dims: Callable[..., Problem]
     plan: Callable[..., Any] | None = None
-    options: Mapping[str, tuple[tuple[str, ...], str]] = field(default_factory=dict)
-    dims_note: str = ""
+    options: tuple[str, ...] = ()
     cut: Callable[[Problem], Cut] | None = None
     keeps: Callable[[Problem], bool] = lambda problem: True
     iterations: Callable[[tuple[int, ...], str], Mapping[str, Iteration]] = lambda dims, dtype: {}

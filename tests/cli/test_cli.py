@@ -8,7 +8,7 @@ import pytest
 from command_line import FAILED, NO_CHOICE, OK, USAGE
 
 import hetero
-from hetero import cli, devices, errors, profile
+from hetero import cli, devices, errors, profile, registry
 from hetero.cli.parser import parser
 
 pytestmark = pytest.mark.usefixtures("hasty")
@@ -149,6 +149,10 @@ def test_help_names_every_command_and_the_exit_codes(run):
         assert "--json" in sub
         assert "Exit codes: 0 done" in sub
     assert "Exit codes: 0 done" in out
+    shown = " ".join(run("explain", "--help")[1].split())
+    for operation in registry.operations():
+        assert all(f"{operation.function} {dims}" in shown for dims in operation.dims[:1])
+        assert all(f"--{name}" in shown for name in operation.options)
 
 
 def test_no_command_is_wrong_usage(run):

@@ -12,7 +12,7 @@ from hetero.calling import planner
 from hetero.calling.call_cache import MISS
 from hetero.ops.convolve2d.methods import cut
 from hetero.ops.convolve2d.planning import SMALL, key_of, plan_of, result_of
-from hetero.ops.convolve2d.problem import MODES, NAME, checked
+from hetero.ops.convolve2d.problem import NAME, checked
 from hetero.pricing.plan import Plan
 from hetero.registry.problem import Problem, check_dims
 from hetero.tables import find
@@ -170,7 +170,7 @@ OPERATION = registry.register_operation(
         problem=problem_of,
         from_dims=from_dims,
         plan=_plan,
-        options={"mode": (MODES, "which results; default: full")},
+        options=("mode",),
         cut=cut,
     )
 )

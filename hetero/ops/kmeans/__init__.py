@@ -382,7 +382,6 @@ OPERATION = registry.register_operation(
         call=kmeans,
         summary="k-means clustering, with the semantics of sklearn.cluster.KMeans",
         dims=operands.DIMS,
-        dims_note=" (N rows, D columns, K clusters)",
         problem=problem,
         from_dims=from_dims,
     )

@@ -77,8 +77,7 @@ def _convolved(a: Arrays, **where: Any) -> Any:
 def _swept(a: Arrays, repeats: int) -> Arrays:
     u, f = a["u"], a["f"] * a["u"].dtype.type(0.25 / (len(a["u"]) + 1) ** 2)
     for _ in range(repeats):
-        around = np.pad(u, 1)
-        near = around[:-2, 1:-1] + around[2:, 1:-1] + around[1:-1, :-2] + around[1:-1, 2:]
+        near = load("scipy.ndimage").convolve(u, [[0, 1, 0], [1, 0, 1], [0, 1, 0]], mode="constant")
         u = u.dtype.type(0.25) * near + f
     return {"u_new" if repeats == 1 else "u": u}
 
@@ -95,8 +94,8 @@ def _rows(random: Any, n: int, d: int, k: int) -> Arrays:
 
 
 def _labelled(a: Arrays, repeats: int) -> Arrays:
-    apart = [((a["X"].astype(float) - c) ** 2).sum(axis=1) for c in a["centroids"].astype(float)]
-    labels = np.argmin(apart, axis=0).astype(np.int32)
+    apart = load("scipy.spatial.distance").cdist(a["X"], a["centroids"], "sqeuclidean")
+    labels = apart.argmin(axis=1).astype(np.int32)
     return {"labels": labels, "total": np.array([np.count_nonzero(labels)], np.int32)}
 
 

@@ -19,7 +19,7 @@ from hetero.host import cpu
 from hetero.moving import keeping
 from hetero.moving.results import staying
 from hetero.pricing import places
-from hetero.pricing.moves import by_way_of_host
+from hetero.pricing.moves import moves
 from hetero.pricing.places import check_method, matching_devices
 from hetero.pricing.plan import CPU, Plan
 from hetero.pricing.pricing import price
@@ -175,7 +175,11 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
         now, here = tables.generation(), places.limited(inventory.devices(), limit)
         inputs = tuple([o._replace(kept=None) for o in problem.inputs])  # it is remembered
         found = price(replace(problem, inputs=inputs), profile.current(), here, device, method)
-        doubted = [name for name in _places(found, here) if not inventory.believed(name)]
+        first = found.candidates[0] if found.candidates else None
+        used = []  # the devices on which its choice runs
+        if first is not None and first.reason is None and first.device != CPU:
+            used = matching_devices(first.device, here)
+        doubted = [name for name in used if not inventory.believed(name)]
         for name in doubted:
             log.warning("%s is broken and not used: %s", name, inventory.broken().get(name))
         if doubted:
@@ -187,14 +191,6 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
     if known and (planned.keepable or any([o.copies for o in known])):  # noqa: C419  # of every call
         return keeping.placed(planned, problem)
     return planned
-
-
-def _places(plan: Plan, here: places.Devices) -> list[str]:
-    """The devices on which a plan's choice runs."""
-    chosen = plan.candidates[0] if plan.candidates else None
-    if chosen is None or chosen.reason is not None or chosen.device == CPU:
-        return []
-    return matching_devices(chosen.device, here)
 
 
 def at_once(problem: Problem) -> Plan | None:
@@ -262,8 +258,13 @@ class Machine:
         return price(problem, self._constants, self._devices, device, method)
 
     def moved_by_host(self, problem: Problem) -> dict[str, float]:
-        """Seconds of "download" and "upload" around a computation from copies on the host."""
-        return by_way_of_host(problem, self._constants or profile.current())
+        """Seconds of "download" and "upload" around a computation of device operands from copies on
+        the host; empty where nothing is moved, and where the links are not known."""
+        with suppress(KeyError):
+            if problem.device:
+                found = moves(problem, CPU, self._constants or profile.current())
+                return {**found.before, **found.after}
+        return {}
 
 
 HERE = Machine()

@@ -106,16 +106,6 @@ def to_all(problem: Problem, info: Info, constants: Profile) -> tuple[Terms, Ter
     return {"upload": before}, {"download": seconds("download", problem.output)}
 
 
-def by_way_of_host(problem: Problem, constants: Profile) -> Terms:
-    """Seconds of "download" and "upload" around a computation of device operands from host copies;
-    empty where nothing is moved, and where the links are not known."""
-    try:
-        before, after, _ = moves(problem, CPU, constants) if problem.device else Moves({}, {})
-    except KeyError:
-        return {}
-    return {**before, **after}
-
-
 # -- Calls that several devices share --------------------------------------------------------------
 
 

@@ -107,7 +107,11 @@ def of_device(
             reason = f"the same as {info['same_as']}"
     if reason is not None or name == CPU:
         return reason, None
-    reason = problem.device_obstacle or _elsewhere(problem, name)
+    reason = problem.device_obstacle
+    for o in () if reason else (*problem.inputs, problem.output):
+        if o.location not in (HOST, name) and not o.is_c_contiguous():  # only dense blocks move
+            reason = f"an operand on {o.location} is not contiguous"
+            break
     return reason, too_large(problem, name, info)
 
 
@@ -129,14 +133,6 @@ def obstacle(
     return (row.why_not(problem, info) if reason is None else reason) or short
 
 
-def _elsewhere(problem: Problem, name: str) -> str | None:
-    """Why operands of another device cannot be moved: only dense blocks are."""
-    for operand in (*problem.inputs, problem.output):
-        if operand.location not in (HOST, name) and not operand.is_c_contiguous():
-            return f"an operand on {operand.location} is not contiguous"
-    return None
-
-
 def too_large(problem: Problem, name: str, info: Info) -> str | None:
     """Why a device has no room for a problem's operands, None where it has.
 
@@ -146,7 +142,12 @@ def too_large(problem: Problem, name: str, info: Info) -> str | None:
     for operand in (*problem.inputs, problem.output):
         if operand.location != name and (limited or name not in operand.copies):
             needed += operand.nbytes
-    return too_much(needed, info)
+    if needed <= room(info):
+        return None
+    limit, memory = info.get("memory_limit"), info["memory_bytes"]
+    if limit is not None and limit < _SHARE * memory:
+        return f"needs {_readable(needed)}, the limit is {_readable(limit)}"
+    return f"needs {needed / 2**30:.1f} GiB, the device has {memory / 2**30:.1f} GiB"
 
 
 def refuse(
@@ -247,8 +248,7 @@ def limited(devices: Devices, limit: int | None) -> Devices:
 
 def described(device: Device) -> Info:
     """A device's description, with the limit of a call that begins now."""
-    limit, info = memory_limit(), device.describe()
-    return info if limit is None else {**info, "memory_limit": limit}
+    return limited({device.name: device.describe()}, memory_limit())[device.name]
 
 
 def room(info: Info) -> float:
@@ -256,16 +256,6 @@ def room(info: Info) -> float:
     memory = info.get("memory_bytes")
     most = float("inf") if memory is None else _SHARE * memory
     return min(most, info.get("memory_limit") or most)
-
-
-def too_much(nbytes: int, info: Info) -> str | None:
-    """Why a call cannot take ``nbytes`` of a device's memory, None where it can."""
-    if nbytes <= room(info):
-        return None
-    limit, memory = info.get("memory_limit"), info["memory_bytes"]
-    if limit is not None and limit < _SHARE * memory:
-        return f"needs {_readable(nbytes)}, the limit is {_readable(limit)}"
-    return f"needs {nbytes / 2**30:.1f} GiB, the device has {memory / 2**30:.1f} GiB"
 
 
 def _readable(nbytes: int) -> str:

@@ -19,8 +19,6 @@ from ..common.launch import (
     with_sums,
 )
 
-__all__ = ["plan_matvec"]
-
 _LEAST_THREADS = 64
 # Rows: 128 threads, each with 8 vectors in flight, and as few threads on a row as that leaves.
 # Short rows: four at once, with two vectors of each in flight.
@@ -85,8 +83,10 @@ def plan_matvec(
         raise ValueError(f"{least}, got {target.block_limit}")
     a_batch, a_row, a_col = a_strides
     aligned = alignment >= VECTOR_BYTES and (batch == 1 or a_batch % width == 0)
-    product = _Product(m, k, batch, dtype, width, *target[:2])
-    if _along_rows(m, k, a_row, a_col):
+    nbytes = m * k * batch * check_dtype(dtype)
+    product = _Product(m, k, batch, dtype, width, *target[:2], nbytes)
+    in_rows = k > 1 and a_col != 0 and abs(a_col) <= abs(a_row)
+    if m == 1 or a_row == 0 or in_rows:  # neighbours in memory are neighbours in a row
         whole = aligned and k % width == 0 and by_vectors(batch, m, a_strides, width)
         whole = whole and by_vectors(batch, 1, (x_strides[0], 0, x_strides[1]), width)
         shape = _misaligned_rows(product) if not whole and a_col == 1 else None
@@ -122,13 +122,6 @@ def plan_matvec(
     return with_sums(first, variant, split_k, (batch, 1, m), "y", strides, target)
 
 
-def _along_rows(m: int, k: int, a_row: int, a_col: int) -> bool:
-    """Tell whether neighbours in memory are neighbours in a row, rather than in a column."""
-    if k == 1 or a_col == 0:
-        return m == 1 or a_row == 0
-    return m == 1 or a_row == 0 or abs(a_col) <= abs(a_row)
-
-
 class _Shape(NamedTuple):
     """A launch: what the kernel is compiled with, and how k and the rows are cut."""
 
@@ -152,10 +145,7 @@ class _Product(NamedTuple):
     multiprocessors: int
     block_limit: int
 
-    @property
-    def nbytes(self) -> int:
-        """Of all matrices."""
-        return self.m * self.k * self.batch * check_dtype(self.dtype)
+    nbytes: int  # of all matrices
 
     @property
     def row_threads(self) -> int:
@@ -214,9 +204,7 @@ def _misaligned_rows(p: _Product) -> _Shape | None:
 def _columns(p: _Product, misaligned: bool) -> _Shape:
     """Return the shape of matvec_columns or matvec_shifted."""
     element = check_dtype(p.dtype)
-    threads = _COLUMN_THREADS
-    while threads > p.block_limit:
-        threads //= 2
+    threads = min(_COLUMN_THREADS, 1 << p.block_limit.bit_length() - 1)
     best = None
     speeds = _MISALIGNED_COLUMN_SPEEDS if misaligned else _COLUMN_SPEEDS
     for piece, speed in speeds.items():

@@ -66,28 +66,15 @@ class Transfer(NamedTuple):
 @lru_cache(maxsize=64)
 def transfer(n: int, m: int) -> Transfer:
     """Linear interpolation from m to n evenly spread points; the identity if they are as many."""
-    if n == m:
-        points = np.arange(n, dtype=np.int32)
-        taps = np.zeros((n, _TAPS))
-        taps[:, 0] = 1.0
-        return Transfer(points, np.zeros(n), points, taps)
     place = np.arange(1, n + 1) * (m + 1) / (n + 1)  # in coarse spacings from the boundary
     place = np.where(np.abs(place - np.rint(place)) < 1e-9, np.rint(place), place)
-    below = np.floor(place).astype(np.int32)
-    weight = place - below
-    # A coarse point takes from the fine ones whose right neighbour it is, then whose left one.
-    rising = np.flatnonzero((below < m) & (weight > 0.0)).astype(np.int32)
-    falling = np.flatnonzero(below > 0).astype(np.int32)
-    first = np.empty(m, np.int32)
-    first[below[falling[::-1]] - 1] = falling[::-1]  # of several, the first one stays
-    first[below[rising[::-1]]] = rising[::-1]
-    taps = np.zeros((m, _TAPS))
-    for points, coarse, part in (
-        (rising, below[rising], weight[rising]),
-        (falling, below[falling] - 1, 1.0 - weight[falling]),
-    ):
-        taps[coarse, points - first[coarse]] = part * (m + 1) / (n + 1)
-    return Transfer(below - np.int32(1), weight, first, taps)
+    below, coarse = np.floor(place), np.arange(m)
+    # A coarse point takes from the fine ones that are less than a spacing away.
+    first = np.searchsorted(place, coarse, side="right")
+    points = first[:, None] + np.arange(_TAPS)
+    away = np.abs(place[np.minimum(points, n - 1)] - (coarse[:, None] + 1))
+    taps = np.where(points < n, np.maximum(1.0 - away, 0.0), 0.0) * (m + 1) / (n + 1)
+    return Transfer(below.astype(np.int32) - 1, place - below, first.astype(np.int32), taps)
 
 
 def tiles(transfer: Transfer, points: int) -> np.ndarray:

@@ -157,7 +157,7 @@ def test_what_is_imported_late_is_imported_by_load():
             whole = [s for s in ast.walk(tree) if isinstance(s, ast.Import)
                      and any(a.name == "numba" for a in s.names)]  # fmt: skip
             assert all(any(w.lineno < s.lineno for w in whole) for s in dotted), name
-        elif unit(name) not in COMMANDS and not name.endswith((".benchmarks", ".demonstration")):
+        elif unit(name) not in COMMANDS and not name.endswith(".benchmarks"):
             assert name == "hetero.imports" or "import_module" not in text, name
             assert [ast.unparse(statement) for statement in in_functions(tree)] == [], name
 

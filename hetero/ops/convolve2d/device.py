@@ -20,7 +20,7 @@ from hetero.kernels import LaunchPlan
 from hetero.kernels.convolution import plan as plan_convolve
 from hetero.ops.convolve2d.fft import Axes, Axis, on_device
 from hetero.ops.convolve2d.filters import PURPOSE, Filter, FilterOptions, flipped_factors
-from hetero.ops.convolve2d.problem import Window
+from hetero.ops.convolve2d.problem import BOUNDARIES, Window
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
@@ -181,7 +181,8 @@ def convolve(
     seen, seen_owner = flag(device)
     taps, tap_strides, taps_owner = _taps_on(device, options.filter, problem)
     image_strides, out_strides = problem.strides
-    extended = w.height, w.width, *image_strides, w.code, float(options.fillvalue)
+    code = BOUNDARIES.index(w.boundary)
+    extended = w.height, w.width, *image_strides, code, float(options.fillvalue)
     blocks, scale = -(-points // _THREADS), 1.0 / (y.length * x.length)
     for first in range(0, total, chunk):
         count = min(chunk, total - first)

@@ -96,7 +96,6 @@ def _remembered(
 
 _MOST = 8  # factors; more are not looked for
 _SAMPLE = 24  # rows and columns that are looked at first
-_ROWS = 64  # that are looked at while they are in a cache
 _OFF = 1e3  # eps by which a tap may be off, and how much larger its products may be
 
 
@@ -146,8 +145,7 @@ def flipped_factors(filter: np.ndarray) -> tuple[np.ndarray, ...] | None:
 
 def is_whole(x: np.ndarray) -> bool:
     """Whether all numbers of a matrix are whole; most matrices differ in their first row."""
-    parts = (x[i : i + _ROWS] for i in range(1, len(x), _ROWS))
-    return all(bool((np.rint(part) == part).all()) for part in (x[:1], *parts))
+    return all(bool((np.rint(part) == part).all()) for part in (x[:1], x[1:]))
 
 
 def _crosses(filter: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray] | None:

@@ -37,6 +37,7 @@ from hetero.ops.convolve2d.filters import (
 )
 from hetero.ops.convolve2d.problem import (
     ALIASES,
+    BOUNDARIES,
     DIRECT,
     FFT,
     NAME,
@@ -214,8 +215,11 @@ def _correlate(
     image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray, *taps: np.ndarray
 ) -> None:
     """The compiled loops, which load Numba."""
-    correlate = load("hetero.kernels.cpu.convolve").correlate
-    correlate(image, out, (window.top, window.left), window.code, options.fillvalue, *taps)
+    correlate, code = (
+        load("hetero.kernels.cpu.convolve").correlate,
+        BOUNDARIES.index(window.boundary),
+    )
+    correlate(image, out, (window.top, window.left), code, options.fillvalue, *taps)
 
 
 def _is_finite(out: np.ndarray) -> bool:

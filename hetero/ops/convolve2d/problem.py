@@ -66,11 +66,6 @@ class Window(NamedTuple):
         return self[:8:2], self[1:8:2]
 
     @property
-    def code(self) -> int:
-        """The boundary's number, as kernels know it."""
-        return BOUNDARIES.index(self.boundary)
-
-    @property
     def is_outer(self) -> bool:
         """Whether each result is one product, all else zeros beyond the image."""
         thin = min(self.height, self.filter_height) == min(self.width, self.filter_width) == 1

@@ -7,7 +7,6 @@ profile measured on one device; a message of b bytes takes b / T_x + c1 (White 2
 from __future__ import annotations
 
 import json
-import operator
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -47,8 +46,8 @@ def read(path: str) -> Cluster:
     """The cluster of a JSON file; ValueError that names what is wrong, and the valid keys."""
 
     def checked(**record: Any) -> dict[str, Any]:
-        for key in record.keys() & _LEAST.keys():
-            value, least = record[key], _LEAST[key]
+        for key, least in _LEAST.items():
+            value = record.get(key, least)
             if type(value) not in (int, type(least)) or not least <= value <= 1e18:
                 number = f"{'whole ' * isinstance(least, int)}number from {least:g} to 1e18"
                 raise ValueError(f"{key} must be a {number}, got {value!r:.60}")
@@ -102,24 +101,18 @@ class Solve(NamedTuple):
 
 def forecast(solve: Solve, cluster: Cluster, parts: int) -> dict[str, Any]:
     """An iteration on a number of devices: parts; rows (of the one that has most); seconds =
-    compute + launch + halo + sums; efficiency = T(1) / (parts T(parts)); binds (the longest).
-
-    The slowest link brings the halo from both neighbours; sums are doubled within the nodes, then
-    between them.
-    """
+    compute + launch + halo + sums; efficiency = T(1) / (parts T(parts)); binds (the longest)."""
     what, rows, halo, sums = solve.iteration, -(-solve.call.dims[0] // parts), 0.0, 0.0
     launch, compute = solve.step(rows)
     if parts > 1:
         within, nodes = min(parts, cluster.gpus_per_node), -(-parts // cluster.gpus_per_node)
-        used = [(n, link) for n, link in zip((within, nodes), cluster[3:5], strict=True) if n > 1]
-
-        def messages(nbytes: float) -> list[float]:
-            return [nbytes / link.bytes_per_second + link.seconds for _, link in used]
-
+        for n, link in ((within, cluster.gpu_link), (nodes, cluster.node_link)):
+            if n > 1:
+                rate, least = link
+                halo = max(halo, what.halo * what.row_bytes / rate + least)
+                sums += what.sums * (n - 1).bit_length() * (what.sum_bytes / rate + least)
+        halo *= min(2, parts - 1) / what.every
         launch += cluster.host_seconds / what.every
-        halo = min(2, parts - 1) * max(messages(what.halo * what.row_bytes)) / what.every
-        doublings = [(n - 1).bit_length() for n, _ in used]
-        sums = what.sums * sum(map(operator.mul, doublings, messages(what.sum_bytes)))
     terms = dict(zip(TERMS, (compute, launch, halo, sums), strict=True))
     seconds, one = sum(terms.values()), sum(solve.step(solve.call.dims[0]))
     derived = {"efficiency": one / seconds / parts, "binds": max(terms, key=terms.__getitem__)}
@@ -181,8 +174,6 @@ def text(scaled: Mapping[str, Any]) -> str:
 
 def draw(scaled: Mapping[str, Any], picture: Any) -> None:
     """Draw the iteration and its terms on a figure of matplotlib's."""
-    curves = {
-        name: {row["parts"]: row[name] for row in scaled["rows"] if row[name]}
-        for name in ("seconds", *TERMS)
-    }
+    rows, names = scaled["rows"], ("seconds", *TERMS)
+    curves = {name: {row["parts"]: row[name] for row in rows if row[name]} for name in names}
     draw_curves(picture, scaled["call"], "GPUs", curves)

@@ -89,7 +89,8 @@ def convolve2d(
     where values on the host, the fill value or the filter are seen to differ so much in size that
     an error is estimated to exceed 1e3 eps of the sum of the products' absolute values. Results
     that meet less of the image than a block of half the filter's extents do not count. By name it
-    is taken whatever the values. Images on a device are not looked at.
+    is taken whatever the values. Arrays on a device are not looked at, but for a filter where
+    "separable" is named.
 
     How often the fastest method is chosen is in ``docs/benchmarks.md``; ``hetero verify
     convolve2d`` measures it on this machine.

@@ -31,7 +31,6 @@ _DOT = 1 << 13  # elements, at most, of which BLAS adds up squares: for more it 
 _BLOCK = 1 << 15  # points that NumPy divides at a time: temporaries stay in the cache
 _FEW = 1 << 20  # points of which rounding may decide how large a small residual seems
 _TRANSFORMS = 4.5  # roundings of f, at most, that transforms leave; and less than that of u
-_bounds = functools.lru_cache(maxsize=64)(Stencil.eigenvalue_bounds)
 
 _PURPOSE = "sine transforms"
 _KEPT = 4  # solvers in each context
@@ -111,13 +110,18 @@ def residual(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[np.ndarray
     return r, size, whole
 
 
+@functools.lru_cache(maxsize=64)
+def _prepared(stencil: Stencil, dtype: np.dtype) -> tuple[Any, float, float, float]:
+    """`applied`, the rounding of a number, and the bounds of the eigenvalues."""
+    return applied(stencil, dtype), float(np.finfo(dtype).eps), *stencil.eigenvalue_bounds()
+
+
 def _on_cpu(asked: Solve, f: np.ndarray, u: np.ndarray) -> Outcome:
     """Solve; the residual, which takes as long as that, is computed only if it is asked for, or
     where rounding may leave one above the tolerance: up to eps norm(A) norm(u), which is small
     enough if ``lenient``, and some roundings of f."""
-    stencil, rtol, eps = asked.system, asked.rtol, float(np.finfo(f.dtype).eps)
-    low, high = _bounds(stencil)
-    apply = applied(stencil, f.dtype)
+    stencil, rtol = asked.system, asked.rtol
+    apply, eps, low, high = _prepared(stencil, f.dtype)
     apply(f, u)
     of_u = eps * high * _norm(u)
     enough = 0.0 < of_u < math.inf

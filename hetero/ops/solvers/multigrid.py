@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero import locks
 from hetero.host.loops import as_loops_take
 from hetero.imports import load
 from hetero.kernels.multigrid.plan import (
@@ -50,7 +49,6 @@ _STALLED = 0.7  # a cycle that leaves more of the residual than this has met rou
 _EVEN = 1.6  # ratio of spacings up to which axes are coarsened together
 _TILE_PLANES = 32  # coarse planes of a tile: twice as many fine ones, and six more are read
 _TILE_BYTES = 1 << 20  # of a tile's planes in work: they stay in the cache
-_LARGE = 1 << 24  # points of a grid that is not kept for the next solve
 
 
 class Grid(NamedTuple):
@@ -119,7 +117,7 @@ def modes(level: int, symmetric: bool) -> tuple[int, int]:
 
 
 class Hierarchy:
-    """The grids of one stencil, with room for a cycle; `locks.sole` gives it to one thread.
+    """The grids of one stencil, with room for a cycle of one thread.
 
     ``bound(f, u, symmetric)`` gives what improves u by a cycle, or with ``symmetric`` makes it M f;
     ``norms(f, u)`` the 2-norms of f - A u and of f; ``residual()`` that of f - A u as the last
@@ -127,9 +125,6 @@ class Hierarchy:
     """
 
     exact = False
-
-    def __init__(self) -> None:
-        self.lock, self.user = locks.new(), None
 
     def solve(self, f: Any, u: Any, rtol: float, maxiter: int) -> Outcome:
         """Improve u by at most ``maxiter`` cycles, until norm(f - A u) <= rtol norm(f), or to
@@ -193,7 +188,6 @@ class CpuHierarchy(Hierarchy):
     """The grids of one stencil on the CPU; its vectors are flat arrays of float32 or float64."""
 
     def __init__(self, stencil: Stencil, dtype: np.dtype) -> None:
-        super().__init__()
         self._stencil, self._dtype, self._compiled = stencil, np.dtype(dtype), _compiled()
         _, *coarser = all_grids = hierarchy(stencil, coarsest("cpu"), _BELOW)
         self.levels = [_Level(*pair, self._dtype) for pair in itertools.pairwise(all_grids)]
@@ -237,18 +231,13 @@ class CpuHierarchy(Hierarchy):
             sweep(n, int(symmetric), modes(n, symmetric)[1], self.levels[n].work, f, u, coarse)
 
 
-_kept = functools.lru_cache(maxsize=2)(CpuHierarchy)
-
-
 def solve(
     devices: tuple[()], asked: Solve, f: np.ndarray, u: np.ndarray, dtype: Any = None
 ) -> Outcome:
     """Solve A u = f on the CPU, of C-contiguous arrays; see `Hierarchy.solve`."""
-    another = functools.partial(CpuHierarchy, asked.system, f.dtype)
-    shared = another() if f.size > _LARGE else _kept(asked.system, f.dtype)
-    rhs, x = as_loops_take(f.reshape(-1)), u.reshape(-1)
-    with locks.sole(shared, another) as hierarchy, np.errstate(all="ignore"):
-        return hierarchy.solve(rhs, x, asked.rtol, asked.maxiter)
+    hierarchy, rhs = CpuHierarchy(asked.system, f.dtype), as_loops_take(f.reshape(-1))
+    with np.errstate(all="ignore"):
+        return hierarchy.solve(rhs, u.reshape(-1), asked.rtol, asked.maxiter)
 
 
 def example(dtype: np.dtype) -> None:

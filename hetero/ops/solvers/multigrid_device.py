@@ -160,7 +160,7 @@ class DeviceHierarchy(grids.Hierarchy):
     """
 
     def __init__(self, devices: Sequence[Device], stencil: Stencil, dtype: Any) -> None:
-        super().__init__()
+        self.lock, self.user = locks.new(), None  # for `locks.sole`
         self._dtype, several = np.dtype(dtype), len(devices) > 1
         self.grids = grids.hierarchy(stencil, grids.coarsest(devices[0].kind), _COARSEST)
         self.memories: list[Memory] = []

@@ -8,7 +8,6 @@ good``, or ``race`` for kernels without their barriers.
 from __future__ import annotations
 
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -64,23 +63,6 @@ def test_several_tiles_along_y():
     outcome = solve("cpu", Stencil(u.shape, (1.0,) * 3), f, found, rtol=1e-9, maxiter=20)
     assert outcome.status == CONVERGED
     np.testing.assert_allclose(found, u, rtol=0, atol=1e-7)
-
-
-def test_threads_share_a_hierarchy():
-    """Four at once, of one shape: each gets what it gets alone, to the last bit."""
-    stencil, rhs = Stencil((90, 97), (1.0, 1.0)), source((4, 90, 97))
-
-    def solved(f):
-        results = []
-        for _ in range(8):
-            u = np.zeros_like(f)
-            results.append((solve("cpu", stencil, f, u, rtol=1e-8, maxiter=30), u.tobytes()))
-        return results
-
-    alone = [solved(f)[0] for f in rhs]
-    with ThreadPoolExecutor(4) as pool:
-        for expected, together in zip(alone, pool.map(solved, rhs), strict=True):
-            assert set(together) == {expected}
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -27,7 +27,7 @@ from hetero.profile import inventory
 from hetero.registry.problem import Problem
 from hetero.tables import Settings, forced, placement
 
-_AT_ONCE = 2e-4  # seconds: a solve on a device from operands on the host takes no less
+_AT_ONCE = 1e-3  # seconds of a call on the CPU; many of them take as long as looking for devices
 _START, _LEAST = 0.2, 1e-3  # seconds: to look for devices; what a call takes that is not remembered
 _taken = {"seconds": 0.0}  # by calls that were placed at once
 log = logging.getLogger("hetero")

@@ -120,15 +120,16 @@ def _find_least(rows, doubled, norms, products, least, which):
 
 
 @by_work
-def nearest(team, X, mean, centroids, doubled, norms, labels, squares):
+def nearest(team, X, mean, centroids, doubled, norms, labels, squares, known):
     """Fill ``labels`` of rows that are labelled once, and not packed; -1 where distances are not
-    finite. ``squares``, (n,) or (0,), gets the rows' squared distances, as `distances` does."""
+    finite; they stay where they are ``known``. ``squares``, (n,) or (0,), gets the rows' squared
+    distances."""
     count, given = (labels.size + _WIDE - 1) // _WIDE, (X, mean, centroids, doubled, norms)
-    _nearest(team, count, (*given, labels, squares))
+    _nearest(team, count, (*given, labels, squares, known))
 
 
 @part
-def _nearest(start, stop, X, mean, centroids, doubled, norms, labels, squares):
+def _nearest(start, stop, X, mean, centroids, doubled, norms, labels, squares, known):
     no_overlap()
     n, d = X.shape
     rows = np.zeros((_WIDE, d), X.dtype)
@@ -140,12 +141,13 @@ def _nearest(start, stop, X, mean, centroids, doubled, norms, labels, squares):
         for r in range(m):
             for c in range(d):
                 rows[r, c] = X[begin + r, c] - mean[c]
-        _find_least(rows.T, doubled, norms, products, least, which)
-        for r in range(m):
-            label = np.int32(which[r])
-            labels[begin + r] = label if abs(least[r]) < np.inf else np.int32(-1)
+        if not known:
+            _find_least(rows.T, doubled, norms, products, least, which)
+            for r in range(m):
+                label = np.int32(which[r])
+                labels[begin + r] = label if abs(least[r]) < np.inf else np.int32(-1)
         for r in range(m if squares.size else 0):
-            own, total = centroids[np.int32(which[r])], 0.0
+            own, total = centroids[max(labels[begin + r], 0)], 0.0
             for c in range(d):
                 difference = np.float64(rows[r, c]) - np.float64(own[c])
                 total += difference * difference
@@ -247,17 +249,21 @@ def _between(start, stop, turned, reaches, rounded, moves):
     zero, shorter = error - error, down - error - error
     for i in range(start, stop):
         apart[:] = 0
-        for line in turned:
+        for c in range(turned.shape[0]):
+            line, own = turned[c], turned[c, i]
             for j in range(apart.size):
-                apart[j] += (line[j] - line[i]) * (line[j] - line[i])
-        drop, far = zero, zero + np.inf
+                difference = line[j] - own
+                apart[j] += difference * difference
+        apart[i] = np.inf  # itself
         for j in range(apart.size):
             square = apart[j] * shorter - tiny
-            distance = np.sqrt(square if square > zero else zero) * down
-            if j != i and distance < reaches[i]:
-                drop = max(drop, moves[0, j])
-            elif j != i:
-                far = min(far, distance)
+            apart[j] = np.sqrt(square if square > zero else zero) * down
+        drop, far = zero, apart[i]
+        for j in range(apart.size):
+            if apart[j] < reaches[i]:
+                drop = moves[0, j] if moves[0, j] > drop else drop
+            else:
+                far = apart[j] if apart[j] < far else far
         moves[1, i], moves[2, i] = drop, far
 
 

@@ -33,7 +33,7 @@ _KEPT = 25  # keeping a row's bounds takes as long as to read and use that many 
 _COSTLY = 60  # elements; bounds are tried where a row's distances take as long,
 _LEAST = 1 << 20  # and those of all rows
 _MOVED = 1 / 16  # of the rows, below which bounds are tried
-_LOOKED = 1 / 3  # of the rows; where more are looked at, bounds are given up
+_LOOKED = 1 / 2  # of the rows; where more are looked at, bounds are given up
 
 
 class CompiledRows(Rows):
@@ -62,14 +62,22 @@ class CompiledRows(Rows):
 
     def nearest(self, centroids: np.ndarray, measured: bool = True) -> float:
         labels = self.labels = np.empty(self.n, np.int32)
-        squares = np.empty(self.n if measured else 0, self._X.dtype)
-        arrays = self._X, self.mean, centroids, *_doubled(centroids), labels, squares
         with contextlib.nullcontext() if centroids.size <= _ALONE else one_thread():
-            loops.nearest(self.n * _cost_of_a_row(*centroids.shape), *arrays)
+            squares = self._squares(centroids, measured, False)
         if labels.min() < 0:
             check_finite(self._X)
             np.maximum(labels, 0, out=labels)
         return self.weighted(squares) if measured else math.nan
+
+    def inertia(self, centroids: np.ndarray) -> float:
+        return self.weighted(self._squares(centroids, True, True))
+
+    def _squares(self, centroids: np.ndarray, measured: bool, known: bool) -> np.ndarray:
+        """Squared distances of the rows, which get labels unless these are known."""
+        squares = np.empty(self.n if measured else 0, self._X.dtype)
+        arrays = self._X, self.mean, centroids, *_doubled(centroids), self.labels, squares, known
+        loops.nearest(self._X.size if known else self.n * _cost_of_a_row(*centroids.shape), *arrays)
+        return squares
 
     def restart(self, centroids: np.ndarray) -> None:
         super().restart(centroids)
@@ -141,12 +149,6 @@ class CompiledRows(Rows):
         sums[0] = self._sums
         np.add.reduce(sums, axis=0, out=self._sums)
         self._totals += totals.sum(axis=0)
-
-    def label(self, centroids: np.ndarray) -> None:
-        """Nothing: `inertia` labels the rows, too."""
-
-    def inertia(self, centroids: np.ndarray) -> float:
-        return self.nearest(centroids)
 
     def first(self, index: int) -> np.ndarray:
         shape, dtype = (len(self._packed), loops.BLOCK), self._packed.dtype

@@ -252,25 +252,42 @@ def distances(X: Any, centroids: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
     Where a product would leave too few digits, they are made of differences.
     """
-    fit, (n, d), k, mean = load("hetero.ops.kmeans.fit"), X.shape, len(centroids), 0.0
-    dense, middle = isinstance(X, np.ndarray), centroids.mean(axis=0)
-    moved = centroids - middle
-    if dense and middle @ middle * k > _FAR * np.vdot(moved, moved):  # else a pass over X too much
-        mean, centroids = middle, moved
-    norms, factors = fit.norms_of(centroids), -2.0 * centroids.T
+    fit = load("hetero.ops.kmeans.fit")
+    (n, d), k, dense, mean = X.shape, len(centroids), isinstance(X, np.ndarray), 0.0
+    if dense:
+        middle = centroids.mean(axis=0)
+        moved = centroids - middle
+        if middle @ middle * k > _FAR * np.vdot(moved, moved):  # else it is a pass over X too much
+            mean, centroids = middle, moved
+    norms, wide = fit.norms_of(centroids), dense and k > d  # then the product adds the squares, too
+    factors = np.vstack([-2.0 * centroids.T, np.ones(k), norms])[: d + 2 * wide]
     rows = min(n, max(_LEAST_ROWS, _NUMBERS // (d * dense + k)))
-    result = np.empty((n, k), dtype)
+    result, part = np.empty((n, k), dtype), np.ones((rows if wide else 0, d + 2))
+    room = result if dtype == np.float64 else np.empty((rows, k))
+    largest = float(np.finfo(dtype).max)
     with np.errstate(all="ignore"):
         for begin in range(0, n, rows):
-            block = X[begin : begin + rows].astype(np.float64, copy=False)
-            block = block - mean if np.any(mean) else block
-            own, squares = fit.norms_of(block), block @ factors
-            squares += own[:, None]
-            squares += norms
+            block, found = X[begin : begin + rows], result[begin : begin + rows]
+            squares = found if room is result else room[: len(found)]
+            if wide:
+                part = part[: len(found)]
+                block = np.subtract(block, mean, out=part[:, :d])
+                own = part[:, d] = fit.norms_of(block)
+                np.matmul(part, factors, out=squares)
+            else:
+                block = block.astype(np.float64, copy=False)
+                block = block - mean if np.any(mean) else block
+                own = fit.norms_of(block)
+                squares = np.matmul(block, factors, out=squares) if dense else block @ factors
+                squares += own[:, None]
+                squares += norms
             few = np.flatnonzero(~(squares.min(axis=1) >= _NEAR * (own + norms.max())))
             near = np.argwhere(~(squares[few] >= _NEAR * (own[few, None] + norms)))
-            found = result[begin : begin + rows]
-            np.sqrt(squares, out=found, casting="same_kind")
+            if squares.dtype == dtype or largest < 2.0 * (own.max() + norms.max()):
+                np.sqrt(squares, out=found, casting="same_kind")
+            else:  # faster, where no square overflows
+                found[...] = squares
+                np.sqrt(found, out=found)
             for i, j in (near[a : a + rows].T for a in range(0, len(near), rows)):
                 apart = fit.dense_rows(block, few[i]) - centroids[j]
                 found[few[i], j] = np.sqrt(np.einsum("ij,ij->i", apart, apart))

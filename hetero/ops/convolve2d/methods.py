@@ -306,10 +306,7 @@ def _of_scipys(image: np.ndarray, options: FilterOptions, window: Window) -> np.
 # -- What devices run, and the table ---------------------------------------------------------------
 
 
-@functools.cache
-def _of_device(name: str) -> Callable[..., Any]:
-    """A function of `device`."""
-    return getattr(load("hetero.ops.convolve2d.device"), name)
+_device = functools.partial(load, "hetero.ops.convolve2d.device")
 
 
 def _on_device(name: str) -> dict[str, Callable[..., Any]]:
@@ -317,7 +314,7 @@ def _on_device(name: str) -> dict[str, Callable[..., Any]]:
 
     def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
         (image,), output, options = arguments
-        _of_device(name)(devices[0], problem, image, options, output)
+        getattr(_device(), name)(devices[0], problem, image, options, output)
 
     def prepare(device: Any, problem: Problem, aligned: int, options: FilterOptions) -> Any:
         storage, kept = load("hetero.devices.storage"), options.filter.at(0)
@@ -325,7 +322,7 @@ def _on_device(name: str) -> dict[str, Callable[..., Any]]:
         def launch(image: int, filter: int, out: int) -> None:
             given = FilterOptions(kept.at(filter), options.fillvalue)
             with device.active(), storage.limited_to(places.memory_limit()):
-                _of_device(name)(device, problem, image, given, out)
+                getattr(_device(), name)(device, problem, image, given, out)
 
         return launch
 
@@ -333,7 +330,7 @@ def _on_device(name: str) -> dict[str, Callable[..., Any]]:
 
 
 _DIRECT = {"run": _on_device("direct")["run"]}
-_AHEAD = {"prepare": lambda *given: _of_device("prepared_direct")(*given)}
+_AHEAD = {"prepare": lambda *given: _device().prepared_direct(*given)}
 for kinds, method, excludes, work, more in (
     (("cpu",), DIRECT, not_real, of_direct, {"run": _on_cpu(_direct), "loops": loops_of_direct}),
     (("cpu",), SEPARABLE, high_rank, of_separable, {"run": _on_cpu(_separable), "loops": _loops}),

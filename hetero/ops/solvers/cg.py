@@ -17,12 +17,11 @@ from hetero.calling import planner
 from hetero.host import loops
 from hetero.imports import load
 from hetero.ops.solvers import cg_problem, systems
-from hetero.ops.solvers.cg_problem import NAME, from_dims, problem
-from hetero.ops.solvers.systems import CONVERGED, Outcome, Solve, digits, execute, on_host, warn
+from hetero.ops.solvers.cg_problem import NAME, from_dims, problem, work
+from hetero.ops.solvers.systems import CONVERGED, Outcome, Solve, execute, on_host, warn
 from hetero.pricing.plan import Plan
 from hetero.profile import inventory
 from hetero.registry import Arguments
-from hetero.registry.models import Work
 from hetero.registry.problem import Problem
 from hetero.tables import bind, forget
 
@@ -36,7 +35,6 @@ _IMPORT = 0.4  # seconds, of Numba
 _spent = {"seconds": 0.0}  # by solves without it
 _GRIDS = ("stencil2", "stencil3")
 _SPARSE = ("csr", *_GRIDS)
-_DENSE_TERMS = ((), (0,), (0, 0))  # launches, vectors, the matrix
 _MATRICES = {
     "dense": "dense matrices",
     "csr": "sparse matrices",
@@ -261,20 +259,6 @@ def _adaptive_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
     if reason is None and info.get("asked"):
         return registry.Unasked("begins on the CPU; name it with method='adaptive' to use it")
     return reason
-
-
-def work(problem: Problem, info: dict[str, Any]) -> Work:
-    """One iteration: the matrix once, and ten passes over a vector, which a stencil stays with."""
-    n, entries = problem.dims
-    dtype, (kind, _, M) = np.dtype(problem.dtype), problem.layout.partition("-")
-    matrix = {"dense": dtype.itemsize, "csr": dtype.itemsize + 4}.get(kind, 0) * entries
-    dims = (n, max(entries // max(n, 1), 1)) if kind == "csr" else (n,)
-    rtol, repeat, _ = problem.options
-    if M:
-        repeat = max(2, math.ceil(digits(rtol, dtype) / 2.6))
-    terms = _DENSE_TERMS if kind == "dense" else ()
-    nbytes = matrix + 10.0 * n * dtype.itemsize
-    return Work(dims, 2.0 * entries + 10.0 * n, nbytes, repeat, terms=terms)
 
 
 def _shared(problem: Problem) -> bool:

@@ -1,32 +1,34 @@
-"""Conjugate gradients on devices: vectors and scalars stay there until the end.
+"""Conjugate gradients on devices: the solve, and the launches of its steps.
 
-`Loop` is the method on the caller's vectors, in parts. The launches of its steps are in
-`cg_steps`; what several devices copy from each other is in `exchange`.
+`OnMatrix` takes a product and a launch for the vectors per iteration; `Sweeps`, for grids, one
+launch; `Persistent`, for small grids, many iterations in one cooperative launch. All are PR-CG
+(kernels/cg/cg_scalars.cu). `Preconditioned` is the recurrence of Hestenes and Stiefel, for a
+preconditioner that is launches of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 
+from hetero import kernels
+from hetero.arrays import describe, name_of
 from hetero.devices import peers
 from hetero.devices.base import Device
-from hetero.imports import load
+from hetero.kernels import Launch
+from hetero.kernels.cg import plan as plan_cg
+from hetero.kernels.cg.plan import HALO, X_HALO, GridShare
 from hetero.ops.solvers import systems
-from hetero.ops.solvers.cg_loop import restarted
-from hetero.ops.solvers.exchange import Bound, Exchange, Moved, Part, Range, range_copies
-from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil
+from hetero.ops.solvers.cg_launches import Call, Loop, Step
+from hetero.ops.solvers.exchange import Bound, Moved, Part, Range, halo_copies, slabs, split
+from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil, unknowns
 
-Step = tuple[Sequence[Sequence[Bound]], Sequence[Any]]  # launches of each part, then copies
-RECORD = 8  # doubles of the scalars; kernels/cg/cg_scalars.cu
-_STATUS, _COUNT, _TARGET = 0, 1, 4  # of them
-_ENDED = (systems.LIMIT, systems.CONVERGED, systems.INDEFINITE, systems.NOT_FINITE)  # by status
-_LONGEST_BATCH = 1024
+_STAMPED = 16  # bytes of a value (kernels/common/stamped.cu)
 
 
 def solve(
@@ -92,7 +94,7 @@ def solve(
         # One device is active from here on, not for each launch.
         with used[0].active() if len(used) == 1 else peers.turn(used):
             call = Call(used, system, b, x, dtype, M, asked.callback is not None)
-            loop = load("hetero.ops.solvers.cg_steps").loop_of(call)
+            loop = loop_of(call)
             try:
                 return loop.solve(asked, going_on, checked)
             except BaseException:
@@ -113,187 +115,315 @@ def solve(
     return outcome
 
 
-class Call(NamedTuple):
-    """What an iteration is made for; see `solve`."""
+def loop_of(call: Call) -> Loop:
+    """The iteration that suits system and preconditioner, with its buffers."""
+    if not isinstance(call.system, Stencil) or isinstance(call.M, np.ndarray):
+        return OnMatrix(call)
+    if call.M is not None:
+        return Preconditioned(call)
+    found = None
+    if len(call.devices) == 1 and not call.every:
+        found = resident(call.devices[0], call.system, call.dtype)
+    return Sweeps(call) if found is None else Persistent(call, *found)
 
-    devices: Sequence[Device]
-    system: Stencil | Csr | Dense
-    b: Any
-    x: Any
-    dtype: np.dtype
-    M: Any
-    every: bool  # whether x is looked at after each iteration
+
+def product(device: Device, system: Any, dtype: np.dtype) -> tuple[Part, Callable[[], object]]:
+    """A part on one device, which is active, and what starts q = A p by its buffers "p", "q"."""
+    part, n = Part(device, alone=True), unknowns(system)
+    part.allocate(n * dtype.itemsize, "p", "q")
+    part.numbers["own"] = 0
+    return part, partial(part.start, *_Rows(part, system, (0, n), dtype).times("p"))
 
 
-class Loop:
-    """Iterations, of which each device computes its own rows.
+# -- Matrices --------------------------------------------------------------------------------------
 
-    The numbers are the steps of Saad's algorithm 9.1 (see `cg_loop`). With M = 1 or a diagonal
-    matrix r.z' is predicted, so that all sums of an iteration are made at once; where rounding
-    hides what is left of it, beta is 0. Else it is not (`cg_steps.Preconditioned`).
 
-        3. q = A p,  alpha = r.z / p.q
-        7. r.z' = r.z - 2 alpha z.q + alpha^2 q.Mq,  beta = r.z' / r.z
-        4. x = x + alpha p   5. r = r - alpha q   6. z = M r   8. p = z + beta p
+class _Rows:
+    """A part's rows of a matrix, in its memory.
 
-    A part's buffers "b" and "inverse", a diagonal M, have the elements of its range of ``spans``,
-    and "x" those of its range of ``held``; "record0" and "record1" have the scalars. ``result`` is
-    the caller's x. ``done`` is the iterate that the launches so far lead to, ``begins`` at first;
-    ``turn`` tells which of the two records is the present one. ``to_residual`` are the steps that
-    compute it, ``residual_sums`` what `Exchange.total` takes then, ``from_residual`` those that
-    begin anew.
+    ``needed`` is the range of the columns that they meet, ``times(vector)`` binds q = A times a
+    whole vector, and ``step`` plans q = A p with the sums of a step; None if that has no sums.
     """
 
-    to_residual: Sequence[Step]
-    residual_sums: tuple[str, list[int], int]
-    from_residual: Sequence[Step] = ()
+    step: Launch | None = None
+    _product: Launch | None = None  # of a dense matrix there are several
 
-    first_batch = 8  # iterations to start before the record is looked at for the first time
-    batch_seconds = 300e-6  # for which the device should run between two looks, which cost 15 us
-    begins = -1  # the first step only leads to iterate 0
-    records = 2  # that are written in turn
-    turn = 0
-    seconds: float | None = None  # that an iteration took last
+    def __init__(
+        self, part: Part, system: Any, span: Range, dtype: np.dtype, diagonal: bool = False
+    ) -> None:
+        self._part, self._dtype, self._rows = part, dtype, span[1] - span[0]
+        self.needed, target, name = span, part.device.target, dtype.name
+        if isinstance(system, Dense):
+            self.needed = 0, system.n
+            self._upload_dense(system, span)
+            return
+        if isinstance(system, Stencil):
+            plane, n = math.prod(system.shape[1:]), unknowns(system)
+            (begin, end), self.needed = span, (max(span[0] - plane, 0), min(span[1] + plane, n))
+            grid = GridShare.of(*system, self._rows // plane, low=begin > 0, high=end < n)
+            _, self._product = plan_cg.stencil(grid, target, dtype=name, before=begin // plane)
+        else:
+            share = self._upload_sparse(system, span)
+            plans = plan_cg.csr(self._rows, *share, target, dtype=name, diagonal=diagonal)
+            self.step, self._product = plans
+        part.allocate(16 * self._product.grid, "sums of a product")
 
-    def __init__(self, call: Call, spans: Sequence[Range], held: Sequence[Range]) -> None:
-        self.spans, self.held, self.dtype, self.result = spans, held, call.dtype, call.x
-        alone = len(spans) == 1
-        self.parts = [Part(device, alone) for device, _ in zip(call.devices, spans, strict=False)]
-        self.exchange = Exchange(self.parts)
-        if not alone:  # queues of several devices take longer to fill again
-            self.batch_seconds = max(self.batch_seconds, 2e-3)
-        given = ("b", call.b, spans), ("x", call.x, held), ("inverse", call.M, spans)
+    def _upload_sparse(self, system: Csr, span: Range) -> tuple[int, str]:
+        """Entries, and the indices' dtype."""
+        if not isinstance(system.data, np.ndarray):
+            of = dict(zip(("pointers", "indices", "values"), map(describe, system), strict=True))
+            self._part.buffers |= {name: operand.pointer for name, operand in of.items()}
+            return of["values"].size, name_of(of["indices"].dtype)
+        pointers = system.indptr[span[0] : span[1] + 1]
+        where = slice(int(pointers[0]), int(pointers[-1]))
+        indices, values = system.indices[where], system.data[where]
+        if len(indices) and self._part.stream is not None:  # of several parts
+            self.needed = int(indices.min()), int(indices.max()) + 1
+        index = np.promote_types(pointers.dtype, indices.dtype)
+        if pointers[0]:
+            pointers = pointers - pointers[0]
+        self._part.upload(np.ascontiguousarray(pointers, index), "pointers")
+        self._part.upload(np.ascontiguousarray(indices, index), "indices")
+        self._part.upload(np.ascontiguousarray(values, self._dtype), "values")
+        return len(values), index.name
 
-        def load(number: int) -> None:
-            part = self.parts[number]
-            part.allocate(8 * RECORD, "record0", "record1")
-            for name, vector, ranges in given:
-                if isinstance(vector, np.ndarray):
-                    own = vector[slice(*ranges[number])]
-                    part.upload(np.ascontiguousarray(own, call.dtype), name)
-                elif name != "inverse":
-                    part.buffers[name] = vector
+    def times(self, vector: str) -> list[Bound]:
+        if self._product is None:
+            return self._dense_times(vector)
+        others = {"p": vector, "partial": "sums of a product", "first_block": 0}
+        return [self._part.bind(self._product, **others)]
 
-        self.exchange.at_once(load, 2 * spans[-1][1] * call.dtype.itemsize)
+    def _upload_dense(self, system: Dense, span: Range) -> None:
+        array, self._strides = system.array, system.strides
+        if not isinstance(array, np.ndarray):
+            self._part.buffers["A"] = array
+            return
+        rows = array[slice(*span)].astype(self._dtype, copy=False)
+        self._strides = (system.n, 1)
+        if len(rows) == system.n and rows.flags.f_contiguous and not rows.flags.c_contiguous:
+            rows, self._strides = rows.T, (1, system.n)
+        self._part.upload(np.ascontiguousarray(rows), "A")
 
-    def copies(self, needed: Sequence[Range], name: str) -> Moved:
-        """Of ranges of a vector that lies as x does: what parts take of others' own elements."""
-        places = [low for low, _ in self.held]
-        return name, range_copies(self.spans, needed, self.dtype.itemsize, places)
+    def _dense_times(self, vector: str) -> list[Bound]:
+        part, item = self._part, self._dtype.itemsize
+        plan = kernels.plan_matvec(
+            m=self._rows,
+            k=self.needed[1],
+            batch=1,
+            dtype=self._dtype.name,
+            a_strides=(0, *self._strides),
+            x_strides=(0, 1),
+            y_strides=(0, 1),
+            target=part.device.target,
+            alignment=16 if part.is_aligned("A", vector) else item,
+        )
+        part.allocate(plan.workspace * item, f"scratch of {vector}")
+        names = {"x": vector, "y": "q", "partial": f"scratch of {vector}"}
+        return [part.bind(launch, **names) for launch in plan.launches]
 
-    def fetch(self) -> np.ndarray:
-        """The present x, on the host: in the caller's where that is there, else in a new array."""
-        n, result = self.spans[-1][1], self.result
-        whole = result if isinstance(result, np.ndarray) else np.empty(n, self.dtype)
 
-        def fetch(number: int) -> None:
-            (begin, end), (low, _) = self.spans[number], self.held[number]
-            own = whole[begin:end]
-            self.parts[number].download("x", own, (begin - low) * own.itemsize)
+class OnMatrix(Loop):
+    """A sparse or dense matrix, by rows over one or several parts, alone or with a diagonal M; a
+    stencil with one.
 
-        self.exchange.at_once(fetch, whole.nbytes)
-        return whole
+    A part has all of x and p, of which it makes its own elements, and takes those of others that
+    its rows meet: a range.
+    """
 
-    def copy_x(self, to: str, source: str) -> None:
-        """Copy x on the devices, to or from a buffer of another name."""
-        for part, (low, high) in zip(self.parts, self.held, strict=True):
-            nbytes = (high - low) * self.dtype.itemsize
-            if to not in part.buffers:
-                part.allocate(nbytes, to)
-            with part.active():
-                part.device.copy(part.buffers[to], part.buffers[source], nbytes, 0, 0, part.stream)
+    begins = 0
 
-    def solve(
-        self, asked: Solve, going_on: tuple[np.ndarray, np.ndarray] | None, checked: bool
-    ) -> Outcome | None:
-        """Iterate, and begin anew from the true residual until that meets the tolerance.
+    def __init__(self, call: Call) -> None:
+        system, dtype, diagonal = call.system, call.dtype, call.M is not None
+        n, item = unknowns(system), dtype.itemsize
+        unit = math.prod(system.shape[1:]) if isinstance(system, Stencil) else 1
+        spans = [(i * unit, j * unit) for i, j in split(n // unit, len(call.devices))]
+        super().__init__(call, spans, [(0, n)] * len(spans))
+        rows: list[Any] = [None] * len(spans)
 
-        None where the squares of b are not safe to work with, unless that was ``checked``. The
-        device decides when it stops, by r.r, which the host looks at once for many iterations.
-        """
-        # 1. r = b - A x, z = M r, p = z.
-        first, norm_b = map(math.sqrt, self.residual())
-        if not (checked or systems.is_safe(norm_b, self.dtype.itemsize)):
-            self.exchange.synchronize()  # before memory is free
-            return None
-        self.copy_x("start", "x")
-        for vector, name in zip(going_on or (), ("r", "p"), strict=False):
-            self.parts[0].upload(vector, name)
-        known = [first]
+        def upload(number: int) -> None:
+            rows[number] = _Rows(self.parts[number], system, spans[number], dtype, diagonal)
 
-        def residual(bound: float) -> float:
-            return known.pop() if known else math.sqrt(self.residual()[0])
+        arrays = [part for part in system if isinstance(part, np.ndarray)]
+        self.exchange.at_once(upload, sum(array.nbytes for array in arrays))
+        sums, plans = 8 if diagonal else 4, []
+        for part, (begin, end) in zip(self.parts, spans, strict=True):
+            part.allocate(n * item, "p")
+            part.allocate((end - begin) * item, "r", "q")
+            part.numbers["own"] = begin
+            aligned = part.is_aligned("x", "b") and begin * item % 16 == 0
+            how = {"dtype": dtype.name, "aligned": aligned, "diagonal": diagonal}
+            plans.append(plan_cg.vectors(end - begin, part.device.target, **how))
+            part.allocate(8 * sums * plans[-1][0].grid, "residual sums")
+        residuals, sums_of_p, advances = zip(*plans, strict=True)
+        self.residual_sums = "residual sums", [plan.grid for plan in residuals], sums
+        made = [own.step or plan for own, plan in zip(rows, sums_of_p, strict=True)]
+        gather = self.exchange.share_sums([plan.grid for plan in made], sums, "partial")
+        # 1. r = b - A x, p = M r.
+        needed = [own.needed for own in rows]
+        of_x, of_p = (self.exchange.bind(self.copies(needed, name)) for name in "xp")
+        residual = self.exchange.launches(residuals, partial="residual sums")
+        first = [own.times("x") + then for own, then in zip(rows, residual, strict=True)]
+        nothing: list[list[Bound]] = [[] for _ in self.parts]
+        self.to_residual, self.from_residual = ((nothing, of_x), (first, ())), ((nothing, of_p),)
+        # 3. q = A p, and sums in "partial"; then x, r and p, with one record and the other in turn.
+        before = [own.times("p") if own.step is None else [] for own in rows]
+        together, self._turns = self.exchange.bind(*gather), []
+        for turn in (0, 1):
+            scalars = {"before": f"record{turn}", "after": f"record{1 - turn}"}
+            last = self.exchange.launches(made, **scalars)
+            products = [own + then for own, then in zip(before, last, strict=True)]
+            step = self.exchange.launches(advances, partial_before="partial", **scalars)
+            self._turns.append(((products, together), (step, of_p)))
 
-        def steps(limit: int, lowest: float) -> tuple[str, int]:
-            # 2. for j = 0, 1, ..., until convergence
-            self.start(lowest * lowest)
-            ended = self._until_stopped(limit, asked.callback)
-            self.finish()
-            return ended
+    def steps(self, iteration: int) -> Sequence[Step]:
+        return self._turns[iteration % 2]
 
-        again = going_on is not None  # the true residual may differ from the recurrence's
-        outcome = restarted(residual, steps, asked, norm_b, self.dtype, once_more=again)
-        if outcome.status == systems.NOT_FINITE and not np.isfinite(self.fetch()).all():
-            self.copy_x("x", "start")
-            outcome = outcome._replace(residual=first)
-        if isinstance(self.result, np.ndarray):
-            self.fetch()
-        return outcome._replace(right_side=norm_b)
 
-    def _until_stopped(self, limit: int, callback: Any) -> tuple[str, int]:
-        """Iterate until the device says stop, or the limit; (status, iterations).
+# -- Grids -----------------------------------------------------------------------------------------
 
-        The host looks after each iteration for a callback; else by the time that they take, so
-        that looking takes no more than a twentieth of it, at an even number: x is whole then.
-        """
-        at = status = count = 0
-        while at < limit and not status:
-            batch = self.first_batch if callback is None else 1
-            if callback is None and self.seconds is not None:
-                wanted = math.ceil(self.batch_seconds / max(self.seconds, 1e-9) / 2)
-                batch = 2 * max(1, min(wanted, _LONGEST_BATCH // 2))
-            batch = min(batch, limit - at)
-            at += batch
-            began = time.monotonic()
-            self.advance(at)
-            record = self.parts[0].download(f"record{self.turn}", np.empty(RECORD))
-            status, count = int(record[_STATUS]), int(record[_COUNT])
-            took = time.monotonic() - began
-            self.seconds = took / batch
-            if took >= peers.PATIENCE / 2:
-                self.exchange.check()
-            if callback is not None and not status:
-                callback(self.fetch())
-        return _ENDED[status], count
 
-    def residual(self) -> Sequence[float]:
-        """Compute r = b - A x, from where an iteration starts; returns r.r and b.b."""
-        for step in self.to_residual:
-            self.exchange.run(*step)
-        self.exchange.check()
-        sums = self.exchange.total(*self.residual_sums)
-        for step in self.from_residual:
-            self.exchange.run(*step)
-        return sums[:2]
+class _OnGrid(Loop):
+    """Stencils; rows over one or several parts."""
 
-    def start(self, target: float) -> None:
-        """Begin from the last `residual`, to stop where r.r is no more than ``target``."""
-        record = np.zeros(RECORD)
-        record[[_COUNT, _TARGET]] = self.begins, target
-        for part in self.parts:
-            for name in ("record0", "record1"):
-                part.upload(record, name)
-        self.done = self.begins
+    def __init__(self, call: Call) -> None:
+        stencil = call.system
+        self._slabs = slabs(stencil.shape[0], len(call.devices), HALO)
+        plane = self._plane = math.prod(stencil.shape[1:])
+        spans = [(slab.begin * plane, slab.end * plane) for slab in self._slabs]
+        edge, n = X_HALO * plane, spans[-1][1]
+        held = [(max(begin - edge, 0), min(end + edge, n)) for begin, end in spans]
+        super().__init__(call, spans, held)
+        shares = [
+            GridShare.of(*stencil, slab.own, low=slab.above > 0, high=slab.below > 0)
+            for slab in self._slabs
+        ]
+        self._each = list(zip(self.parts, self._slabs, shares, strict=True))
 
-    def advance(self, to: int) -> None:
-        """Start the launches after which x is iterate ``to``, unless the iteration stops before."""
-        for iteration in range(self.done, to):
-            for step in self.steps(iteration):
-                self.exchange.run(*step)
-        self.done = max(self.done, to)
-        self.turn = self.done % self.records
+    def _bind_residual(
+        self, places: Sequence[dict[str, int]], *rows: Moved, **names: str
+    ) -> Sequence[Launch]:
+        """``places``: where r and p of each part begin. ``rows``: what is copied of them. Returns
+        the launches of products."""
+        plans = []
+        for (part, _, grid), place in zip(self._each, places, strict=True):
+            plans.append(plan_cg.stencil(grid, part.device.target, dtype=self.dtype.name, **place))
+            part.allocate(16 * plans[-1][0].grid, "residual sums")
+        residuals, products = zip(*plans, strict=True)
+        first = [()] * len(self.parts), self.exchange.bind(self.copies(self.held, "x"))
+        launches = self.exchange.launches(residuals, partial="residual sums", **names)
+        self.to_residual = first, (launches, self.exchange.bind(*rows))
+        self.residual_sums = "residual sums", [plan.grid for plan in residuals], 2
+        return products
 
-    steps: Callable[[int], Sequence[Step]]  # what leads from an iterate to the next
+
+class Sweeps(_OnGrid):
+    """What a sweep reads and writes change places every time. x takes two steps in every second
+    sweep, or with ``every`` one in each: then it is whole after all iterations."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        pitch, dtype, every = 2 * self._plane, call.dtype, call.every
+        plans, places = [], []
+        for part, slab, grid in self._each:
+            part.allocate(pitch * slab.held * dtype.itemsize, "state0", "state1")
+            how = {"dtype": dtype.name, "aligned": part.is_aligned("x")}
+            plans.append(plan_cg.sweeps(grid, part.device.target, **how))
+            start = slab.above * pitch
+            places.append({"r_start": start + self._plane, "p_start": start, "pitch": pitch})
+        *sweeps, settles = zip(*plans, strict=True)
+        blocks = [plan.grid for plan in sweeps[0]]
+        partial0, partial1 = self.exchange.share_sums(blocks, 4, "partial0", "partial1")
+        rows = halo_copies(self._slabs, pitch * dtype.itemsize)
+        state0, state1 = ((name, rows) for name in ("state0", "state1"))
+        moves = [self.exchange.bind(state0, partial0), self.exchange.bind(state1, partial1)]
+        self._sweeps, self._settle = {}, []
+        for turn in (0, 1):
+            now, new = 1 - turn, turn
+            names = {"now": f"state{now}", "next": f"state{new}", "before": f"record{now}"}
+            names |= {"after": f"record{new}", "partial_before": f"partial{now}"}
+            names |= {"partial": f"partial{new}"}
+            for first in (True, False):
+                add = 0 if first or not (every or turn == 0) else 1 if every else 2
+                launches = self.exchange.launches(sweeps[turn], add=add, **names)
+                self._sweeps[turn, first] = [(launches, moves[turn])]
+            ends = {"even": "state0", "odd": "state1", "record": f"record{turn}"}
+            self._settle.append(self.exchange.launches(settles, **ends))
+        self._bind_residual(places, state1, r="state1", p="state1")
+
+    def steps(self, iteration: int) -> Sequence[Step]:
+        return self._sweeps[(iteration + 1) % 2, iteration == -1]
 
     def finish(self) -> None:
-        """Make x the iterate of the record."""
+        self.exchange.run(self._settle[self.turn])
+
+
+class Persistent(_OnGrid):
+    """A 2-D grid on one device, of which the vectors fit in the registers; see `resident`."""
+
+    # A launch takes 20 us to start, load and store; it ends by itself when the iteration does.
+    first_batch = 64
+    batch_seconds = 4e-3
+
+    def __init__(self, call: Call, plan: Launch, kernel: Any) -> None:
+        super().__init__(call)
+        self._stamp, self._plan, self._kernel = 0, plan, kernel
+        (part,), points = self.parts, self.spans[-1][1]
+        part.allocate(points * call.dtype.itemsize, "r", "p")
+        for name, values in (("edges", 2 * points), ("sums", 2 * 4 * plan.grid)):
+            buffer = part.allocate(_STAMPED * values, name)
+            part.device.fill(buffer, _STAMPED * values)
+        self._bind_residual([{}])
+
+    def advance(self, to: int) -> None:
+        if to <= self.done:
+            return
+        scalars = {"iterations": to - self.done, "stamp": self._stamp}
+        scalars |= {"before": f"record{self.turn}", "after": f"record{1 - self.turn}"}
+        values = self.parts[0].values(self._plan, **scalars)
+        self._kernel.launch(self._plan.grid, values, None)
+        self._stamp += to - self.done
+        self.done = to
+        self.turn = 1 - self.turn
+
+
+def resident(device: Device, stencil: Stencil, dtype: np.dtype) -> tuple[Launch, Any] | None:
+    """Plan and kernel of cooperative launches; None if grid, device or software do not allow it."""
+    how = {"dtype": dtype.name, "shared_limit": device.shared_limit}
+    plan = plan_cg.cooperative(GridShare.of(*stencil), device.target, **how)
+    if plan is None:
+        return None
+    text = plan.source, plan.kernel, plan.defines
+    kernel = device.cooperative(*text, plan.block, plan.shared_bytes)
+    return None if kernel is None or kernel.most_blocks < plan.grid else (plan, kernel)
+
+
+class Preconditioned(_OnGrid):
+    """A stencil on one part, and a hierarchy of multigrid: its symmetric cycle is z = M r."""
+
+    begins, records = 0, 1
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        (part,), n = self.parts, self.spans[-1][1]
+        part.allocate(n * call.dtype.itemsize, "p", "q", "r", "z")
+        how = {"dtype": call.dtype.name, "aligned": part.is_aligned("x")}
+        plans = plan_cg.textbook(n, part.device.target, **how)
+        (product,) = self._bind_residual([{}])
+        dots = plans["cg_dots"]
+        for name, launch in (("dots", dots), ("partial", product)):
+            part.allocate(16 * launch.grid, name)
+        part.numbers["first_block"] = 0
+        there = {"before": "record0", "after": "record1", "blocks_before": dots.grid}
+        back = {"before": "record1", "after": "record0", "blocks_before": product.grid}
+        self._launches = (
+            part.bind(dots, a="z", b="r", partial="dots"),  # r.z
+            part.bind(plans["cg_direct"], partial_before="dots", **there),  # p = z + beta p
+            part.bind(product),  # A p, p.Ap
+            # x += alpha p, r -= alpha A p
+            part.bind(plans["cg_correct"], partial_before="partial", **back),
+        )
+        self._apply = call.M.bound([part.buffers["r"]], [part.buffers["z"]], symmetric=True)
+
+    def steps(self, iteration: int) -> Sequence[Step]:
+        self._apply()  # launches of its own
+        return [([self._launches], ())]

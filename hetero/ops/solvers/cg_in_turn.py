@@ -46,8 +46,7 @@ from hetero import profile
 from hetero.devices.base import Device
 from hetero.imports import load
 from hetero.ops.solvers import cg_loop
-from hetero.ops.solvers.cg import work
-from hetero.ops.solvers.cg_problem import NAME, least_iterations
+from hetero.ops.solvers.cg_problem import NAME, least_iterations, work
 from hetero.ops.solvers.systems import Outcome
 from hetero.pricing import pricing
 from hetero.pricing.plan import CPU, Terms, total
@@ -102,7 +101,7 @@ def hybrid(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Ou
     (b,), x, asked = arguments
     (device,), (system, M) = devices, asked.system(devices)
     with device.active():
-        part, product = load("hetero.ops.solvers.cg_steps").product(device, system, b.dtype)
+        part, product = load("hetero.ops.solvers.cg_device").product(device, system, b.dtype)
 
         def times(p: np.ndarray, q: np.ndarray) -> None:
             part.upload(p, "p")

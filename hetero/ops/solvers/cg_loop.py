@@ -20,9 +20,9 @@ the CPU. Where a solve runs decides what makes the steps:
     ==================================  ==================================================
     dense matrices, operators; ranks    `solve_unscaled`; ranks bring vectors of their own
     CSR and grids on the CPU, compiled  `hetero.kernels.cpu.cg.solve`: steps 2 to 8 as loops
-    devices, one or several             `cg_device.Loop`: the same steps as launches, beta
+    devices, one or several             `cg_launches.Loop`: the steps as launches, beta
                                         predicted so that all sums are made at once
-    grids with M on a device            `cg_steps.Preconditioned`: the steps as they are
+    grids with multigrid on a device    `cg_device.Preconditioned`: the steps as they are
     ==================================  ==================================================
 
 `restarted` decides in all of them how a solve ends. Sums are made in float64.

@@ -16,11 +16,13 @@ from hetero.imports import load
 from hetero.moving import transfer
 from hetero.ops.solvers import systems
 from hetero.ops.solvers.systems import Csr, Dense, DeviceCsr, Stencil, digits, on_host
+from hetero.registry.models import Work
 from hetero.registry.problem import Problem, check_dims, compressed, shapes_of
 
 NAME = "cg"
 _OTHER = "other"  # operand than an array on the host, a matrix or an operator
 DIMS = ("N", "NY NX", "NZ NY NX")
+_DENSE_TERMS = ((), (0,), (0, 0))  # launches, vectors, the matrix
 
 
 def problem(
@@ -242,6 +244,20 @@ def _expected(A: Any, rtol: float, dtype: np.dtype) -> float:
 def least_iterations(rtol: float, dtype: np.dtype) -> float:
     """Iterations that a solve takes at least: those of condition number 2."""
     return 0.5 * math.sqrt(2.0) * (digits(rtol, dtype) + math.log(2.0))
+
+
+def work(problem: Problem, info: dict[str, Any]) -> Work:
+    """One iteration: the matrix once, and ten passes over a vector, which a stencil stays with."""
+    n, entries = problem.dims
+    dtype, (kind, _, M) = np.dtype(problem.dtype), problem.layout.partition("-")
+    matrix = {"dense": dtype.itemsize, "csr": dtype.itemsize + 4}.get(kind, 0) * entries
+    dims = (n, max(entries // max(n, 1), 1)) if kind == "csr" else (n,)
+    rtol, repeat, _ = problem.options
+    if M:
+        repeat = max(2, math.ceil(digits(rtol, dtype) / 2.6))
+    terms = _DENSE_TERMS if kind == "dense" else ()
+    nbytes = matrix + 10.0 * n * dtype.itemsize
+    return Work(dims, 2.0 * entries + 10.0 * n, nbytes, repeat, terms=terms)
 
 
 def key_of(A: Any, b: Any, x0: Any, M: Any, *others: Any) -> Any:

@@ -44,7 +44,7 @@ def systems(dtype):
 
 
 def moving_after(monkeypatch, count):
-    """Every adaptive solve moves after so many iterations, or where it next asks."""
+    """Every adaptive solve moves after ``count`` iterations, or where it next asks."""
 
     class Fixed(Schedule):
         def is_due(self, norms, seconds, bound, left):

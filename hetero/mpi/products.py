@@ -107,6 +107,8 @@ class Rows:
     def __init__(self, ranks: Ranks, starts: np.ndarray, pieces: Pieces) -> None:
         self._comm, self.pieces, self.first = ranks.comm, pieces, int(starts[ranks.rank])
         self._wanted = np.diff(np.searchsorted(pieces.foreign, starts))
+        if pieces.own is None:  # all take all
+            return
         self._asked = np.empty_like(self._wanted)
         self._comm.Alltoall(self._wanted, self._asked)
         self.places = np.empty(self._asked.sum(), np.int64)
@@ -122,10 +124,18 @@ class Rows:
 
     def product(self, dtype: np.dtype) -> Matrix:
         """The product for vectors of a dtype."""
-        own, _, rest = self.pieces
-        met = slice(None) if own is None else np.flatnonzero(np.diff(rest.indptr))
-        piece, times = rest[met].astype(dtype, copy=False), lambda p, q: q.fill(0.0)
-        if own is not None and rest.shape[0]:
+        own, foreign, rest = self.pieces
+        if own is None:
+            array, vector = rest.astype(dtype, copy=False), np.empty(foreign.size, dtype)
+
+            def dense(p: np.ndarray, q: np.ndarray) -> None:
+                self._comm.Allgatherv(p, [vector, self._wanted])
+                np.dot(array, vector, q)
+
+            return Matrix(dense)
+        met, times = np.flatnonzero(np.diff(rest.indptr)), lambda p, q: None
+        piece = rest[met].astype(dtype)
+        if rest.shape[0]:
             if isinstance(own, Csr):
                 own = own._replace(data=own.data.astype(dtype, copy=False))
             times = product(own, dtype).times

@@ -9,7 +9,7 @@
 
 #include "extended.cu"
 
-// What every kernel takes in addition to its own operands. Nothing is done where only_if points to a 0.
+// What every kernel takes in addition to its own operands; convolve_lines does not look at only_if.
 #define EXTENTS \
     index_t height, index_t width, index_t filter_height, index_t filter_width, index_t out_height, \
         index_t out_width, index_t top, index_t left, index_t tiles_down, index_t tiles_across, \

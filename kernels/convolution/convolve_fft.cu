@@ -6,10 +6,11 @@
 // t / (tiles_y tiles_x); it starts at row start_y + that step_y, column start_x + that step_x.
 // Every kernel takes the tiles from `first` on. All of them are limited by memory.
 //
-// `seen` of the image and of the filter are four numbers, set where results are not finite, and where
-// values are not whole, are negative, are 0. `marks` of tiles have a bit for each of a row's reals, 32 in
-// a word: whether it is not 0. By these, results get what the direct sum has exactly: whole numbers of
-// whole numbers, nothing negative of what is not, 0 where all products are.
+// `seen` of the image and of the filter are five numbers, set where results are not finite, and where
+// values are not whole, are negative, are 0, are 0 next to another 0 of the row or at its ends. `marks`
+// of tiles have a bit for each of a row's reals, 32 in a word: whether it is not 0. By these, results
+// get what the direct sum has exactly: whole numbers of whole numbers, nothing negative of what is not,
+// 0 where all products are.
 
 #include "components.cu"
 #define COMPLEX JOIN(REAL, 2)
@@ -17,6 +18,7 @@
 #define BROKEN 1
 #define NEGATIVE 2
 #define ZERO 3
+#define PAIR 4  // random float32 numbers have single zeros: looking at all of these doubled the time
 
 #include "extended.cu"
 
@@ -61,7 +63,8 @@ gather_tiles(GLOBAL const REAL *RESTRICT image, GLOBAL REAL *RESTRICT tiles,
     image += number * batch_stride + (y < 0 ? 0 : y) * row_stride;
     tiles += blockIdx.x * pitch;
     marks += blockIdx.x * words;
-    bool broken = false, negative = false, zero = false;
+    bool broken = false, negative = false, pair = false;
+    bool zero = width == 1;  // a filter of one column needs no two zeros of a row
     for (index_t begin = 0; begin < length_x; begin += THREADS) {
         const index_t j = begin + threadIdx.x;
         REAL value = 0;
@@ -70,7 +73,11 @@ gather_tiles(GLOBAL const REAL *RESTRICT image, GLOBAL REAL *RESTRICT tiles,
             value = x < 0 ? (REAL)fillvalue : image[x * column_stride];
             broken |= value != rint(value);
             negative |= value < 0;
-            zero |= x >= 0 && value == 0;
+            if (x >= 0 && value == 0) {
+                zero = true;
+                pair |= x == 0 || x == width - 1 || image[(x - 1) * column_stride] == 0 ||
+                        image[(x + 1) * column_stride] == 0;
+            }
             tiles[j] = value;
         }
         const unsigned int word = bits_of_warp(value != 0, held);
@@ -81,6 +88,7 @@ gather_tiles(GLOBAL const REAL *RESTRICT image, GLOBAL REAL *RESTRICT tiles,
     if (broken && !seen[BROKEN]) seen[BROKEN] = 1;
     if (negative && !seen[NEGATIVE]) seen[NEGATIVE] = 1;
     if (zero && !seen[ZERO]) seen[ZERO] = 1;
+    if (pair && !seen[PAIR]) seen[PAIR] = 1;
 }
 
 // tiles[t, i] *= scale spectrum[i] for `points` complex numbers. blocks: of one tile.
@@ -147,7 +155,8 @@ scatter_tiles(GLOBAL const REAL *RESTRICT tiles, GLOBAL const unsigned int *REST
     // All are read at once: one by one, each would be waited for.
     const int broken = seen[BROKEN] | filter_seen[BROKEN];
     const int negative = seen[NEGATIVE] | filter_seen[NEGATIVE];
-    const int zeros = seen[ZERO] | (filter_seen[ZERO] & ends);
+    // A filter without zeros, of two columns or more, meets zeros alone where two of a row are neighbours.
+    const int zeros = seen[PAIR] | (filter_seen[ZERO] & (ends | seen[ZERO]));
     for (index_t j = threadIdx.x; j < count; j += THREADS) {
         REAL value = tiles[j];
         if (!broken) value = rint(value);

@@ -132,6 +132,36 @@ def test_an_interrupt_leaves_planner_and_profile_whole(profile_file, warnings_of
     assert interrupted > 20
 
 
+INTERRUPTED = """
+import ctypes, sys, threading, numpy as np, hetero
+how, main, sent, raised = sys.argv[1], threading.get_ident(), [], []
+
+def interrupt(event, arguments):
+    if event == "import" and arguments[0] == "numba.core.types" and not sent:
+        sent.append(how)
+        if how != "thread":
+            return signal.raise_signal(signal.SIGTERM if how == "exit" else signal.SIGINT)
+        kind = ctypes.py_object(KeyboardInterrupt)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(main), kind)
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+sys.addaudithook(interrupt)
+for _ in range(3):
+    try:
+        result = hetero.convolve2d(np.ones((300, 300)), np.ones((9, 9)), method="direct")
+    except (KeyboardInterrupt, SystemExit) as error:
+        raised.append(type(error))
+assert sent and raised == [SystemExit if how == "exit" else KeyboardInterrupt], raised
+assert result[8, 8] == 81.0
+"""
+
+
+@pytest.mark.parametrize("how", ["signal", "exit", "thread"])
+def test_an_interrupt_in_the_imports_of_a_first_call(how):
+    """It is raised once, and what was being imported can be used afterwards."""
+    run(INTERRUPTED, how, seconds=200)
+
+
 DENIED = """
 import ctypes, os, sys, unittest.mock, numpy as np, scipy.signal, hetero
 if sys.argv[1] == "cores":

@@ -93,7 +93,8 @@ def test_a_sparse_matrix_on_the_device_is_not_copied(device, dtype):
         assert (info, there.copies) == (0, 1), number
         np.testing.assert_allclose(x, expected, rtol=1e-3)
     gaps = CupyCsr(A, device)  # of which the values lie two apart
-    gaps.data = put(device, np.repeat(A.data, 2))[::2]
+    with device.active():  # PyCUDA looks at the context's device
+        gaps.data = put(device, np.repeat(A.data, 2))[::2]
     x, info = hetero.solve_cg(gaps, b, **on)
     assert (info, gaps.copies) == (0, 1)
     np.testing.assert_array_equal(x, expected)

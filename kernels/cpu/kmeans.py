@@ -41,6 +41,7 @@ from hetero.host.threads import ALONE, compiled, helper, inlined, no_overlap, pa
 BLOCK = 64  # rows of points that are labelled together
 TILE = 512  # centroids, whose distances from a block's rows stay in the cache
 _WIDE = 256  # rows of a block that is not packed
+_SLIM = 8  # centroids up to which a product is faster with rows first
 _SERIAL = 1 << 16  # elements below which one thread is faster
 _LANES = 8  # rows that a block of the last few is filled up to a multiple of
 
@@ -104,19 +105,26 @@ def _assign(start, stop, packed, doubled, norms, labels, added, moved, numbers):
 def _find_least(rows, doubled, norms, products, least, which):
     """The least of each row's squared distances, less its own square, and which centroid's it is;
     ``rows`` is (d, rows of a block), ``products`` (centroids at a time, rows of a block)."""
-    k, tile, one = norms.size, products.shape[0], least.dtype.type(1)
+    k, tile = norms.size, products.shape[0]
     least[:] = np.inf
     which[:] = 0
     for begin in range(0, k, tile):
         size = min(tile, k - begin)
         np.dot(doubled[begin : begin + size], rows, products[:size])
-        for j in range(size):
-            line, norm, own = products[j], norms[begin + j], one * (begin + j)
-            for r in range(least.size):
-                value = line[r] + norm
-                nearer = value < least[r]
-                least[r] = value if nearer else least[r]
-                which[r] = own if nearer else which[r]
+        _keep_least(products[:size], norms, begin, least, which)
+
+
+@inlined
+def _keep_least(products, norms, begin, least, which):
+    """Let the rows that are nearer to some centroids, from ``begin`` on, have these."""
+    one = least.dtype.type(1)
+    for j in range(products.shape[0]):
+        line, norm, own = products[j], norms[begin + j], one * (begin + j)
+        for r in range(least.size):
+            value = line[r] + norm
+            nearer = value < least[r]
+            least[r] = value if nearer else least[r]
+            which[r] = own if nearer else which[r]
 
 
 @by_work
@@ -131,9 +139,9 @@ def nearest(team, X, mean, centroids, doubled, norms, labels, squares, known):
 @part
 def _nearest(start, stop, X, mean, centroids, doubled, norms, labels, squares, known):
     no_overlap()
-    n, d = X.shape
+    (n, d), k = X.shape, norms.size
     rows = np.zeros((_WIDE, d), X.dtype)
-    products = np.empty((min(norms.size, TILE // 4), _WIDE), X.dtype)
+    products, slim = np.empty((min(k, TILE // 4), _WIDE), X.dtype), np.empty((_WIDE, k), X.dtype)
     least, which = np.empty(_WIDE, X.dtype), np.empty(_WIDE, X.dtype)
     for b in range(start, stop):
         begin = b * _WIDE
@@ -142,7 +150,13 @@ def _nearest(start, stop, X, mean, centroids, doubled, norms, labels, squares, k
             for c in range(d):
                 rows[r, c] = X[begin + r, c] - mean[c]
         if not known:
-            _find_least(rows.T, doubled, norms, products, least, which)
+            if k > _SLIM:
+                _find_least(rows.T, doubled, norms, products, least, which)
+            else:
+                np.dot(rows, doubled.T, slim)
+                least[:] = np.inf
+                which[:] = 0
+                _keep_least(slim.T, norms, 0, least, which)
             for r in range(m):
                 label = np.int32(which[r])
                 labels[begin + r] = label if abs(least[r]) < np.inf else np.int32(-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 
@@ -118,3 +119,32 @@ def test_a_folder_of_somebody_else_is_refused(which, home):
     assert paths.private_folder("cubin") == home / "cubin", "one's own link is followed"
     give_away({"folder": home, "link": home / "cubin", "leads to": other}[which])
     assert paths.private_folder("cubin") is None
+
+
+def test_what_nobody_uses_is_removed(home, monkeypatch):
+    """Files of a month ago, the oldest beyond a size, and what killed processes left."""
+    days = {
+        "old": 31,
+        "read": 31,
+        "younger": 29,
+        "largest": 5,
+        "killed.x.hetero-tmp": 1,
+        "today": 0.5,
+    }
+    for name, since in days.items():
+        paths.cache("cubin", name, bytes(3000 if name == "largest" else 100))
+        then = time.time() - since * 86400.0
+        os.utime(home / "cubin" / name, (then, then))
+    before = (home / "cubin" / "today").stat().st_mtime
+    assert paths.cached("cubin", "read") == paths.cached("cubin", "today") == bytes(100)
+    assert (home / "cubin" / "today").stat().st_mtime == before, "noted once a day"
+
+    def left():
+        monkeypatch.setattr(paths, "_swept", set())  # as in another process
+        paths.cache("cubin", "new", b"x")
+        return {path.name for path in (home / "cubin").iterdir()}
+
+    assert left() == {"read", "younger", "largest", "today", "new"}
+    monkeypatch.setattr(paths, "_MOST", 3000)
+    assert left() == {"read", "today", "new"}
+    assert paths.cached("cubin", "old") is None

@@ -82,8 +82,9 @@ def calibrate(
 
     Notes
     -----
-    Where other processes kept the machine busy, a warning says so. The log has the seconds of each
-    stage at INFO.
+    Samples that the others contradict are measured once more. Where many stay doubtful, or other
+    processes kept the machine busy, a warning says so. The log has the seconds of each stage at
+    INFO.
 
     A second calibration of the same user waits for the first one's end, since both would measure
     how they disturb each other. It does not where the user's cache directory cannot be written.
@@ -202,7 +203,10 @@ def _measure(
     models |= fitted(measured, found)
     with leaving_out("derived models"):
         models |= fit.derived(models)
-    load = measure.load(before, measure.reading())
+    load = measure.load(before, measure.reading()) | {
+        "samples": sum(len(found.seconds) for _, found in measured),
+        "left": sum(len(samples.contradicted(*one)) for one in measured),
+    }
     if not profile.is_trusted(load):
         log.warning(
             "other work ran during the calibration: %s; it cannot be trusted: calibrate again when "

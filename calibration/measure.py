@@ -281,7 +281,10 @@ def load(before: tuple[float, float, float], after: tuple[float, float, float]) 
 
 
 def described(seen: dict[str, Any]) -> str:
-    """The other load as text."""
-    if seen.get("others") is None:
-        return "how busy other processes kept the cores is not known"
-    return f"other processes kept {seen['others']:.1f} of {seen['cores']} cores busy"
+    """The other load as text, and how many samples it spoiled."""
+    text = "how busy other processes kept the cores is not known"
+    if seen.get("others") is not None:
+        text = f"other processes kept {seen['others']:.1f} of {seen['cores']} cores busy"
+    if "samples" in seen:
+        text += f", {seen['left']} of {seen['samples']} samples are doubtful"
+    return text

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
 
 from hetero.arrays import Operand
-from hetero.calibration.measure import Queue, in_turn, measure, once
+from hetero.calibration.measure import Queue, in_turn, measure, monotone, once
 from hetero.calibration.sizes import LONGEST, Case, Dims, grid, numbers
 from hetero.devices.base import Device
 from hetero.devices.storage import Workspace
@@ -29,6 +30,8 @@ _VERY_LONG = 20.0  # points that few and more steps take together, which are the
 _STANDS_OUT = 2.5  # ratio of the solve of more steps to the one of few
 _NO_SETUP = 1e-7  # seconds
 _LEAST_STEP = 0.1  # of a solve's time per step: a lower bound of its steps' time
+_ALLOWED = 1.5  # times what the other samples of a case allow
+_AGAIN = 0.25  # of the knots of a case, that are measured once more at most
 
 
 @dataclass(frozen=True)
@@ -42,23 +45,54 @@ class Samples:
 def take(case: Case, bench: Bench, point: float) -> Samples:
     """Measure a case: ``point`` seconds for each sample.
 
-    Knots of a table that would take too long are left out.
+    Knots of a table that would take too long are left out. Those that the others contradict are
+    taken once more after all others, if they are few: else the machine is busy. The faster ones
+    count.
     """
     found = Samples()
     if case.steps is not None:
         prepared(case, tuple(axis[0] for axis in case.axes), bench)(1)  # compiles
-        for dims in grid(case.axes):
-            found.setup[dims], found.seconds[dims] = _parts(case, dims, bench, point)
-        return found
-    tells = _TELLS[bool(bench.devices)]
-    best = most = 0.0  # volume per second, and seconds, of all calls
-    for dims, sizes in case.knots.items():  # from small to large
+    tells = _TELLS[bool(case.place.devices)]
+    best = most = 0.0  # volume per second, and seconds, of all calls of a table
+    for dims in case.knots if case.steps is None else grid(case.axes):  # from small to large
         if most > tells and prod(dims) / best > case.longest:
             continue
-        taken = bench.seconds(case, case.problem(*sizes), point)
+        found.setup[dims], taken = _sample(case, dims, bench, point)
         found.seconds[dims] = taken
-        best, most = max(best, prod(dims) / taken), max(most, taken)
+        if case.steps is None:
+            best, most = max(best, prod(dims) / taken), max(most, taken)
+    doubtful = contradicted(case, found)
+    _, many, _ = case.steps or (1, 1, 1)
+    for dims in doubtful if len(doubtful) <= max(_AGAIN * len(found.seconds), 1) else ():
+        setup, taken = _sample(case, dims, bench, point)
+        if setup + many * taken < found.setup[dims] + many * found.seconds[dims]:
+            found.setup[dims], found.seconds[dims] = setup, taken
     return found
+
+
+def contradicted(case: Case, found: Samples) -> list[Dims]:
+    """Samples that the others rule out: more work takes no less time, and n times the work at most
+    n times as long.
+
+    What a method estimates itself is measured by a device's clock, which other load does not bend.
+    """
+    if not found.seconds or case.estimated:
+        return []
+    axes = [sorted(set(extents)) for extents in zip(*found.seconds, strict=True)]
+    known = [found.seconds.get(dims, inf) for dims in grid(axes)]
+    power = 2 if case.layout == "dense" else 1  # of a matrix's rows in the work
+    with suppress(ValueError):  # a failed clock; the fit reports it
+        most = monotone([[n**power for n in axis] for axis in axes], known, _ALLOWED, _ALLOWED)
+        pairs = zip(grid(axes), known, most, strict=True)
+        return [dims for dims, took, limit in pairs if limit < took < inf]
+    return []
+
+
+def _sample(case: Case, dims: Dims, bench: Bench, point: float) -> tuple[float, float]:
+    """Seconds of a solve's set-up and of one of its steps; of tables 0 and those of a call."""
+    if case.steps is not None:
+        return _parts(case, dims, bench, point)
+    return 0.0, bench.seconds(case, case.problem(*case.knots[dims]), point)
 
 
 # -- Solves ----------------------------------------------------------------------------------------

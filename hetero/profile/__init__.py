@@ -88,7 +88,7 @@ def encode(data: dict[str, Any]) -> bytes:
 
 def is_trusted(load: dict[str, Any]) -> bool:
     """Whether no other load spoiled a calibration, by the profile's "load": processes that kept
-    cores busy and, in older profiles, samples "left" that the others contradict."""
+    cores busy, and samples "left" that the others contradict."""
     is_free = (load.get("others") or 0.0) <= CROWDED * load.get("cores", 1)
     return is_free and load.get("left", 0) <= LEFT * max(load.get("samples", 0), 1)
 

@@ -17,6 +17,7 @@ from planted import LINKS, calibrate, plant
 import hetero
 from hetero import cli, paths, profile
 from hetero.calibration import measure as timing
+from hetero.calibration import samples
 from hetero.calibration.samples import Samples
 from hetero.evaluation import report
 from hetero.profile import inventory, is_trusted
@@ -141,6 +142,49 @@ def test_info_and_plans_say_whether_other_load_spoiled_the_calibration(calibrate
     for plan in (hetero.plan("matmul", A, A), hetero.plan("convolve2d", 1j * A, A)):
         header = str(plan).splitlines()[0]
         assert header.endswith(", disturbed by other load)") == (others > 3.0), header
+
+
+BURST, BUSY = {(128, 128)}, {(16, 16), (128, 128), (16, 1024), (1024, 16)}
+
+
+@pytest.mark.parametrize(
+    ("slow", "times", "left"),
+    [
+        pytest.param({}, 0, 0, id="quiet"),
+        pytest.param(BURST, 1, 0, id="a burst"),
+        pytest.param(BURST, 2, 1, id="one stays doubtful"),
+        pytest.param(BUSY, 1, 0, id="bursts"),
+        pytest.param(BUSY, 2, 4, id="busy"),
+    ],
+)
+def test_samples_that_contradict_the_others_are_taken_once_more(
+    slow, times, left, profile_file, monkeypatch, capsys
+):
+    """More work takes no less time; of 25 samples of a method 2 may stay doubtful."""
+    asked = {}
+
+    def seconds(bench, case, problem, point):
+        shape = problem.inputs[0].shape
+        before = asked.setdefault(str(case), [])
+        before.append(shape)
+        took = 3e-6 + 1e-10 * shape[0] * shape[1]
+        return took * (40.0 if shape in slow and before.count(shape) <= times else 1.0)
+
+    plant(monkeypatch, samples.take, only=("matvec",))
+    monkeypatch.setattr(samples.Bench, "seconds", seconds)
+    monkeypatch.setattr(timing, "_STAT", "/dev/null")  # what else runs is no matter
+    trusted = left < 3
+    code = cli.main(["calibrate", "--quick", "--device", "cpu"])
+    assert code == (cli.DONE if trusted else cli.FAILED)
+    out = capsys.readouterr().out
+    assert f"{left * len(asked)} of {25 * len(asked)} samples are doubtful" in out
+    assert ("cannot be trusted" in out) == (not trusted)
+    for shapes in asked.values():
+        assert len(set(shapes[:25])) == 25, "after all others"
+        assert set(shapes[25:]) == set(slow)
+        assert len(shapes) == 25 + len(slow)
+    model = profile.read(profile_file).data["models"]["cpu|matvec|blas|float32|C"]["constants"]
+    assert left or model["seconds"][12] == pytest.approx(3e-6 + 1e-10 * 128**2), "of 128 x 128"
 
 
 # -- A part of a machine ---------------------------------------------------------------------------

@@ -89,6 +89,8 @@ def find_not_finite(device: Device, dtype: str, out: Any, count: int, bad: Any) 
 
 def _taps_on(device: Device, filter: Filter, problem: Problem) -> tuple[Any, Any, Any]:
     """(buffer, strides, owner) of the flipped filter."""
+    if filter.array is None and not isinstance(filter.operand.pointer, int):
+        filter = filter.downloaded(np.dtype(problem.dtype))  # PyOpenCL buffers take no offset
     if filter.array is not None:
         held = filter.kept(device, "taps", lambda: _uploaded(device, taps=filter.taps))
         return held.buffers["taps"], (problem.options.filter_width, 1), held

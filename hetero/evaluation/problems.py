@@ -20,6 +20,7 @@ from hetero import devices
 from hetero.arrays import HOST, spec
 from hetero.host import cpu
 from hetero.imports import load
+from hetero.ops.convolve2d.planning import LARGEST_DOWNLOADED
 from hetero.ops.convolve2d.problem import BOUNDARIES, MODES
 from hetero.registry import Operation
 from hetero.registry.problem import DEVICE_DTYPES
@@ -194,11 +195,12 @@ class _Convolve2d(Problems):
         image = shape(16, min(largest // 2, _LARGEST_IMAGE))
         height, width = (min(f, n) for f, n in zip(shape(1, _LARGEST_FILTER), image, strict=True))
         options = {"mode": draw.choice(MODES), "boundary": draw.choice(BOUNDARIES)}
-        low_rank = draw.random() < 1 / 3 and height * width > height + width and on == HOST
+        on_host = on == HOST or height * width <= LARGEST_DOWNLOADED
+        low_rank = draw.random() < 1 / 3 and height * width > height + width and on_host
         rng, values = np.random.default_rng(3), spec((height, width), dtype, on=on)
         if low_rank:
             values = np.outer(0.1 + rng.random(height), 0.1 + rng.random(width)).astype(dtype)
-        elif on == HOST:
+        elif on_host:
             values = (rng.random((height, width)) - 0.5).astype(dtype)
         return Trial((spec(image, dtype, on=on), values), options)
 

@@ -15,6 +15,8 @@ import hetero.ops
 from hetero import tables
 from hetero.arrays import Access, libraries
 from hetero.errors import DeviceError
+from hetero.moving import transfer
+from hetero.ops.convolve2d import planning
 from hetero.registry import Arguments
 
 rng = np.random.default_rng(5)
@@ -189,7 +191,8 @@ def filters(cuda, monkeypatch):
 
 def convolved(device, image, filter, mode="same", **options):
     before = len(device.general)
-    found = hetero.convolve2d(image, filter, mode, **options, device="cuda", method="direct")
+    options = {"device": "cuda", "method": "direct", **options}
+    found = hetero.convolve2d(image, filter, mode, **options)
     boundary = options.get("boundary", "fill")
     taps = filter.get() if hasattr(filter, "get") else filter
     expected = signal.convolve2d(image.get(), taps, mode, boundary, options.get("fillvalue", 0))
@@ -231,3 +234,16 @@ def test_filters_that_lie_on_the_device_are_read_there(filters):
     assert convolved(filters, image, filter, fillvalue=0.0) == 1
     assert convolved(filters, image, filter.get()) == 1, "its values on the host are another call"
     assert convolved(filters, image, filter) == 0
+
+
+def test_a_filter_of_low_rank_whose_sum_is_cheapest_is_looked_at_once(filters, monkeypatch):
+    monkeypatch.setattr(planning, "_WORTH_A_DOWNLOAD", 0.0)
+    looks = []
+    fakes.noting(monkeypatch, transfer, "to_host", lambda *_: looks.append(1))
+    image, line = put(filters, 20, 30), rng.standard_normal((3, 1)).astype("float32")
+    filter = fakes.Cupy.of(line * line.T, filters)
+    assert convolved(filters, image, filter, method=None) == 1
+    assert looks
+    looks.clear()
+    assert [convolved(filters, image, filter, method=None) for _ in range(2)] == [0, 0]
+    assert not looks

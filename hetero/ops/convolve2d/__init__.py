@@ -89,8 +89,12 @@ def convolve2d(
     where values on the host, the fill value or the filter are seen to differ so much in size that
     an error is estimated to exceed 1e3 eps of the sum of the products' absolute values. Results
     that meet less of the image than a block of half the filter's extents do not count. By name it
-    is taken whatever the values. Arrays on a device are not looked at, but for a filter where
-    "separable" is named.
+    is taken however much finite values differ; it and "separable" are refused where values on the
+    host, or the fill value, are not finite.
+
+    Images on a device are not looked at. A filter there is copied to the host, to find whether
+    "separable" can do it, where that is named; by itself where the filter has up to 1024 elements
+    and the convolution is estimated to take more than 0.2 ms.
 
     How often the fastest method is chosen is in ``docs/benchmarks.md``; ``hetero verify
     convolve2d`` measures it on this machine.

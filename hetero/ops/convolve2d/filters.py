@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
-from math import inf
+from math import inf, isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from hetero.arrays import Operand
 from hetero.host import loops
 from hetero.imports import load
 from hetero.ops.convolve2d.problem import FFT, Window
+from hetero.ops.solvers.systems import on_vectors
 from hetero.pricing.plan import CPU, Plan
 
 LARGEST_REMEMBERED = 4096  # elements of a filter whose content is compared from call to call
@@ -236,6 +237,15 @@ def facts_of(filter: np.ndarray) -> Facts:
         mean = float(some[: -max(some.size // _LARGEST, 1)].sum()) / sizes.size
     signs = bool((filter >= 0.0).all()), bool((filter == 0.0).any())
     return Facts(is_whole(filter), *signs, total, norm, mean)
+
+
+def is_finite(x: np.ndarray | None) -> bool:
+    """Whether an array of float32 or float64, if its values are known, holds neither NaN nor
+    infinity; by threads, where there are many values."""
+    if x is None:
+        return True
+    values = loops.as_loops_take(x).ravel("K")
+    return isfinite(on_vectors(x.dtype, x.size).times_zero(values))
 
 
 @np.errstate(all="ignore")

@@ -17,7 +17,7 @@ import functools
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from math import isfinite, prod
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from hetero.ops.convolve2d.filters import (
     LARGEST_REMEMBERED,
     FilterOptions,
     flipped_factors,
+    is_finite,
     is_wide,
     with_look,
 )
@@ -47,7 +48,6 @@ from hetero.ops.convolve2d.problem import (
     described,
     swapped,
 )
-from hetero.ops.solvers.systems import on_vectors
 from hetero.pricing import places
 from hetero.registry import Arguments
 from hetero.registry.models import Work
@@ -197,7 +197,7 @@ def _direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.n
         y, x = window.filter_height - 1 - window.top, window.filter_width - 1 - window.left
         with np.errstate(all="ignore"):  # as the loops, which look at no flags
             out[...] = (image * taps)[:, y : y + window.out_height, x : x + window.out_width]
-        if taps.size == 1 or _is_finite(out):
+        if taps.size == 1 or is_finite(out):
             return  # else infinity in the filter meets the zeros beyond the image
     if few or (window.mode is not None and not loops.is_ready(SUMS.of(image.dtype))):
         out[...] = _of_scipys(image, options, window)
@@ -208,7 +208,7 @@ def _direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.n
 def _separable(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> bool:
     """Two one-dimensional passes for each factor."""
     _correlate(image, options, window, out, *options.filter.found(flipped_factors))
-    return _is_finite(out)
+    return is_finite(out)
 
 
 def _correlate(
@@ -220,11 +220,6 @@ def _correlate(
         BOUNDARIES.index(window.boundary),
     )
     correlate(image, out, (window.top, window.left), code, options.fillvalue, *taps)
-
-
-def _is_finite(out: np.ndarray) -> bool:
-    """Whether a result holds neither NaN nor infinity; by threads, where there are many values."""
-    return isfinite(on_vectors(out.dtype, out.size).times_zero(out.reshape(-1)))
 
 
 def examples(dtype: np.dtype) -> None:

@@ -22,7 +22,7 @@ from hetero.host import pages
 from hetero.imports import load
 from hetero.moving import results
 from hetero.ops.convolve2d import problem as asked
-from hetero.ops.convolve2d.filters import Filter, FilterOptions, is_wide, with_look
+from hetero.ops.convolve2d.filters import Filter, FilterOptions, is_finite, is_wide, with_look
 from hetero.ops.convolve2d.methods import scipys
 from hetero.ops.convolve2d.problem import DIRECT, FFT, NAME, SCIPY, SEPARABLE, Call, Window
 from hetero.ops.solvers.systems import like
@@ -32,6 +32,9 @@ from hetero.registry import Arguments
 
 Function, Key = Callable[..., Any], tuple[Any, ...]
 SMALL = 256  # elements of a filter whose values are part of the key of a call on a device
+LARGEST_DOWNLOADED = 1024  # elements of a filter on a device whose rank may be looked at
+# Seconds that a convolution must take for the rank of a filter on its device to be looked at.
+_WORTH_A_DOWNLOAD = 2e-4
 # Methods that add up more than the filter covers: NaN and infinity would spread.
 _SPREADS = SEPARABLE, FFT
 
@@ -186,25 +189,37 @@ def _plan(call: Call) -> tuple[Plan, FilterOptions]:
     """The plan by what is known of the values, and the filter.
 
     Values on the host are looked at where a method that spreads what is not finite is named, which
-    is refused then, and where a transform is the cheapest.
+    is refused then, and where a transform is the cheapest. The rank of a small filter on a device
+    is looked at where it is named, and where the convolution takes longer than that; the sum goes
+    on with the filter there.
     """
     image, taps = (x if isinstance(x, np.ndarray) else None for x in (call.image, call.filter))
     if call.is_scipys:
         plan = call.machine.plan(call.problem(), call.device, call.method)
         filter = Filter(None if taps is None else np.ascontiguousarray(taps))
         return plan, FilterOptions(filter, call.fillvalue)
-    fill = float(call.fillvalue)
+    fill, is_there = float(call.fillvalue), is_device_array(call.filter)
     if taps is not None:
         filter = Filter(np.ascontiguousarray(taps, call.dtype))
     else:
         filter = Filter(None, call.filter, call.b)
         apart = call.a.location != call.b.location or call.dtype != call.b.dtype
-        if is_device_array(call.filter) and (apart or call.method == SEPARABLE):
+        if is_there and (apart or call.method == SEPARABLE):
             filter = filter.downloaded(call.dtype)
-    window = call.window(rank=filter.rank, finite=isfinite(fill))
-    if call.method in _SPREADS and is_wide(image, filter, window, fill) is None:
-        window = window._replace(finite=False)
+    finite = isfinite(fill)
+    if finite and call.method in _SPREADS:
+        finite = is_finite(image) and is_finite(filter.array)
+    window = call.window(rank=filter.rank, finite=finite)
     plan = _priced(call, filter, window)
+    if call.method is None and is_there and filter.array is None:
+        seconds = plan.candidates[0].terms.get("compute", 0.0)
+        if seconds > _WORTH_A_DOWNLOAD and call.b.size <= LARGEST_DOWNLOADED:
+            known = filter.downloaded(call.dtype)
+            if known.rank:
+                window = window._replace(rank=known.rank)
+                plan = _priced(call, known, window)
+                if plan.candidates[0].method != DIRECT:  # by which calls are remembered
+                    filter = known
     if call.method is None and plan.candidates[0].method == FFT:
         wide = is_wide(image, filter, window, fill)
         if wide is not False:

@@ -6,16 +6,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
 
+import fakes
 import numpy as np
 import pytest
 from convolutions import BOUNDARIES, MODES, REAL, close, images, obstacle, rng, same, scipys
 from gpu_libraries import LIBRARIES, lay
+from scipy import signal
 
 import hetero.ops
 from hetero import devices, registry, tables
 from hetero.arrays import describe
 from hetero.host import loops
-from hetero.moving import ranges, streaming
+from hetero.moving import ranges, streaming, transfer
+from hetero.ops.convolve2d import device as on_device
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.profile import inventory
 
@@ -52,8 +55,6 @@ def test_scipys_method_is_not_considered_where_others_are_compiled(dtypes, monke
 
 def test_device_arrays_come_back_to_their_device(cuda):
     """What no device computes in, and what is forced onto the CPU."""
-    import fakes
-
     for dtype, forced in (("int16", {}), ("complex64", {}), ("float32", {"device": "cpu"})):
         a = np.asfortranarray((9 * rng.random((6, 7))).astype(dtype))
         b = (9 * rng.random((3, 4))).astype(dtype)
@@ -65,6 +66,36 @@ def test_device_arrays_come_back_to_their_device(cuda):
                 assert result.device.id == 0
                 same(result.get(), scipys(a, b, mode, "symm"), a, b, mode=mode, boundary="symm")
         np.testing.assert_array_equal(there.get(), a)
+
+
+def test_the_rank_of_a_filter_on_its_device(opencl, monkeypatch):
+    """Looked at where the sum takes long, for filters that are small."""
+    from pyopencl import array as arrays
+
+    queue, looks, used = devices.get(opencl)._queue(None), [], []
+    fakes.noting(monkeypatch, transfer, "to_host", lambda *_: looks.append(1))
+    for name in ("direct", "separable"):
+        note = lambda *_, name=name: used.append(name)  # noqa: E731
+        fakes.noting(monkeypatch, on_device, name, note)
+    line = images((41, 1), "float32", 2)
+    low, full, large = line[:15] * line[:15].T, images((15, 15), "float32", 3), line * line.T
+    for side, filter, method, looked in (
+        (600, low, "separable", 1),
+        (600, full, "direct", 1),
+        (600, large, "direct", 0),
+        (60, low, "direct", 0),
+    ):
+        a = images((side, side), "float32", 1)
+        image, taps = (arrays.to_device(queue, x) for x in (a, filter))
+        looks.clear()
+        used.clear()
+        plan = hetero.plan("convolve2d", image, taps, mode="same", device=opencl)
+        assert (plan.chosen.method, len(looks)) == (method, looked)
+        result = hetero.convolve2d(image, taps, "same", device=opencl)
+        assert used[0] == method
+        assert describe(result).location == opencl
+        expected = signal.fftconvolve(a.astype("f8"), filter, "same")
+        np.testing.assert_allclose(result.get(), expected, rtol=0, atol=1e-4)
 
 
 @pytest.fixture(params=LIBRARIES)

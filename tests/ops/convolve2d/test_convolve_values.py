@@ -72,6 +72,20 @@ def test_small_values_are_kept(put, value, dtype):
     assert lost > 1e3, "a transform would have done"
 
 
+def test_by_name_a_transform_takes_all_that_is_finite():
+    """Also where sums over blocks, looked at where it is not named, would overflow."""
+    image, filter = np.full((120, 150), 1e308), np.full((31, 30), 1e-6)
+    for _ in range(2):
+        found = hetero.convolve2d(image, filter, "same", device="cpu", method="fft")
+        np.testing.assert_allclose(found, convolve2d(image, filter, "same"), rtol=1e-12)
+        image.flags.writeable = False
+    for values in (image.copy(), image[::-1, ::-2].copy()):
+        values[7, 6] = np.nan
+        for array in (values, values[::-1, ::2], values.T):
+            with pytest.raises(MethodNotAvailable, match="finite"):
+                hetero.convolve2d(array, filter, "same", method="fft")
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_even_values_are_transformed(dtype):
     """Values of one size, also where some are zero, or where they are spread evenly."""

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from ..common.launch import (
     ELEMENT_BYTES,
+    VECTOR_BYTES,
     Launch,
     Target,
     ceil_div,
@@ -21,8 +22,8 @@ _THREADS = 256
 _INT = 4
 _DOUBLE = 8
 _MOST_SUMS = 1 << 16  # of columns, that go to the host
-_SUMS_BYTES, _SUMS_THREADS = 1 << 15, 128  # most of a block that sums clusters
-_SUMS_BLOCKS = 6  # of these on a multiprocessor
+_CHUNK = 4096  # rows that a block sorts at once
+_SUMS_BLOCKS = 4  # on a multiprocessor, that sum clusters by sorted labels
 _LEAST_ROWS = 256  # that are worth a part of their own
 _SEEDS_THREADS = 128
 _LEAST_TILES = 4  # of as many rows as a block of k-means++ has threads, in its part
@@ -132,9 +133,9 @@ def columns(n: int, d: int, dtype: str, target: Target) -> tuple[Launch, Launch]
 def sum_by_label(points: Points) -> tuple[int, Launch]:
     """Plan the sums of clusters: how many parts of the rows there are, and the launch."""
     n, d, k, dtype = points[:4]
-    lanes, most = min(32, power_of_two(d)), _SUMS_BYTES // ELEMENT_BYTES[dtype]
-    span = min(power_of_two(k), most // 32)
-    threads = threads_of_block(min(most // span, _SUMS_THREADS), points.target.block_limit)
+    width = VECTOR_BYTES // ELEMENT_BYTES[dtype] if points.aligned else 1
+    threads = threads_of_block(_THREADS, points.target.block_limit)
+    span = min(threads, max(power_of_two(k), 2))  # PoCL miscompiles the loop that 1 leaves empty
     spans = ceil_div(k, span)
     # Enough blocks to fill the device, but partial sums of far fewer elements than X has.
     blocks = _SUMS_BLOCKS * points.target.multiprocessors
@@ -145,8 +146,10 @@ def sum_by_label(points: Points) -> tuple[int, Launch]:
         *("sums", "sum_by_label", dtype, parts * spans, threads),
         *("X", points.weights, "labels", "partial", "partial_weights", "state"),
         *(n, d, k, spans, length),
+        WIDTH=width,
         SPAN=span,
-        LANES=lanes,
+        LANES=min(32, power_of_two(ceil_div(d, width))),
+        CHUNK=max(min(_CHUNK, power_of_two(length)), threads),
         WEIGHTED=int(points.weighted),
     )
     return parts, summed

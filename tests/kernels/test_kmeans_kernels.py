@@ -152,10 +152,11 @@ def test_small(portable, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_sums_by_label(portable, dtype):
-    """Few clusters and more than a block takes; few columns and more than it takes at a time."""
+def test_sums_by_label(portable, monkeypatch, dtype):
+    """Parts of several chunks, of one, and of a rest; few clusters and more than a block takes."""
+    monkeypatch.setattr(plans, "_CHUNK", 256)
     forced = lambda where: shapes.tiled(where, shapes.tiles(dtype)[0])  # noqa: E731
-    shapes_ = (1900, 40, 3, False), (1637, 5, 70, True), (2000, 4, 300, False), (130, 32, 2, True)
+    shapes_ = (1900, 40, 3, False), (1637, 5, 70, True), (2000, 4, 300, False), (130, 260, 2, True)
     for n, d, k, weighted in shapes_:
         check_step(portable, *points(n, d, k, dtype, weighted), forced=forced)
 

@@ -9,22 +9,37 @@
 // Per point and iteration: 24 flops; nothing but edges and sums leaves the multiprocessor.
 //
 // x, r and p are loaded at the start of a launch and stored at its end, after `iterations`
-// iterations or where the iteration stops. Sums and edges are there twice, for even and odd iterates.
-// Iteration `done` of a launch gives them the stamp `stamp` + done + 1; the next launch begins with the
-// stamp that this one ended with.
+// iterations or where the iteration stops: what a block stores others have read, since they gave it
+// their sums. Sums and edges are there twice, for even and odd iterates. Iteration `done` of a launch
+// gives them the stamp `stamp` + done + 1; the next launch begins with the stamp that this one ended with.
 //
-// Preconditions. blocks = ceil(rows / strip); columns <= THREADS; POINTS * (THREADS / columns) >=
-// strip + 2; edges: 4 words a point, sums: 4 words a sum, neither with a stamp that is
+// PEERS > 1 devices share the grid, each with rows [first, last), two at least. Buffers but x are of
+// the whole grid on all of them, and have room for all blocks' sums. A block writes what others need
+// to the memory of their devices, too. All add the sums in the same order, so that all take the same
+// steps, with the same bits. peers: of each device, its own included, the addresses of edges, sums, r
+// and p. x is where that of row 0 would be. A device that waits for another one for more than `patience`
+// nanoseconds, at most 2^34, sets *lost and stops; its launches then do nothing.
+//
+// Preconditions. blocks = ceil((last - first) / strip); columns <= THREADS; POINTS * (THREADS /
+// columns) >= strip + 2; edges: 4 words a point, sums: 4 words a sum, neither with a stamp that is
 // to come; dynamic shared memory (in OpenCL, SHARED_BYTES): SUMS * THREADS doubles, and two planes of
 // (strip + 4) * (columns + 2) elements, rounded up to 8 bytes. OpenCL does not promise that blocks run
 // at once: there it is for a single block.
 
 #define SUMS 4
 #define DIAGONAL 0
-#define IN_FLIGHT 2 // there are about as many sums as threads
+#define IN_FLIGHT (PEERS + 1) // there are about as many sums of a device as threads
 
 #include "stamped.cu"
 #include "cg_scalars.cu"
+
+#if PEERS > 1
+#define PEER(device, type, entry) ((type *)peers[(device) * 4 + (entry)])
+#define ADDRESS_OF_EDGES 0
+#define ADDRESS_OF_SUMS 1
+#define ADDRESS_OF_R 2
+#define ADDRESS_OF_P 3
+#endif
 
 // A thread has POINTS neighbouring rows of one column; `at` is a point's place in a plane. What is so
 // of which points is kept in bits: it would take a register for each otherwise.
@@ -32,22 +47,69 @@
     UNROLL                \
     for (int m = 0, at = first_at; m < POINTS; ++m, at += pitch)
 #define IS(bits) (((bits) >> m) & 1)
+// Places of the present iterate's.
+#define FIRST_SUM (turn * 2 * SUMS * (int)all_blocks)
+#define FIRST_EDGE (turn * 2 * height * width)
 #define APPLY(p)                                                                          \
     (centre * (p)[at] - c_column * ((p)[at - 1] + (p)[at + 1])                            \
      - c_row * ((p)[at - pitch] + (p)[at + pitch]))
 
+#if PEERS > 1
+DEVICE unsigned long long nanoseconds()
+{
+    unsigned long long now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+}
+
+// What waiting takes besides: as parameters, as a kernel's arguments, and as arguments that are passed on.
+#define LIMITS , volatile int *is_lost, volatile int *lost, index_t patience
+#define KERNEL_LIMITS , &is_lost, lost, patience
+#define SAME_LIMITS , is_lost, lost, patience
+
+// The rows that the device before and the one after have copies of, `depth` each, as far as they are the block's:
+// `give` is called with the device, the row and the column. Rows count from the block's first.
+#define GIVE_ROWS(depth, give)                                                                        \
+    for (int side = 0; side < 2; ++side) {                                                            \
+        const int device = (int)rank + 2 * side - 1;                                                  \
+        if (device < 0 || device >= PEERS) continue;                                                  \
+        const int low = side ? (int)last - (depth) : (int)first, high = low + (depth);                \
+        const int from = low > begin ? low - begin : 0, to = high < begin + own ? high - begin : own; \
+        for (int i = thread; i < (to - from) * width; i += THREADS) {                                 \
+            const int row = from + i / width, of_row = i % width;                                     \
+            const index_t place = (index_t)(begin + row) * width + of_row;                            \
+            give;                                                                                     \
+        }                                                                                             \
+    }
+#else
+#define LIMITS
+#define KERNEL_LIMITS
+#define SAME_LIMITS
+#endif
+
 // A value that another block puts, once it is there.
-DEVICE double take(GLOBAL const word_t *words, unsigned int stamp)
+DEVICE double take(GLOBAL const word_t *words, unsigned int stamp LIMITS)
 {
     double value;
+#if PEERS > 1
+    unsigned int begin = 0; // in units of 8 ns, which take a register less
+    do {
+        for (int tries = 0; tries < 64; ++tries)
+            if (look(words, stamp, &value)) return value;
+        const unsigned int time = (unsigned int)(nanoseconds() >> 3) | 1;
+        if (begin == 0) begin = time;
+        if (*lost || time - begin > (unsigned int)(patience >> 3)) *is_lost = *lost = 1;
+    } while (!*is_lost);
+#else
     while (!look(words, stamp, &value)) {
     }
+#endif
     return value;
 }
 
 // The totals of all blocks' sums, once they are there: in scratch[0 ... SUMS), with a barrier.
 DEVICE void take_sums(GLOBAL const word_t *words, int blocks, unsigned int stamp, LOCAL double *scratch,
-                      int thread)
+                      int thread LIMITS)
 {
     const int entries = blocks * SUMS;
     double sum = 0;
@@ -62,7 +124,7 @@ DEVICE void take_sums(GLOBAL const word_t *words, int blocks, unsigned int stamp
         UNROLL
         for (int u = 0; u < IN_FLIGHT; ++u) {
             if (at + u * THREADS >= entries) continue;
-            if (!(there >> u & 1)) taken[u] = take(words + 2 * (at + u * THREADS), stamp);
+            if (!(there >> u & 1)) taken[u] = take(words + 2 * (at + u * THREADS), stamp SAME_LIMITS);
             sum += taken[u];
         }
     }
@@ -73,18 +135,27 @@ KERNEL(THREADS, 1)
 cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p,
            GLOBAL word_t *all_edges, GLOBAL word_t *all_sums, GLOBAL const double *before,
            GLOBAL double *after,
-           index_t rows, index_t columns, index_t strip, index_t blocks, index_t stamp,
-           index_t iterations, double row_weight, double column_weight)
+#if PEERS > 1
+           const index_t *RESTRICT peers, index_t rank, volatile int *lost, index_t patience,
+#endif
+           index_t rows, index_t columns, index_t first, index_t last, index_t strip,
+           index_t first_block, index_t all_blocks, index_t stamp, index_t iterations,
+           double row_weight, double column_weight)
 {
 #ifdef __OPENCL_VERSION__
     SHARED double memory[SHARED_BYTES / 8];
 #else
     extern __shared__ double memory[];
 #endif
+#if PEERS > 1
+    __shared__ int is_lost;
+    if (*lost) return;
+    is_lost = 0;
+#endif
     const int thread = (int)threadIdx.x;
     const int width = (int)columns, height = (int)rows, pitch = width + 2;
-    const int begin = (int)(blockIdx.x * strip);
-    const int own = begin + (int)strip < height ? (int)strip : height - begin;
+    const int begin = (int)(first + blockIdx.x * strip);
+    const int own = begin + (int)strip < (int)last ? (int)strip : (int)last - begin;
     const int plane = ((int)strip + 4) * pitch;
     LOCAL double *scratch = memory;
     LOCAL REAL *old_p = (LOCAL REAL *)(memory + SUMS * THREADS);
@@ -111,7 +182,6 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p,
     int count = (int)before[COUNT];
     const double target = before[TARGET];
     int turn = count & 1;
-    const index_t words_of_sums = 2 * SUMS * blocks, words_of_edges = 2 * rows * columns;
 
     for (int at = thread; at < 2 * plane; at += THREADS) old_p[at] = 0;
     __syncthreads();
@@ -133,14 +203,18 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p,
     for (int done = 0; status == RUNNING; ++done) {
         double step, growth;
         // Before iterate 0 there are no sums, and their values do not matter.
-        if (count >= 0) take_sums(all_sums + turn * words_of_sums, (int)blocks, now, scratch, thread);
+        if (count >= 0)
+            take_sums(all_sums + FIRST_SUM, (int)all_blocks, now, scratch, thread KERNEL_LIMITS);
+#if PEERS > 1
+        if (is_lost) return;
+#endif
         status = next_step(count, target, scratch, &step, &growth);
         if (status != RUNNING || done == (int)iterations) break;
         const REAL alpha = (REAL)step, beta = (REAL)growth;
         ++count;
         ++now;
         turn ^= 1;
-        GLOBAL word_t *edges = all_edges + turn * words_of_edges;
+        GLOBAL word_t *edges = all_edges + FIRST_EDGE;
 
         EACH_POINT(m, at)
         {
@@ -153,6 +227,10 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p,
             }
         }
         __syncthreads();
+#if PEERS > 1
+        GIVE_ROWS(2, put(PEER(device, word_t, ADDRESS_OF_EDGES) + FIRST_EDGE + 2 * place,
+                         new_p[(row + 2) * pitch + 1 + of_row], now))
+#endif
 
         double sums[SUMS] = {0};
         EACH_POINT(m, at)
@@ -167,16 +245,24 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p,
         }
         add_up_threads(sums, scratch, thread);
         if (thread == 0) {
-            GLOBAL word_t *mine = all_sums + turn * words_of_sums + 2 * SUMS * blockIdx.x;
+            const index_t place = FIRST_SUM + 2 * SUMS * (first_block + blockIdx.x);
             UNROLL
-            for (int s = 0; s < SUMS; ++s) put(mine + 2 * s, sums[s], now);
+            for (int s = 0; s < SUMS; ++s) put(all_sums + place + 2 * s, sums[s], now);
+#if PEERS > 1
+            for (int device = 0; device < PEERS; ++device) {
+                if (device == rank) continue;
+                UNROLL
+                for (int s = 0; s < SUMS; ++s)
+                    put(PEER(device, word_t, ADDRESS_OF_SUMS) + place + 2 * s, sums[s], now);
+            }
+#endif
         }
 
         for (int i = thread; i < 2 * width; i += THREADS) {
             const int row = i < width ? -2 : own + 1, of_row = i < width ? i : i - width;
             if (begin + row >= 0 && begin + row < height)
                 new_p[(row + 2) * pitch + 1 + of_row]
-                    = (REAL)take(edges + 2 * ((index_t)(begin + row) * width + of_row), now);
+                    = (REAL)take(edges + 2 * ((index_t)(begin + row) * width + of_row), now KERNEL_LIMITS);
         }
         BARRIER();
         LOCAL REAL *swapped = old_p;
@@ -193,6 +279,12 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p,
             p[place] = old_p[at];
         }
     }
+#if PEERS > 1
+    // For the next launch, which begins when all devices have ended this one.
+    __syncthreads();
+    GIVE_ROWS(2, PEER(device, REAL, ADDRESS_OF_P)[place] = old_p[(row + 2) * pitch + 1 + of_row])
+    GIVE_ROWS(1, PEER(device, REAL, ADDRESS_OF_R)[place] = r[place])
+#endif
     if (blockIdx.x == 0 && thread == 0) {
         after[STATUS] = status;
         after[COUNT] = count;

@@ -207,11 +207,21 @@ def sweeps(
 
 
 @lru_cache(maxsize=256)
-def cooperative(grid: GridShare, target: Target, *, dtype: str, shared_limit: int) -> Launch | None:
+def cooperative(
+    grid: GridShare,
+    target: Target,
+    *,
+    dtype: str,
+    shared_limit: int,
+    above: int = 0,
+    devices: int = 1,
+) -> Launch | None:
     """Plan many iterations on a small grid in one launch, of blocks that all run at once.
 
     None if the grid is too large for it. A block may have ``shared_limit`` bytes of shared memory.
-    Numbers: "iterations", "stamp".
+    ``grid`` is the share of one of several ``devices``; ``above`` rows come before it. Numbers:
+    "iterations", "stamp", "all_rows", "first_block", "blocks_before" (those of all devices), of
+    several devices also "rank" and "patience".
     """
     threads = min(_COOPERATIVE_THREADS, target.block_limit)
     if threads < grid.columns <= target.block_limit:
@@ -224,13 +234,14 @@ def cooperative(grid: GridShare, target: Target, *, dtype: str, shared_limit: in
     shared_bytes = ceil_div(2 * plane_bytes, 8) * 8 + 4 * 8 * threads
     if points > _COOPERATIVE_POINTS[dtype] or shared_bytes > shared_limit:
         return None
-    blocks = ceil_div(grid.rows, strip)
     arguments = (
-        "x", "r", "p", "edges", "sums", "before", "after", grid.rows, grid.columns, strip, blocks,
+        "x", "r", "p", "edges", "sums", "before", "after",
+        *(("peers", "rank", "words", "patience") if devices > 1 else ()),
+        "all_rows", grid.columns, above, above + grid.rows, strip, "first_block", "blocks_before",
         "stamp", "iterations", grid.weights[0], grid.weights[2],
     )  # fmt: skip
-    where = "cg_cooperative.cu", "cg_persist", dtype, blocks, threads
-    planned = launch(*where, arguments, THREADS=threads, POINTS=points)
+    where = "cg_cooperative.cu", "cg_persist", dtype, ceil_div(grid.rows, strip), threads
+    planned = launch(*where, arguments, THREADS=threads, POINTS=points, PEERS=devices)
     return planned._replace(shared_bytes=shared_bytes)
 
 

@@ -82,7 +82,9 @@ def of_cg():
     for dtype in DTYPES:
         for n in (64, 256, 300, 512):
             grid = cg.GridShare(n, 1, n, (1.0, 0.0, 1.0))
-            yield cg.cooperative(grid, LARGE, dtype=dtype, shared_limit=1 << 17)
+            for count in (1, 2):
+                how = {"dtype": dtype, "shared_limit": 1 << 17, "devices": count}
+                yield cg.cooperative(grid, LARGE, **how)
 
 
 def of_poisson():

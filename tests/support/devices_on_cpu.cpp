@@ -4,18 +4,18 @@
 // share. The clock counts turns.
 //
 // Stores that devices_on_cpu.h gives to `store_later` arrive when their thread, or one that has met it since, comes to
-// a fence, or else when the launch ends. Shared memory begins as bytes of ones.
+// a fence, or else when the launch ends. Shared memory begins as NaN, and ends with guard bytes.
 #include <ucontext.h>
 
 #include <cstdlib>
 #include <vector>
 
-static const int STACK = 64 << 10;
+static const int GUARD = 64, STATIC = 64, STACK = 64 << 10;
 
 struct Launch {
     void (*entry)(const long long *);
     const long long *arguments;
-    long long device, blocks, threads;
+    long long device, blocks, threads, shared_bytes;
 };
 enum State { READY, WAITS, ENDED };
 struct Block;
@@ -29,7 +29,7 @@ struct Fiber {
 struct Block {
     const Launch *launch;
     Index index;
-    char shared[64];
+    char *shared;
     unsigned long long begin;
     int alive, arrived, line;
     long barriers;
@@ -141,7 +141,8 @@ static void start(Device &device, const Launch *launch)
         Block &block = device.blocks[b];
         block.launch = launch;
         block.index = {b, 0, 0};
-        std::memset(block.shared, 0xFF, sizeof block.shared);
+        block.shared = (char *)aligned_alloc(64, (STATIC + launch->shared_bytes + GUARD + 63) / 64 * 64);
+        std::memset(block.shared, 0xFF, STATIC + launch->shared_bytes + GUARD);
         block.begin = now + draw(16);
         block.alive = (int)launch->threads;
         block.fibers = std::vector<Fiber>(launch->threads);
@@ -168,8 +169,13 @@ static void end(Device &device)
             if (store.by->block == &block) return true;
         return false;
     });
-    for (Block &block : device.blocks)
+    for (Block &block : device.blocks) {
+        const char *guard = block.shared + STATIC + block.launch->shared_bytes;
+        for (int i = 0; i < GUARD; ++i)
+            if (guard[i] != (char)0xFF) failure = "a store beyond shared memory";
+        free(block.shared);
         for (Fiber &fiber : block.fibers) stacks.push_back(fiber.stack);
+    }
     device.blocks.clear();
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import struct
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -18,11 +19,13 @@ from hetero.kernels import Launch
 _HERE = Path(__file__).parent
 # What a kernel's text has that C++ has not, or where fibers have to change places.
 _INSTEAD = {
+    r"extern __shared__ (double) memory\[\];": r"\1 *memory = (\1 *)DYNAMIC;",
     r"__shared__ int (\w+);": r"STATIC_INT(\1);",
+    r"\(\(volatile GLOBAL (const )?word_t \*\)words\)": r"(let_others_run(), (\1word_t *)words)",
     r"return \*\(const volatile": "return let_others_run(), *(const",
     r'asm volatile\("mov.u64 %0, %%globaltimer;" : "=l"\(now\)\);': "now = machine->turns();",
 }
-_TIMES = {"exchange.cu": [1, 1, 1]}
+_TIMES = {"cg_cooperative.cu": [1, 1, 4, 0, 1], "exchange.cu": [0, 1, 0, 1, 1]}
 _ENTRY = """
 extern "C" void entry(const index_t *words) { call(%s, words); }
 """
@@ -38,14 +41,15 @@ class Bound(NamedTuple):
     entry: int
     grid: int
     block: int
-    arguments: list[int]
+    shared_bytes: int
+    arguments: list[int | float]
 
 
-def bound(launch: Launch, values: dict[str, int], edit=None) -> Bound:
+def bound(launch: Launch, values: dict[str, int | float], edit=None) -> Bound:
     """A plan's launch, whose names have these values; ``edit(text)`` plants a mistake."""
     arguments = [values.get(a, a) for a in launch.arguments]
     address = entry(launch.source, launch.kernel, launch.defines, edit)
-    return Bound(address, launch.grid, launch.block, arguments)
+    return Bound(address, launch.grid, launch.block, launch.shared_bytes, arguments)
 
 
 @cache
@@ -88,8 +92,10 @@ def run(queues: Sequence[Sequence[Bound]], seed: int = 0, limit: int = 100_000) 
     rows, kept = [], []
     for device, queue in enumerate(queues):
         for one in queue:
-            kept.append(np.array(one.arguments, np.int64))
-            rows.append((one.entry, kept[-1].ctypes.data, device, one.grid, one.block))
+            words = [struct.pack("d" if type(a) is float else "q", a) for a in one.arguments]
+            kept.append(ctypes.create_string_buffer(b"".join(words)))
+            address = ctypes.addressof(kept[-1])
+            rows.append((one.entry, address, device, one.grid, one.block, one.shared_bytes))
     table, taken = np.array(rows, np.int64), ctypes.c_longlong()
     failure = _scheduler().run(
         ctypes.c_void_p(table.ctypes.data), len(rows), len(queues), seed,

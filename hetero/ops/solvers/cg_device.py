@@ -1,9 +1,9 @@
 """Conjugate gradients on devices: the solve, and the launches of its steps.
 
 `OnMatrix` takes a product and a launch for the vectors per iteration; `Sweeps`, for grids, one
-launch; `Persistent`, for small grids, many iterations in one cooperative launch. All are PR-CG
-(kernels/cg/cg_scalars.cu). `Preconditioned` is the recurrence of Hestenes and Stiefel, for a
-preconditioner that is launches of its own.
+launch; `Persistent`, for small grids, many iterations in one cooperative launch on each device. All
+are PR-CG (kernels/cg/cg_scalars.cu). `Preconditioned` is the recurrence of Hestenes and Stiefel,
+for a preconditioner that is launches of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,16 @@ from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg.plan import HALO, X_HALO, GridShare
 from hetero.ops.solvers import systems
 from hetero.ops.solvers.cg_launches import Call, Loop, Step
-from hetero.ops.solvers.exchange import Bound, Moved, Part, Range, halo_copies, slabs, split
+from hetero.ops.solvers.exchange import (
+    Bound,
+    Moved,
+    Part,
+    Range,
+    halo_copies,
+    range_copies,
+    slabs,
+    split,
+)
 from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil, unknowns
 
 _STAMPED = 16  # bytes of a value (kernels/common/stamped.cu)
@@ -121,10 +130,8 @@ def loop_of(call: Call) -> Loop:
         return OnMatrix(call)
     if call.M is not None:
         return Preconditioned(call)
-    found = None
-    if len(call.devices) == 1 and not call.every:
-        found = resident(call.devices[0], call.system, call.dtype)
-    return Sweeps(call) if found is None else Persistent(call, *found)
+    found = None if call.every else resident(call.devices, call.system, call.dtype)
+    return Sweeps(call) if found is None else Persistent(call, found)
 
 
 def product(device: Device, system: Any, dtype: np.dtype) -> tuple[Part, Callable[[], object]]:
@@ -358,43 +365,92 @@ class Sweeps(_OnGrid):
 
 
 class Persistent(_OnGrid):
-    """A 2-D grid on one device, of which the vectors fit in the registers; see `resident`."""
+    """A 2-D grid of which the vectors fit in the registers of its devices; see `resident`."""
 
     # A launch takes 20 us to start, load and store; it ends by itself when the iteration does.
     first_batch = 64
     batch_seconds = 4e-3
 
-    def __init__(self, call: Call, plan: Launch, kernel: Any) -> None:
+    def __init__(self, call: Call, resident: Sequence[tuple[Launch, Any]]) -> None:
         super().__init__(call)
-        self._stamp, self._plan, self._kernel = 0, plan, kernel
-        (part,), points = self.parts, self.spans[-1][1]
-        part.allocate(points * call.dtype.itemsize, "r", "p")
-        for name, values in (("edges", 2 * points), ("sums", 2 * 4 * plan.grid)):
-            buffer = part.allocate(_STAMPED * values, name)
-            part.device.fill(buffer, _STAMPED * values)
-        self._bind_residual([{}])
+        self._stamp, self._resident = 0, resident
+        item, points = call.dtype.itemsize, self.spans[-1][1]
+        # Four sums of a block, for even and odd iterates.
+        self.exchange.share_sums([plan.grid for plan, _ in resident], _STAMPED, "sums")
+        # Parts have r, p and edges of the whole grid: a row has the same place on all devices.
+        for part in self.parts:
+            part.allocate(points * item, "r", "p")
+            part.allocate(2 * _STAMPED * points, "edges")
+            part.numbers["all_rows"] = call.system.shape[0]
+            sizes = {"edges": 2 * points, "sums": 8 * part.numbers["blocks_before"]}
+            with part.active():
+                for name, values in sizes.items():
+                    nbytes = _STAMPED * values
+                    part.device.fill(part.buffers[name], nbytes, stream=part.stream)
+        places = [{"r_start": begin, "p_start": begin} for begin, _ in self.spans]
+        ends = [(slab.first, slab.end + slab.below) for slab in self._slabs]
+        needed = [(first * self._plane, last * self._plane) for first, last in ends]
+        rows = range_copies(self.spans, needed, item)
+        self._bind_residual(places, ("r", rows), ("p", rows))
+        # Where x of row 0 would be, and of several parts what they find each other by.
+        self._others: list[dict[str, Any]] = [{} for _ in self.parts]
+        if self.exchange.meeting is not None:
+            names = "edges", "sums", "r", "p"
+            addresses = [[part.buffers[name] for name in names] for part in self.parts]
+            patience = round(1e9 * self.exchange.meeting.patience)
+            for rank, (part, (low, _)) in enumerate(zip(self.parts, self.held, strict=True)):
+                self._others[rank] = {
+                    "x": part.buffers["x"] - low * item,
+                    "peers": part.upload(np.array(addresses, np.int64)),
+                    "rank": rank,
+                    "patience": patience,
+                }
 
     def advance(self, to: int) -> None:
         if to <= self.done:
             return
         scalars = {"iterations": to - self.done, "stamp": self._stamp}
         scalars |= {"before": f"record{self.turn}", "after": f"record{1 - self.turn}"}
-        values = self.parts[0].values(self._plan, **scalars)
-        self._kernel.launch(self._plan.grid, values, None)
+        each = zip(self.parts, self._resident, self._others, strict=True)
+        for part, (plan, kernel), others in each:
+            with part.active():
+                kernel.launch(plan.grid, part.values(plan, **scalars, **others), part.stream)
+        if len(self.parts) > 1:  # the next launch takes what this one leaves on all devices
+            self.exchange.synchronize()
         self._stamp += to - self.done
         self.done = to
         self.turn = 1 - self.turn
 
 
-def resident(device: Device, stencil: Stencil, dtype: np.dtype) -> tuple[Launch, Any] | None:
-    """Plan and kernel of cooperative launches; None if grid, device or software do not allow it."""
-    how = {"dtype": dtype.name, "shared_limit": device.shared_limit}
-    plan = plan_cg.cooperative(GridShare.of(*stencil), device.target, **how)
-    if plan is None:
+def resident(
+    devices: Sequence[Device], stencil: Stencil, dtype: np.dtype
+) -> list[tuple[Launch, Any]] | None:
+    """Plan and kernel of each device's cooperative launches; None if grid, devices or software do
+    not allow them."""
+    found, parts = [], slabs(stencil.shape[0], len(devices), HALO)
+    used = devices[: len(parts)]
+    if len(used) > 1 and not peers.meet(used):
         return None
-    text = plan.source, plan.kernel, plan.defines
-    kernel = device.cooperative(*text, plan.block, plan.shared_bytes)
-    return None if kernel is None or kernel.most_blocks < plan.grid else (plan, kernel)
+    for device, slab in zip(used, parts, strict=True):
+        sharers = sum(other is device for other in used)
+        multiprocessors = max(1, device.target.multiprocessors // sharers)
+        plan = plan_cg.cooperative(
+            GridShare.of(*stencil, slab.own, low=slab.above > 0, high=slab.below > 0),
+            device.target._replace(multiprocessors=multiprocessors),
+            dtype=dtype.name,
+            shared_limit=device.shared_limit,
+            above=slab.begin,
+            devices=len(used),
+        )
+        if plan is None:
+            return None
+        text = plan.source, plan.kernel, plan.defines
+        with device.active():
+            kernel = device.cooperative(*text, plan.block, plan.shared_bytes)
+        if kernel is None or kernel.most_blocks < plan.grid:
+            return None
+        found.append((plan, kernel))
+    return found
 
 
 class Preconditioned(_OnGrid):

@@ -18,6 +18,7 @@ import hetero
 from hetero import devices
 from hetero.arrays import describe
 from hetero.devices import peers
+from hetero.devices.cuda.compiler import CooperativeKernel
 from hetero.errors import DeviceError
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.common.launch import Target
@@ -179,8 +180,9 @@ def test_an_interrupt_leaves_the_device_usable(device):
 # -- The cooperative kernel ----------------------------------------------------------------------
 
 
-def one_block(device, stencil, dtype):
+def one_block(used, stencil, dtype):
     """The cooperative iteration in a block of its own, which every device can hold."""
+    (device,) = used
     how = {"dtype": dtype.name, "shared_limit": 1 << 20}
     plan = plan_cg.cooperative(plan_cg.GridShare.of(*stencil), Target(1), **how)
 
@@ -190,7 +192,7 @@ def one_block(device, stencil, dtype):
             kernel = device.build(plan.source, plan.kernel, defines)
             device.launch(kernel, grid, plan.block, arguments)
 
-    return plan, Kernel()
+    return [(plan, Kernel())]
 
 
 @pytest.mark.parametrize(
@@ -213,16 +215,22 @@ def test_many_iterations_in_one_launch(opencl, monkeypatch, shape, dtype):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(1, 1), (133, 64), (300, 301), (512, 512), "largest"])
-def test_cooperative_launches(monkeypatch, shape, dtype):
+@pytest.mark.parametrize(
+    ("shape", "parts"),
+    [
+        *(((1, 1), 1), ((133, 64), 1), ((300, 301), 1), ((512, 512), 1), ("largest", 1)),
+        *((shape, n) for n in (2, 3) for shape in ((4, 7), (133, 64), (512, 512), (260, 700))),
+    ],
+)
+def test_cooperative_launches(monkeypatch, shape, dtype, parts):
     if shape == "largest":  # four rows a block and a row above and below are six points a thread
         shape = (4 * devices.get("cuda:0").multiprocessors, 500)
     system, used = types.Stencil(shape, (0.9, 1.2)), []
     b, x0 = vectors(math.prod(shape), dtype)
     options, choose = {"rtol": 1e-4, "maxiter": 5000}, cg_device.resident
     monkeypatch.setattr(cg_device, "resident", lambda *a: used.append(choose(*a)) or used[-1])
-    outcome, x = solve(gpus(1), system, b, x0, **options)
-    again, y = solve(gpus(1), system, b, x0, **options)
+    outcome, x = solve(gpus(parts), system, b, x0, **options)
+    again, y = solve(gpus(parts), system, b, x0, **options)
     assert used[0] is not None
     assert again == outcome
     np.testing.assert_array_equal(x, y)
@@ -233,19 +241,28 @@ def test_cooperative_launches(monkeypatch, shape, dtype):
 
 
 @pytest.mark.gpu
-def test_a_device_that_is_waited_for_in_vain(monkeypatch):
+@pytest.mark.parametrize("side", [300, 3000])
+def test_a_device_that_is_waited_for_in_vain(monkeypatch, side):
     """Launches of one device stop: the solve ends in bounded time, as a failed device's."""
     monkeypatch.setattr(peers, "PATIENCE", 0.3)
-    pair, system = gpus(2), types.Stencil((3000, 3000), (1.0, 1.0))
-    b, x0 = vectors(3000 * 3000, "float64")
-    started, begin = [], Part.start
+    pair, system = gpus(2), types.Stencil((side, side), (1.0, 1.0))
+    b, x0 = vectors(side * side, "float64")
+    started, launch, begin = [], CooperativeKernel.launch, Part.start
+
+    def some(kernel, *arguments):
+        started.append(kernel)
+        if len(started) != 4:
+            launch(kernel, *arguments)
 
     def one_alone(part, *launches):
         started.append(part)
         if len(started) < 40 or part is started[0]:
             begin(part, *launches)
 
-    monkeypatch.setattr(Part, "start", one_alone)
+    if side > 1000:
+        monkeypatch.setattr(Part, "start", one_alone)
+    else:
+        monkeypatch.setattr(CooperativeKernel, "launch", some)
     began = time.monotonic()
     with pytest.raises(DeviceError, match="for another device, in vain"):
         solve(pair, system, b, x0, rtol=1e-12)

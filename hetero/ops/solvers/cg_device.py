@@ -1,9 +1,7 @@
-"""Conjugate gradients on devices: the solve, and the launches of its steps.
+"""Conjugate gradients on devices: the solve, and the launches of its steps with a matrix.
 
-`OnMatrix` takes a product and a launch for the vectors per iteration; `Sweeps`, for grids, one
-launch; `Persistent`, for small grids, many iterations in one cooperative launch on each device. All
-are PR-CG (kernels/cg/cg_scalars.cu). `Preconditioned` is the recurrence of Hestenes and Stiefel,
-for a preconditioner that is launches of its own.
+`OnMatrix` takes a product and a launch for the vectors per iteration. It is PR-CG
+(kernels/cg/cg_scalars.cu). The iterations of grids are in `cg_grids`.
 """
 
 from __future__ import annotations
@@ -22,22 +20,12 @@ from hetero.devices import peers
 from hetero.devices.base import Device
 from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
-from hetero.kernels.cg.plan import HALO, X_HALO, GridShare
+from hetero.kernels.cg.plan import GridShare
 from hetero.ops.solvers import systems
+from hetero.ops.solvers.cg_grids import Persistent, Preconditioned, Sweeps, resident
 from hetero.ops.solvers.cg_launches import Call, Loop, Step
-from hetero.ops.solvers.exchange import (
-    Bound,
-    Moved,
-    Part,
-    Range,
-    halo_copies,
-    range_copies,
-    slabs,
-    split,
-)
+from hetero.ops.solvers.exchange import Bound, Part, Range, split
 from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil, unknowns
-
-_STAMPED = 16  # bytes of a value (kernels/common/stamped.cu)
 
 
 def solve(
@@ -284,202 +272,3 @@ class OnMatrix(Loop):
 
     def steps(self, iteration: int) -> Sequence[Step]:
         return self._turns[iteration % 2]
-
-
-# -- Grids -----------------------------------------------------------------------------------------
-
-
-class _OnGrid(Loop):
-    """Stencils; rows over one or several parts."""
-
-    def __init__(self, call: Call) -> None:
-        stencil = call.system
-        self._slabs = slabs(stencil.shape[0], len(call.devices), HALO)
-        plane = self._plane = math.prod(stencil.shape[1:])
-        spans = [(slab.begin * plane, slab.end * plane) for slab in self._slabs]
-        edge, n = X_HALO * plane, spans[-1][1]
-        held = [(max(begin - edge, 0), min(end + edge, n)) for begin, end in spans]
-        super().__init__(call, spans, held)
-        shares = [
-            GridShare.of(*stencil, slab.own, low=slab.above > 0, high=slab.below > 0)
-            for slab in self._slabs
-        ]
-        self._each = list(zip(self.parts, self._slabs, shares, strict=True))
-
-    def _bind_residual(
-        self, places: Sequence[dict[str, int]], *rows: Moved, **names: str
-    ) -> Sequence[Launch]:
-        """``places``: where r and p of each part begin. ``rows``: what is copied of them. Returns
-        the launches of products."""
-        plans = []
-        for (part, _, grid), place in zip(self._each, places, strict=True):
-            plans.append(plan_cg.stencil(grid, part.device.target, dtype=self.dtype.name, **place))
-            part.allocate(16 * plans[-1][0].grid, "residual sums")
-        residuals, products = zip(*plans, strict=True)
-        first = [()] * len(self.parts), self.exchange.bind(self.copies(self.held, "x"))
-        launches = self.exchange.launches(residuals, partial="residual sums", **names)
-        self.to_residual = first, (launches, self.exchange.bind(*rows))
-        self.residual_sums = "residual sums", [plan.grid for plan in residuals], 2
-        return products
-
-
-class Sweeps(_OnGrid):
-    """What a sweep reads and writes change places every time. x takes two steps in every second
-    sweep, or with ``every`` one in each: then it is whole after all iterations."""
-
-    def __init__(self, call: Call) -> None:
-        super().__init__(call)
-        pitch, dtype, every = 2 * self._plane, call.dtype, call.every
-        plans, places = [], []
-        for part, slab, grid in self._each:
-            part.allocate(pitch * slab.held * dtype.itemsize, "state0", "state1")
-            how = {"dtype": dtype.name, "aligned": part.is_aligned("x")}
-            plans.append(plan_cg.sweeps(grid, part.device.target, **how))
-            start = slab.above * pitch
-            places.append({"r_start": start + self._plane, "p_start": start, "pitch": pitch})
-        *sweeps, settles = zip(*plans, strict=True)
-        blocks = [plan.grid for plan in sweeps[0]]
-        partial0, partial1 = self.exchange.share_sums(blocks, 4, "partial0", "partial1")
-        rows = halo_copies(self._slabs, pitch * dtype.itemsize)
-        state0, state1 = ((name, rows) for name in ("state0", "state1"))
-        moves = [self.exchange.bind(state0, partial0), self.exchange.bind(state1, partial1)]
-        self._sweeps, self._settle = {}, []
-        for turn in (0, 1):
-            now, new = 1 - turn, turn
-            names = {"now": f"state{now}", "next": f"state{new}", "before": f"record{now}"}
-            names |= {"after": f"record{new}", "partial_before": f"partial{now}"}
-            names |= {"partial": f"partial{new}"}
-            for first in (True, False):
-                add = 0 if first or not (every or turn == 0) else 1 if every else 2
-                launches = self.exchange.launches(sweeps[turn], add=add, **names)
-                self._sweeps[turn, first] = [(launches, moves[turn])]
-            ends = {"even": "state0", "odd": "state1", "record": f"record{turn}"}
-            self._settle.append(self.exchange.launches(settles, **ends))
-        self._bind_residual(places, state1, r="state1", p="state1")
-
-    def steps(self, iteration: int) -> Sequence[Step]:
-        return self._sweeps[(iteration + 1) % 2, iteration == -1]
-
-    def finish(self) -> None:
-        self.exchange.run(self._settle[self.turn])
-
-
-class Persistent(_OnGrid):
-    """A 2-D grid of which the vectors fit in the registers of its devices; see `resident`."""
-
-    # A launch takes 20 us to start, load and store; it ends by itself when the iteration does.
-    first_batch = 64
-    batch_seconds = 4e-3
-
-    def __init__(self, call: Call, resident: Sequence[tuple[Launch, Any]]) -> None:
-        super().__init__(call)
-        self._stamp, self._resident = 0, resident
-        item, points = call.dtype.itemsize, self.spans[-1][1]
-        # Four sums of a block, for even and odd iterates.
-        self.exchange.share_sums([plan.grid for plan, _ in resident], _STAMPED, "sums")
-        # Parts have r, p and edges of the whole grid: a row has the same place on all devices.
-        for part in self.parts:
-            part.allocate(points * item, "r", "p")
-            part.allocate(2 * _STAMPED * points, "edges")
-            part.numbers["all_rows"] = call.system.shape[0]
-            sizes = {"edges": 2 * points, "sums": 8 * part.numbers["blocks_before"]}
-            with part.active():
-                for name, values in sizes.items():
-                    nbytes = _STAMPED * values
-                    part.device.fill(part.buffers[name], nbytes, stream=part.stream)
-        places = [{"r_start": begin, "p_start": begin} for begin, _ in self.spans]
-        ends = [(slab.first, slab.end + slab.below) for slab in self._slabs]
-        needed = [(first * self._plane, last * self._plane) for first, last in ends]
-        rows = range_copies(self.spans, needed, item)
-        self._bind_residual(places, ("r", rows), ("p", rows))
-        # Where x of row 0 would be, and of several parts what they find each other by.
-        self._others: list[dict[str, Any]] = [{} for _ in self.parts]
-        if self.exchange.meeting is not None:
-            names = "edges", "sums", "r", "p"
-            addresses = [[part.buffers[name] for name in names] for part in self.parts]
-            patience = round(1e9 * self.exchange.meeting.patience)
-            for rank, (part, (low, _)) in enumerate(zip(self.parts, self.held, strict=True)):
-                self._others[rank] = {
-                    "x": part.buffers["x"] - low * item,
-                    "peers": part.upload(np.array(addresses, np.int64)),
-                    "rank": rank,
-                    "patience": patience,
-                }
-
-    def advance(self, to: int) -> None:
-        if to <= self.done:
-            return
-        scalars = {"iterations": to - self.done, "stamp": self._stamp}
-        scalars |= {"before": f"record{self.turn}", "after": f"record{1 - self.turn}"}
-        each = zip(self.parts, self._resident, self._others, strict=True)
-        for part, (plan, kernel), others in each:
-            with part.active():
-                kernel.launch(plan.grid, part.values(plan, **scalars, **others), part.stream)
-        if len(self.parts) > 1:  # the next launch takes what this one leaves on all devices
-            self.exchange.synchronize()
-        self._stamp += to - self.done
-        self.done = to
-        self.turn = 1 - self.turn
-
-
-def resident(
-    devices: Sequence[Device], stencil: Stencil, dtype: np.dtype
-) -> list[tuple[Launch, Any]] | None:
-    """Plan and kernel of each device's cooperative launches; None if grid, devices or software do
-    not allow them."""
-    found, parts = [], slabs(stencil.shape[0], len(devices), HALO)
-    used = devices[: len(parts)]
-    if len(used) > 1 and not peers.meet(used):
-        return None
-    for device, slab in zip(used, parts, strict=True):
-        sharers = sum(other is device for other in used)
-        multiprocessors = max(1, device.target.multiprocessors // sharers)
-        plan = plan_cg.cooperative(
-            GridShare.of(*stencil, slab.own, low=slab.above > 0, high=slab.below > 0),
-            device.target._replace(multiprocessors=multiprocessors),
-            dtype=dtype.name,
-            shared_limit=device.shared_limit,
-            above=slab.begin,
-            devices=len(used),
-        )
-        if plan is None:
-            return None
-        text = plan.source, plan.kernel, plan.defines
-        with device.active():
-            kernel = device.cooperative(*text, plan.block, plan.shared_bytes)
-        if kernel is None or kernel.most_blocks < plan.grid:
-            return None
-        found.append((plan, kernel))
-    return found
-
-
-class Preconditioned(_OnGrid):
-    """A stencil on one part, and a hierarchy of multigrid: its symmetric cycle is z = M r."""
-
-    begins, records = 0, 1
-
-    def __init__(self, call: Call) -> None:
-        super().__init__(call)
-        (part,), n = self.parts, self.spans[-1][1]
-        part.allocate(n * call.dtype.itemsize, "p", "q", "r", "z")
-        how = {"dtype": call.dtype.name, "aligned": part.is_aligned("x")}
-        plans = plan_cg.textbook(n, part.device.target, **how)
-        (product,) = self._bind_residual([{}])
-        dots = plans["cg_dots"]
-        for name, launch in (("dots", dots), ("partial", product)):
-            part.allocate(16 * launch.grid, name)
-        part.numbers["first_block"] = 0
-        there = {"before": "record0", "after": "record1", "blocks_before": dots.grid}
-        back = {"before": "record1", "after": "record0", "blocks_before": product.grid}
-        self._launches = (
-            part.bind(dots, a="z", b="r", partial="dots"),  # r.z
-            part.bind(plans["cg_direct"], partial_before="dots", **there),  # p = z + beta p
-            part.bind(product),  # A p, p.Ap
-            # x += alpha p, r -= alpha A p
-            part.bind(plans["cg_correct"], partial_before="partial", **back),
-        )
-        self._apply = call.M.bound([part.buffers["r"]], [part.buffers["z"]], symmetric=True)
-
-    def steps(self, iteration: int) -> Sequence[Step]:
-        self._apply()  # launches of its own
-        return [([self._launches], ())]

@@ -1,7 +1,7 @@
 """Conjugate gradients on devices: vectors and scalars stay there until the end.
 
 `Loop` is the method on the caller's vectors, in parts. The launches of its steps are in
-`cg_device`; what several devices copy from each other is in `exchange`.
+`cg_device` and `cg_grids`; what several devices copy from each other is in `exchange`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Loop:
 
     The numbers are the steps of Saad's algorithm 9.1 (see `cg_loop`). With M = 1 or a diagonal
     matrix r.z' is predicted, so that all sums of an iteration are made at once; where rounding
-    hides what is left of it, beta is 0. Else it is not (`cg_device.Preconditioned`).
+    hides what is left of it, beta is 0. Else it is not (`cg_grids.Preconditioned`).
 
         3. q = A p,  alpha = r.z / p.q
         7. r.z' = r.z - 2 alpha z.q + alpha^2 q.Mq,  beta = r.z' / r.z

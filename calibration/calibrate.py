@@ -205,7 +205,7 @@ def _measure(
         models |= fit.derived(models)
     load = measure.load(before, measure.reading()) | {
         "samples": sum(len(found.seconds) for _, found in measured),
-        "left": sum(len(samples.contradicted(*one)) for one in measured),
+        "left": sum(len(found.doubtful) for _, found in measured),
     }
     if not profile.is_trusted(load):
         log.warning(

@@ -25,7 +25,6 @@ TURNS = 16  # places that operands rotate among, against caches
 _ROOM = 1 << 30  # bytes for all of them
 # Seconds of a call on the CPU, and on a device: shorter ones may be all overhead, and give no rate.
 _TELLS = 1e-4, 1e-3
-_LONG = 0.03  # seconds of a solve: of longer ones the first call counts, too
 _VERY_LONG = 20.0  # points that few and more steps take together, which are then timed once
 _STANDS_OUT = 2.5  # ratio of the solve of more steps to the one of few
 _NO_SETUP = 1e-7  # seconds
@@ -40,6 +39,7 @@ class Samples:
 
     seconds: dict[Dims, float] = field(default_factory=dict)  # of knots; of one step of a solve
     setup: dict[Dims, float] = field(default_factory=dict)  # of a solve without its steps
+    doubtful: list[Dims] = field(default_factory=list)  # by the others, and a second look
 
 
 def take(case: Case, bench: Bench, point: float) -> Samples:
@@ -47,7 +47,7 @@ def take(case: Case, bench: Bench, point: float) -> Samples:
 
     Knots of a table that would take too long are left out. Those that the others contradict are
     taken once more after all others, if they are few: else the machine is busy. The faster ones
-    count.
+    count. What takes as long again is no disturbance.
     """
     found = Samples()
     if case.steps is not None:
@@ -61,12 +61,16 @@ def take(case: Case, bench: Bench, point: float) -> Samples:
         found.seconds[dims] = taken
         if case.steps is None:
             best, most = max(best, prod(dims) / taken), max(most, taken)
-    doubtful = contradicted(case, found)
+    doubtful, again = contradicted(case, found), list[Dims]()
     _, many, _ = case.steps or (1, 1, 1)
     for dims in doubtful if len(doubtful) <= max(_AGAIN * len(found.seconds), 1) else ():
         setup, taken = _sample(case, dims, bench, point)
-        if setup + many * taken < found.setup[dims] + many * found.seconds[dims]:
+        first, second = found.setup[dims] + many * found.seconds[dims], setup + many * taken
+        if second < first:
             found.setup[dims], found.seconds[dims] = setup, taken
+        if max(first, second) <= _ALLOWED * min(first, second):
+            again.append(dims)
+    found.doubtful.extend(dims for dims in contradicted(case, found) if dims not in again)
     return found
 
 
@@ -109,14 +113,12 @@ def _parts(case: Case, dims: Dims, bench: Bench, point: float) -> tuple[float, f
     most = min(most, few + round(8 * dims[0] ** (1 / 3)))
     if few == many:
         return _NO_SETUP, measure(partial(call, few), budget=point, least=2)
-    less = once(partial(call, few))
-    if less <= _LONG:  # caches, pages
-        less = once(partial(call, few))
-    took = once(partial(call, many))
+    less, took = (min(once(partial(call, n)) for _ in range(2)) for n in (few, many))  # it compiles
     while many < most and took <= min(_STANDS_OUT * less, LONGEST / 2.0):
         many = min(few + 2 * (many - few), most)
         took = once(partial(call, many))
-    if less + took <= _VERY_LONG * point:
+    least = _LEAST_STEP * took / many
+    if less + took <= _VERY_LONG * point or (took - less) / (many - few) <= least:
         less, took = in_turn([partial(call, n) for n in (few, many)], budget=point)
     step = min(max((took - less) / (many - few), _LEAST_STEP * took / many), took / many)
     return max(less - few * step, _NO_SETUP), step

@@ -133,7 +133,7 @@ def unknowns(system: Stencil | Csr | Dense) -> int:
     """How many unknowns a system has."""
     if isinstance(system, Stencil):
         return math.prod(system.shape)
-    return system.n if isinstance(system, Dense) else len(system.indptr) - 1
+    return system.n if isinstance(system, Dense) else system.indptr.shape[0] - 1
 
 
 class Outcome(NamedTuple):

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -17,10 +18,9 @@ from hetero.devices import peers
 from hetero.devices.base import Device
 from hetero.ops.solvers import systems
 from hetero.ops.solvers.cg_loop import restarted
-from hetero.ops.solvers.exchange import Bound, Exchange, Moved, Part, Range, range_copies
+from hetero.ops.solvers.exchange import Exchange, Moved, Part, Range, Step, range_copies
 from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil
 
-Step = tuple[Sequence[Sequence[Bound]], Sequence[Any]]  # launches of each part, then copies
 RECORD = 8  # doubles of the scalars; kernels/cg/cg_scalars.cu
 _STATUS, _COUNT, _TARGET = 0, 1, 4  # of them
 _ENDED = (systems.LIMIT, systems.CONVERGED, systems.INDEFINITE, systems.NOT_FINITE)  # by status
@@ -201,9 +201,8 @@ class Loop:
 
     def advance(self, to: int) -> None:
         """Start the launches after which x is iterate ``to``, unless the iteration stops before."""
-        for iteration in range(self.done, to):
-            for step in self.steps(iteration):
-                self.exchange.run(*step)
+        each = (self.steps(iteration) for iteration in range(self.done, to))
+        self.exchange.run_all([*itertools.chain.from_iterable(each)])
         self.done = max(self.done, to)
         self.turn = self.done % self.records
 

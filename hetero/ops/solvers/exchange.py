@@ -20,6 +20,10 @@ from hetero.kernels import Launch
 
 Range = tuple[int, int]
 Bound = list[Any]  # kernel, grid, block, arguments
+Step = tuple[Sequence[Sequence[Bound]], Sequence[Any]]  # launches of each part, then copies
+# Steps of which a part gets the launches before the others do. Far fewer than a device's queue has
+# room for: where it is full, the host waits, and what it waits for must have been started.
+_TOGETHER = 8
 
 
 def split(rows: int, parts: int, least: int = 1) -> list[Range]:
@@ -234,6 +238,22 @@ class Exchange:
             with part.active():
                 for copy in copies:
                     part.device.copy_from_peer(*copy)
+
+    def run_all(self, steps: Sequence[Step]) -> None:
+        """As `run` of each step. Where devices meet, a part gets the launches of some steps one
+        after the other: they wait for each other's anyway, and changing the device takes the host
+        longer than a launch."""
+        if self.meeting is None:
+            for step in steps:
+                self.run(*step)
+            return
+        self.build()
+        for begin in range(0, len(steps), _TOGETHER):
+            some = steps[begin : begin + _TOGETHER]
+            for number, part in enumerate(self.parts):
+                with part.active():
+                    for launches, moves in some:
+                        part.start(*launches[number], *moves[number : number + 1])
 
     def build(self) -> None:
         """Build what was bound so far: no device is to wait while the host compiles for another."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import fakes
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from fakes import FakeCuda
 from hetero.devices import peers
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceMemoryError
+from hetero.ops.solvers.exchange import Exchange
 
 
 @pytest.mark.gpu
@@ -109,3 +112,33 @@ def test_no_room_for_the_check_is_no_verdict(monkeypatch):
         short.setattr(two, "allocate", full)
         assert not peers.trusted(one, two)
     assert peers.trusted(one, two)
+
+
+def test_parts_that_meet_are_started_in_turn(monkeypatch):
+    """Each gets its launches and copies in order, and none eight steps more than another."""
+    started = [], [], []
+    ahead = []
+
+    class Part:
+        device, unbuilt = None, ()
+
+        def __init__(self, number):
+            self.started = started[number]
+
+        def active(self):
+            return contextlib.nullcontext()
+
+        def start(self, *launches):
+            self.started.extend(launches)
+            steps = [max((int(one.split()[0]) for one in own), default=-1) for own in started]
+            ahead.append(max(steps) - min(steps))
+
+    monkeypatch.setattr(peers, "meet", lambda devices: False)
+    exchange = Exchange([Part(number) for number in range(3)])
+    exchange.meeting = "they meet"
+    steps = [([[f"{i} a"], [f"{i} b", f"{i} c"], []], [f"{i} to others"] * 3) for i in range(19)]
+    exchange.run_all([*steps, ([["19 a"], ["19 b"], ["19 c"]], ())])
+    for number, own in enumerate(started):
+        expected = [one for launches, moves in steps for one in (*launches[number], moves[number])]
+        assert own == [*expected, f"19 {'abc'[number]}"]
+    assert max(ahead) == 8

@@ -29,6 +29,8 @@ from hetero.profile.inventory import loop_threads
 _SERIAL = 1 << 16  # points below which SciPy's threads cost more than they save
 _DOT = 1 << 13  # elements, at most, of which BLAS adds up squares: for more it would start threads
 _BLOCK = 1 << 15  # points that NumPy divides at a time: temporaries stay in the cache
+_DOUBLE = np.dtype(np.float64)
+_TINY = 256  # points that are solved in float64 as fast as in float32
 _FEW = 1 << 20  # points of which rounding may decide how large a small residual seems
 _TRANSFORMS = 4.5  # roundings of f, at most, that transforms leave; and less than that of u
 
@@ -111,9 +113,23 @@ def residual(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[np.ndarray
 
 
 @functools.lru_cache(maxsize=64)
-def _prepared(stencil: Stencil, dtype: np.dtype) -> tuple[Any, float, float, float]:
-    """`applied`, the rounding of a number, and the bounds of the eigenvalues."""
-    return applied(stencil, dtype), float(np.finfo(dtype).eps), *stencil.eigenvalue_bounds()
+def _prepared(
+    stencil: Stencil, dtype: np.dtype, lenient: bool
+) -> tuple[Callable[..., Any], float, float, float, bool]:
+    """``apply(f, u)``, the rounding of a number, the bounds of the eigenvalues, and whether it is
+    made in float64. That is of few points, and of grids where transforms round more than u does: to
+    refine the solution would take twice as long."""
+    low, high = stencil.eigenvalue_bounds()
+    is_double = lenient and dtype != _DOUBLE
+    is_double &= math.prod(stencil.shape) <= _TINY or high < _TRANSFORMS * low
+    apply = applied(stencil, _DOUBLE if is_double else dtype)
+
+    def in_double(f: np.ndarray, u: np.ndarray) -> None:
+        double = f.astype(_DOUBLE)
+        u[...] = apply(double, double)
+
+    of_number = float(np.finfo(dtype).eps)
+    return in_double if is_double else apply, of_number, low, high, is_double
 
 
 def _on_cpu(asked: Solve, f: np.ndarray, u: np.ndarray) -> Outcome:
@@ -121,11 +137,11 @@ def _on_cpu(asked: Solve, f: np.ndarray, u: np.ndarray) -> Outcome:
     where rounding may leave one above the tolerance: up to eps norm(A) norm(u), which is small
     enough if ``lenient``, and some roundings of f."""
     stencil, rtol = asked.system, asked.rtol
-    apply, eps, low, high = _prepared(stencil, f.dtype)
+    apply, eps, low, high, is_double = _prepared(stencil, f.dtype, asked.lenient)
     apply(f, u)
     of_u = eps * high * _norm(u)
     enough = 0.0 < of_u < math.inf
-    if not eps * (_TRANSFORMS + high / low) <= rtol:  # norm(u) <= norm(f) / low
+    if not (is_double or eps * (_TRANSFORMS + high / low) <= rtol):  # norm(u) <= norm(f) / low
         whole = _norm(f)
         of_f = _TRANSFORMS * eps * whole
         enough = enough and (of_f + of_u <= rtol * whole or (asked.lenient and of_f <= of_u))
@@ -134,8 +150,9 @@ def _on_cpu(asked: Solve, f: np.ndarray, u: np.ndarray) -> Outcome:
     r, size, whole = residual(stencil, f, u)
     if enough or not size > rtol * whole:
         return judged(size, rtol * whole, ROUNDING, 1, whole)
-    r = r.astype(f.dtype, copy=False)
-    u += apply(r, r)
+    better = np.empty_like(u)
+    apply(r.astype(f.dtype, copy=False), better)
+    u += better
     return judged(residual(stencil, f, u)[1], rtol * whole, ROUNDING, 2, whole)
 
 

@@ -163,7 +163,7 @@ def problems(
     usual: Sequence[int],
 ) -> list[Dims]:
     """The dimensions of some sizes, by default the usual ones, or those that are given; checked."""
-    for name, given in (("sizes", sizes), ("dims", dims), ("filter", filter and [filter])):
+    for name, given in (("sizes", sizes), ("dims", dims), ("filter", None if filter is None else [filter])):
         if given is not None and min(given, default=0) < 1:
             raise ValueError(f"{name} must be 1 or more, got {', '.join(map(str, given))}")
     if filter is not None and "FH" not in of.dims:

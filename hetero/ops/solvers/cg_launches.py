@@ -202,7 +202,7 @@ class Loop:
     def advance(self, to: int) -> None:
         """Start the launches after which x is iterate ``to``, unless the iteration stops before."""
         each = (self.steps(iteration) for iteration in range(self.done, to))
-        self.exchange.run_all([*itertools.chain.from_iterable(each)])
+        self.exchange.run_all(itertools.chain.from_iterable(each))
         self.done = max(self.done, to)
         self.turn = self.done % self.records
 

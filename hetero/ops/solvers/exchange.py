@@ -239,17 +239,18 @@ class Exchange:
                 for copy in copies:
                     part.device.copy_from_peer(*copy)
 
-    def run_all(self, steps: Sequence[Step]) -> None:
-        """As `run` of each step. Where devices meet, a part gets the launches of some steps one
-        after the other: they wait for each other's anyway, and changing the device takes the host
-        longer than a launch."""
+    def run_all(self, steps: Iterable[Step]) -> None:
+        """As `run` of each step, which is asked for when those before have begun: it may begin
+        something itself. Where devices meet, a part gets the launches of some steps one after the
+        other: they wait for each other's anyway, and changing the device takes the host longer than
+        a launch. No step of theirs begins anything itself."""
         if self.meeting is None:
             for step in steps:
                 self.run(*step)
             return
-        self.build()
-        for begin in range(0, len(steps), _TOGETHER):
-            some = steps[begin : begin + _TOGETHER]
+        steps = iter(steps)
+        while some := [*itertools.islice(steps, _TOGETHER)]:
+            self.build()
             for number, part in enumerate(self.parts):
                 with part.active():
                     for launches, moves in some:

@@ -163,7 +163,8 @@ def problems(
     usual: Sequence[int],
 ) -> list[Dims]:
     """The dimensions of some sizes, by default the usual ones, or those that are given; checked."""
-    for name, given in (("sizes", sizes), ("dims", dims), ("filter", None if filter is None else [filter])):
+    filters = None if filter is None else [filter]
+    for name, given in (("sizes", sizes), ("dims", dims), ("filter", filters)):
         if given is not None and min(given, default=0) < 1:
             raise ValueError(f"{name} must be 1 or more, got {', '.join(map(str, given))}")
     if filter is not None and "FH" not in of.dims:

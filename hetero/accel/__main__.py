@@ -55,7 +55,9 @@ def run(module: bool, command: list[str]) -> None:
     sys.argv, is_stdin = list(command), command[0] == "-" and not module
     main = sys.modules["__main__"] = ModuleType("__main__")  # it stays: threads may need it
     path = "<stdin>" if is_stdin else os.path.abspath(command[0])
-    vars(main).update(__builtins__=builtins, __file__=path, __cached__=None, __annotations__={})
+    vars(main).update(__builtins__=builtins, __file__=path, __cached__=None)
+    if sys.version_info < (3, 14):  # a later one makes them where a script has some
+        vars(main)["__annotations__"] = {}
     folder = not module and pkgutil.get_importer(command[0]) is not None  # or a zip file
     if folder or not sys.flags.safe_path:
         home = "" if is_stdin else os.path.dirname(os.path.realpath(path))

@@ -335,7 +335,7 @@ def correlate(
     tasks = task_count(team)
     deep = max(_TILE_ROWS, 2 * height) if terms else _TILE_ROWS
     across = -(-wide * size // _TILE)
-    # Bands of at most so many rows; where they are few, every task gets as many tiles.
+    # Bands of at most ``deep`` rows; where they are few, every task gets as many tiles.
     down, fair = -(-tall // deep), tasks // math.gcd(batch * across, tasks)
     if down * batch * across < _MANY * tasks:
         down = -(-down // fair) * fair

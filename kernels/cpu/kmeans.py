@@ -7,7 +7,7 @@ vectorises, while the distances are in the cache. The products are BLAS's, of on
 Sums of rows are kept from one iteration to the next: only rows that changed their label are added
 and taken away. That is done in parts whose bounds do not depend on the number of threads.
 
-Hamerly's bounds skip rows whose centroid cannot have changed. Of each row an upper bound of the
+Hamerly's bounds skip rows that cannot have another centroid now. Of each row an upper bound of the
 distance from its own centroid is kept, and a lower one of those from all others. The moves of
 centroids make both looser. Where they no longer decide a row's centroid, first its own distance is
 made anew, then all of them, for blocks of such rows by BLAS. The labels are those of `assign` to
@@ -284,7 +284,7 @@ def _between(start, stop, turned, reaches, rounded, moves):
 @by_work
 def assign_undecided(team, packed, doubled, norms, labels, added, moved, numbers, X, mean,
                      centroids, rounded, moves, fresh, bounds, reaches, looked):  # fmt: skip
-    """As `assign`, of those rows whose bounds do not decide their centroid.
+    """As `assign`, of those rows that the bounds do not decide.
 
     ``bounds``, (3, n), has the rows' lengths, upper and lower bounds, unless these are ``fresh``.
     Of each part ``reaches``, (parts, k), gets the largest sum of the bounds of a row of each
@@ -346,7 +346,7 @@ def _decide(upper, lower, size, rounded):
 def _undecided(begin, labels, given, rounded, bounds, rows):
     """Move the bounds of rows as centroids moved, and tighten those that do not decide.
 
-    Returns how many rows are left, whose numbers ``rows`` gets.
+    Returns how many rows are left; ``rows`` gets their numbers.
     """
     (X, mean, centroids, moves), (error, tiny, up, down, _) = given, rounded
     sizes, uppers, lowers = bounds[0], bounds[1], bounds[2]

@@ -301,8 +301,8 @@ _MOST_CORES = 16  # more are not faster than the memory
 
 
 def with_look(plan: Plan, machine: dict[str, dict[str, Any]]) -> Plan:
-    """A plan whose candidates that transform take longer by what `is_wide` takes for its image, on
-    a machine with these descriptions of devices; the cheapest is first."""
+    """The plan, with the time that `is_wide` takes for its image added to the candidates that
+    transform, on a machine with these descriptions of devices; the cheapest is first."""
     (image, filter), cpu, w = plan.problem.inputs, machine.get(CPU, {}), plan.problem.options
     compiled = cpu.get("elsewhere") or loops.is_ready(_FAMILY.of(image.dtype))
     cores = min(cpu.get("cores") or 1, _MOST_CORES) if compiled else 1

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import copy
 import pickle
 
+import numpy as np
 import pytest
 from fakes import in_threads
 
@@ -36,6 +38,27 @@ def test_use_may_end_in_another_thread():
     with pytest.raises(RuntimeError), hetero.use(device="cpu"):
         raise RuntimeError  # which undoes it, too
     assert planner.placement(None, None) == (None, None)
+
+
+def test_the_calls_own_placement_counts_before_the_innermost_blocks(cuda):
+    """What a block leaves out is that of the block around it."""
+    A = np.ones((5, 5), np.float32)
+    for blocks, own, on_device in (
+        ([{"device": "cuda"}, {"device": "cpu"}], {}, False),
+        ([{"device": "cuda"}, {"results": "host"}], {}, True),
+        ([{"device": "cuda"}], {"device": "cpu"}, False),
+        ([{"device": "cpu"}], {"device": "cuda"}, True),
+        ([{"method": "tiled"}], {}, True),
+        ([{"method": "tiled"}], {"method": "blas"}, False),
+        ([{"method": "blas"}, {"method": "tiled"}], {}, True),
+    ):
+        for _ in range(2):  # then remembered
+            cuda.log.clear()
+            with contextlib.ExitStack() as stack:
+                for block in blocks:
+                    stack.enter_context(hetero.use(**block))
+                np.testing.assert_array_equal(hetero.matmul(A, A, **own), A @ A)
+            assert ("compute" in cuda.log) == on_device, (blocks, own)
 
 
 @pytest.mark.parametrize(

@@ -1,28 +1,227 @@
 """A call is remembered by all that it depends on: cold, warm, warm with each option changed.
 
-Each function has a `warm.Space`: the values that each of its parameters is tried with. A parameter
-without values fails `test_every_parameter_has_values`. Each result is compared with that of the
-same call when nothing is remembered, and products, also of device arrays, with NumPy's; and what
-ran is what had been asked for.
+A `Space` lists for every parameter of a function the values it is tried with, and "use" for what
+else a call depends on; a parameter without values fails `test_every_parameter_has_values`. A point
+is one call: a label for each of them. Operands are made anew for every call, so that nothing is
+told apart by where it lies in memory. Each outcome is compared with that of the same call when
+nothing is remembered, which `test_semantics` and `test_transfer` compare with NumPy's.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import inspect
 import itertools
 import random
 import re
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import fakes
 import numpy as np
 import pytest
 import scipy.signal
 import scipy.sparse
-from warm import NOTHING, Machine, Space, close, dense, memory, placed, refused, same
 
 import hetero
+from hetero import registry, tables
+from hetero.pricing.plan import Plan
+from hetero.profile import inventory
 
 rng = np.random.default_rng(3)
+Point = dict[str, str]
+NOTHING = object()  # the parameter is not given at all
+
+
+class Outcome(NamedTuple):
+    """What a call came to.
+
+    Attributes
+    ----------
+    result
+        The result, or the exception.
+    written : list of ndarray
+        The memory of the operands and of ``out`` afterwards, whole.
+    ran : list of (device, method)
+        Which implementations the registry has were run.
+    """
+
+    result: Any
+    written: list[np.ndarray]
+    ran: list[tuple[str, str]]
+
+
+@dataclasses.dataclass
+class Space:
+    """The calls of one function.
+
+    Attributes
+    ----------
+    function : callable
+    values : dict
+        Parameter -> label -> value. A callable value is called for it, with the operands where it
+        is the value of "out". The first label of each is the plain call's.
+    operands : int
+        How many of the parameters, the first ones, are given by position.
+    impossible : callable
+        Of a point: whether the machine of these tests has no such call.
+    """
+
+    function: Callable[..., Any]
+    values: dict[str, dict[str, Any]]
+    operands: int = 2
+    impossible: Callable[[Point], bool] = lambda point: False
+
+    @property
+    def plain(self) -> Point:
+        return {name: next(iter(values)) for name, values in self.values.items()}
+
+    def changes(self, point: Point, name: str) -> list[Point]:
+        """The possible points that differ from this one in a parameter."""
+        others = ({**point, name: label} for label in self.values[name] if label != point[name])
+        return [other for other in others if not self.impossible(other)]
+
+    def arguments(self, point: Point) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and keyword arguments, new ones."""
+        made: dict[str, Any] = {}
+        for name, label in point.items():
+            value = self.values[name][label]
+            if name in ("use", "out", "options") or value is NOTHING:
+                continue
+            made[name] = value() if callable(value) and name != "callback" else value
+        positional = [made.pop(name) for name in list(self.values)[: self.operands]]
+        made |= self.values["options"][point["options"]] if "options" in point else {}
+        if "out" in point and (out := self.values["out"][point["out"]]) is not NOTHING:
+            made["out"] = out(positional) if callable(out) else out
+        return positional, made
+
+    def run(self, point: Point, machine: Machine) -> Outcome:
+        """Make the call."""
+        positional, named = self.arguments(point)
+        machine.ran.clear()
+        use = self.values["use"][point["use"]]
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore")
+            try:
+                for placement in use:
+                    stack.enter_context(hetero.use(**placement))
+                result = self.function(*positional, **named)
+            except Exception as error:
+                result = error
+        kept = [memory(x) for x in (*positional, *named.values())]
+        return Outcome(result, [x for x in kept if x is not None], list(machine.ran))
+
+
+def memory(x: Any) -> np.ndarray | None:
+    """All the memory that an array is a view of, on the host."""
+    if isinstance(x, fakes.Array):
+        return x.get()
+    if isinstance(x, np.ndarray):
+        while isinstance(x.base, np.ndarray):
+            x = x.base
+        return np.array(x)
+    return None
+
+
+class Machine:
+    """A CPU and a fake "cuda:0" that can do every operation; ``ran`` tells what did."""
+
+    def __init__(self, monkeypatch: Any) -> None:
+        self.ran: list[tuple[str, str]] = []
+        fakes.install(monkeypatch)
+        for operation in [o.name for o in registry.operations()]:
+            entries = [
+                dataclasses.replace(entry, run=self._counted(entry))
+                for entry in registry.lookup(operation)
+            ]
+            monkeypatch.setitem(registry.problem._implementations, operation, entries)
+        inventory.changed()
+
+    def _counted(self, entry: registry.Implementation) -> Callable[..., Any]:
+        run = entry.run
+        if entry.kind == "cuda":
+            run = on_fake(entry)
+
+        def counted(devices: Any, *rest: Any) -> Any:
+            self.ran.append((devices[0].name if devices else "cpu", entry.method))
+            return run(devices, *rest)
+
+        return counted
+
+
+def on_fake(entry: registry.Implementation) -> Callable[..., Any]:
+    """What stands for a CUDA implementation on the fake device."""
+    if entry.operation in ("matvec", "matmul"):
+        return fakes.compute
+    if entry.operation == "convolve2d":
+        return fakes.convolve
+    cpu = [i for i in registry.lookup(entry.operation) if i.kind == "cpu"]
+    same = [i for i in cpu if i.method == entry.method]
+
+    def solve(devices: Any, problem: Any, arguments: Any) -> Any:
+        able = [i for i in same or cpu if i.obstacle(problem, {"kind": "cpu"}) is None]
+        o = problem.output
+        b, x = (
+            fakes.view(v, o.shape, o.dtype, o.strides) if isinstance(v, int) else v
+            for v in (*arguments.inputs, arguments.output)
+        )
+        options = arguments.options
+        if entry.operation == "cg" and options.system is None:
+            system, M = options.on(())
+            options = options._replace(system=system, preconditioner=M)
+        given = arguments._replace(inputs=(b,), output=x, options=options)
+        return able[0].run((), problem, given)
+
+    return solve
+
+
+def same(found: Any, expected: Any, where: Any) -> None:
+    """Equal in type, dtype, shape and order; values to 1000 eps of the largest finite one."""
+    assert type(found) is type(expected), (where, found, expected)
+    if isinstance(expected, BaseException):
+        return
+    if isinstance(expected, (tuple, list, dict)):
+        assert len(found) == len(expected), where
+        for key in expected if isinstance(expected, dict) else range(len(expected)):
+            same(found[key], expected[key], (where, key))
+        return
+    if isinstance(expected, fakes.Array):
+        alike(found, expected, where, "shape", "dtype", "strides")
+        found, expected = found.get(), expected.get()
+    if isinstance(expected, (np.ndarray, np.generic)):
+        alike(found, expected, where, "dtype", "shape")
+        if isinstance(expected, np.ndarray) and expected.size:
+            alike(found.flags, expected.flags, where, "c_contiguous", "f_contiguous")
+        close(found, expected, where)
+    elif isinstance(expected, float):
+        close(found, expected, where)
+    elif isinstance(expected, Plan):
+        alike(found.chosen, expected.chosen, where, "device", "method")
+    else:
+        assert found == expected, where
+
+
+def alike(found: Any, expected: Any, where: Any, *names: str) -> None:
+    """Equal in attributes."""
+    for name in names:
+        assert getattr(found, name) == getattr(expected, name), (where, name)
+
+
+def close(found: Any, expected: Any, where: Any) -> None:
+    found, expected = np.asarray(found), np.asarray(expected)
+    if expected.dtype.kind not in "fc":
+        np.testing.assert_array_equal(found, expected, str(where))
+        return
+    finite = abs(expected[np.isfinite(expected)])
+    bound = 1e3 * np.finfo(expected.dtype).eps * float(finite.max(initial=0.0))
+    np.testing.assert_allclose(found, expected, rtol=0.0, atol=bound, err_msg=str(where))
+
+
+# -- What a call depends on ------------------------------------------------------------------------
+
 USE = {
     "none": [],
     "cpu": [{"device": "cpu"}],
@@ -77,11 +276,6 @@ def laid(values, how):
     return make
 
 
-def on_host(x):
-    """A copy of a device array, anything else as it is."""
-    return x.get() if isinstance(x, fakes.Array) else x
-
-
 # -- Products ------------------------------------------------------------------------------------
 
 SQUARE, OTHER, TALL, WIDE, STACK, VECTOR = (
@@ -109,7 +303,7 @@ def out_of(space, how):
     """A maker of an ``out`` for operands: of the shape that NumPy's result has."""
 
     def make(operands):
-        hosts = [np.asarray(on_host(x)) for x in operands]
+        hosts = [x.get() if isinstance(x, fakes.Array) else np.asarray(x) for x in operands]
         try:
             like = np.asarray(NUMPYS[space](*hosts))
         except ValueError:
@@ -146,43 +340,6 @@ def outs(name):
     }
 
 
-def judge_product(space, point, outcome):
-    """As NumPy does it with the operands on the host, in the caller's memory too."""
-    if refused(outcome):
-        return
-    positional, named = space.arguments(point)
-    on_cuda = any(isinstance(x, fakes.Array) for x in (*positional, *named.values()))
-    if on_cuda and space.values["options"][point["options"]]:
-        assert isinstance(outcome.result, TypeError)
-        return
-    hosts = [np.asarray(on_host(x)) if on_cuda else x for x in positional]
-    into = named.get("out")
-    if point["out"] == "first operand":
-        named["out"] = hosts[0]
-    elif isinstance(into, fakes.Array):
-        named["out"] = into.get()
-        named["out"].flags.writeable = not into.readonly
-    named = {k: v for k, v in named.items() if k not in ("device", "method")}
-    try:
-        expected = NUMPYS[space.function.__name__](*hosts, **named)
-    except Exception as error:
-        same(outcome.result, error, point)
-        if isinstance(into, fakes.Array):
-            np.testing.assert_array_equal(outcome.written[-1], 0, str(point))
-        return
-    result = outcome.result
-    if on_cuda and into is None:
-        assert isinstance(result, fakes.Array), point
-    if isinstance(result, fakes.Array):
-        expected, result = np.asarray(expected), result.get()
-    same(result, expected, point, 64.0)
-    if named.get("out") is not None and not on_cuda:
-        after = [memory(x) for x in (*hosts, *named.values())]
-        after = [x for x in after if x is not None]
-        for one, other in zip(outcome.written, after, strict=True):
-            close(one, other, point, 64.0)
-
-
 def product(name, second, options):
     ours = getattr(hetero, name)
     names = list(inspect.signature(ours).parameters)[:2]
@@ -207,7 +364,6 @@ def product(name, second, options):
             },
             "use": USE | {"tiled": [{"method": "tiled"}], "blas": [{"method": "blas"}]},
         },
-        judge_product,
     )
 
 
@@ -264,14 +420,13 @@ CONVOLVE2D = Space(
         "method": either("direct", "fft", "separable", "other"),
         "use": USE | {"fft": [{"method": "fft"}], "direct": [{"method": "direct"}]},
     },
-    None,
 )
 
 # -- Solves --------------------------------------------------------------------------------------
 
 N = 40
 LAPLACE = hetero.Poisson((5, 8))
-MATRIX = dense(LAPLACE)
+MATRIX = LAPLACE.tocsr().toarray()
 WEIGHTED = MATRIX * np.sqrt(np.outer(np.arange(1.0, N + 1), np.arange(1.0, N + 1)))
 RHS = rng.standard_normal(N)
 
@@ -318,7 +473,6 @@ SOLVE_CG = Space(
         "method": either("blas", "numba", "operator", "fused", "hybrid", "other"),
         "use": USE | {"fused": [{"method": "fused"}]},
     },
-    None,
     # Its hierarchy is made of kernels, which the fake device does not have.
     impossible=lambda point: point["M"] == "multigrid" and point["A"].endswith("Poisson"),
 )
@@ -348,7 +502,6 @@ SOLVE_POISSON = Space(
         "device": DEVICE,
         "use": USE | {"jacobi": [{"method": "jacobi"}]},
     },
-    None,
     operands=1,
     impossible=lambda point: (
         point["f"] in ("box", "other") and (point["boundary"] == "sides" or point["x0"] != "none")
@@ -386,7 +539,6 @@ KMEANS = Space(
         "use": {name: USE[name] for name in USE if "cuda" not in name}
         | {"lloyd": [{"method": "lloyd"}]},
     },
-    None,
     impossible=lambda point: point["X"] == "fewer" and point["sample_weight"] != "none",
 )
 
@@ -397,11 +549,6 @@ SPACES = {
 
 
 # -- The walks -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def machine(monkeypatch):
-    return Machine(monkeypatch)
 
 
 def test_every_public_function_has_a_space():
@@ -427,54 +574,31 @@ def test_every_parameter_has_values(name):
         assert set(re.findall(r"``(\w+)``", text)) <= tried
 
 
-def cold(space, point, machine):
-    """The outcome of a call when nothing is remembered: right, and placed as it was asked to be."""
-    machine.forget()
-    outcome = space.run(point, machine)
-    if space.judge is not None:
-        space.judge(space, point, outcome)
-    if not isinstance(outcome.result, Exception) and _computes(space, point):
-        placed(space, point, outcome)
-    return outcome
-
-
-def _computes(space, point):
-    """Whether the operands are of a kind that every device takes."""
-    operands = [point[name] for name in list(space.values)[: space.operands]]
-    if {"integers", "complex", "matrix", "list", "operator"} & set(operands):
-        return False
-    if point.get("options", "none") != "none" or point.get("M") == "matrix":
-        return False
-    if point.get("out") in ("complex", "tuple", "float32", "first operand"):
-        return False
-    mixed = len({"float32" in label for label in operands}) > 1
-    return not mixed or space.function is hetero.solve_cg
-
-
-def agree(space, point, found, expected, path):
-    where = (point, path)
-    same(found.result, expected.result, where)
-    same(found.written, expected.written, where)
-    assert found.ran == expected.ran, where
-
-
 def follow(space, path, machine):
     """Make the calls of a path; each gives what it gave when nothing was remembered."""
     known = {}
     for point in path:
         key = tuple(point.values())
         if key not in known:
-            known[key] = cold(space, point, machine)
-    machine.forget()
+            tables.forget()
+            known[key] = space.run(point, machine)
+    tables.forget()
     previous = None
     for point in path:
-        agree(space, point, space.run(point, machine), known[tuple(point.values())], previous)
+        found, expected, where = (
+            space.run(point, machine),
+            known[tuple(point.values())],
+            (point, previous),
+        )
+        same(found.result, expected.result, where)
+        same(found.written, expected.written, where)
+        assert found.ran == expected.ran, where
         previous = point
 
 
 @pytest.mark.parametrize("name", SPACES)
 @pytest.mark.filterwarnings("ignore")  # by np.matrix, and of complex numbers that SciPy cuts off
-def test_options_changed(name, machine):
+def test_options_changed(name, monkeypatch):
     """Cold, warm, warm with one option changed, changed again, and as at first; then every two
     values of every two parameters, one call after the other."""
     space = SPACES[name]
@@ -491,4 +615,5 @@ def test_options_changed(name, machine):
     if name == "solve_poisson":  # whose calls take long
         pairs = random.Random(0).sample(pairs, 100)
     path += pairs
-    follow(space, [point for point in path if not space.impossible(point)], machine)
+    path = [point for point in path if not space.impossible(point)]
+    follow(space, path, Machine(monkeypatch))

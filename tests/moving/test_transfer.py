@@ -117,6 +117,23 @@ def test_out_on_the_device(cuda, everywhere, layout):
     close(out, A32 @ B32)
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_wrong_outs_are_refused_and_left_as_they_were(cuda, place):
+    """With NumPy's type of error, where NumPy has one; also after a remembered call."""
+    first, second = fakes.Cupy.of(A32, cuda), fakes.Cupy.of(B32, cuda)
+    for shape, dtype, readonly, error in (
+        ((7, 8), "float32", False, ValueError),
+        ((6, 7), "int32", False, TypeError),
+        ((6, 7), "float32", True, ValueError),
+    ):
+        out = fakes.Cupy.of(np.zeros(shape, dtype), cuda, readonly=readonly)
+        for _ in range(2):
+            with pytest.raises(error):
+                hetero.matmul(first, second, out=out, device=place)
+            hetero.matmul(first, second, device=place)
+        assert not out.get().any()
+
+
 def part_of(whole, host, part):
     """The view of a device array that a view of its values on the host is."""
     at = whole.pointer + part.ctypes.data - host.ctypes.data

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from fakes import noting
+from fakes import moves
 from gpu_libraries import SPIN, cycles_of
 from scipy import signal
 
@@ -31,15 +31,7 @@ def cupy():
 @pytest.fixture
 def moved(monkeypatch):
     """(direction, bytes) of what goes to the device and back, but for small filters."""
-    kind, found = type(devices.get("cuda:0")), []
-    for name in ("upload", "begin_upload", "download", "begin_download"):
-
-        def note(*arguments, name=name):
-            if (nbytes := arguments["down" in name].nbytes) >= X.nbytes:
-                found.append((name.removeprefix("begin_"), nbytes))
-
-        noting(monkeypatch, kind, name, note)
-    return found
+    return moves(monkeypatch, type(devices.get("cuda:0")), X.nbytes)
 
 
 def chain(A, taps):

@@ -168,16 +168,6 @@ def test_calls_of_a_process_that_may_not_start_threads(tmp_path):
     run(ALONE, names, XDG_CACHE_HOME=str(tmp_path / "cache"))
 
 
-def test_small_convolutions_do_without_scipys_package():
-    """Whose results they have, as the contract's tests say."""
-    code = """if True:
-        import sys, numpy as np, hetero
-        hetero.convolve2d(np.ones((9, 8)), np.ones((5, 6)), "same", "wrap")
-        print("scipy.signal" in sys.modules)
-    """
-    assert processes.python("-c", code).stdout == "False\n"
-
-
 def test_many_small_solves_import_numba_in_the_end():
     """Not the first one; and the later ones are planned anew."""
     done = processes.python(

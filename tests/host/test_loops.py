@@ -16,13 +16,7 @@ import hetero
 from hetero import cli, registry, tables
 from hetero.calling import execution
 from hetero.host import loops
-from hetero.kernels.cpu import (
-    cg,
-    csr,
-    kmeans,
-    plain,
-    vectors,
-)
+from hetero.kernels.cpu import cg, csr, kmeans, plain, vectors
 from hetero.ops.convolve2d import filters
 from hetero.ops.kmeans import compiled_cpu
 from hetero.ops.solvers import cg_loop, systems
@@ -123,9 +117,6 @@ def test_who_names_a_method_waits_for_it(compiled, warnings_of):
     said = [text for text in warnings_of() if text.startswith("compiling the loops of ")]
     assert said[0].endswith("multigrid in float64, once for this machine")
     assert len(said) == 2
-
-
-# -- What serves meanwhile -------------------------------------------------------------------------
 
 
 # -- What compiles ---------------------------------------------------------------------------------

@@ -34,11 +34,6 @@ def several(monkeypatch, request):
         assert not any(memory.damaged() for memory in device.memory), "wrote outside its memory"
 
 
-@pytest.fixture
-def two(several):
-    return several
-
-
 def used(found):
     """Which devices computed since this was asked last."""
     names = [device.name for device in found if "compute" in device.log or "upload" in device.log]
@@ -89,14 +84,14 @@ def test_products(several, case, dtype):
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
 @pytest.mark.parametrize(("boundary", "fill"), [("fill", 0), ("fill", 2), ("wrap", 0), ("symm", 0)])
 @pytest.mark.parametrize("shape", [(21, 13), (2, 2, 9, 8)])
-def test_convolutions(two, shape, boundary, fill, mode):
+def test_convolutions(several, shape, boundary, fill, mode):
     image, filter = values(*shape), values(4, 3)
     options = {"mode": mode, "boundary": boundary, "fillvalue": fill}
     placed = {"device": ALL, "method": "direct"}
     plan = hetero.plan("convolve2d", image, filter, **options, **placed)
     assert [s.along for s in plan.chosen.shares] == ["rows" if len(shape) == 2 else "images"] * 2
     found = hetero.convolve2d(image, filter, **options, **placed)
-    assert used(two) == ["cuda:0", "cuda:1"]
+    assert used(several) == ["cuda:0", "cuda:1"]
     alone = hetero.convolve2d(image, filter, **options, device="cuda:1", method="direct")
     np.testing.assert_array_equal(found, alone)
     for one, expected in zip(
@@ -118,25 +113,25 @@ def out_of(kind, shape):
 
 @pytest.mark.parametrize("kind", ["plain", "strided", "transposed"])
 @pytest.mark.parametrize("case", ["rows", "columns"])
-def test_out(two, case, kind):
+def test_out(several, case, kind):
     _, *shapes = PRODUCTS[case]
     A, B = (values(*shape) for shape in shapes)
     out = out_of(kind, (shapes[0][0], shapes[1][1]))
     assert hetero.matmul(A, B, out=out, device=ALL) is out
     np.testing.assert_array_equal(out, A @ B)
-    assert used(two) == ["cuda:0", "cuda:1"]
+    assert used(several) == ["cuda:0", "cuda:1"]
     if kind == "strided":
         assert (out.base[1::2] == 7).all()
         assert (out.base[:, 1::2] == 7).all()
 
 
 @pytest.mark.parametrize("failing", [False, True])
-def test_out_that_is_an_operand(two, failing, monkeypatch):
+def test_out_that_is_an_operand(several, failing, monkeypatch):
     """No device reads what another one has written."""
     A = values(40, 40)
     expected = A @ A
     if failing:
-        monkeypatch.setattr(two[1], "download", raising(DeviceError("gone")))
+        monkeypatch.setattr(several[1], "download", raising(DeviceError("gone")))
     out = A
     assert hetero.matmul(A, A, out=out, device=ALL) is out
     np.testing.assert_array_equal(A, expected)
@@ -251,17 +246,19 @@ def test_others_do_without_one_that_fails(peered, tiles, monkeypatch, which, wha
 @pytest.mark.parametrize("what", ["begin_upload", "allocate", "download"])
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("case", ["rows", "columns"])
-def test_the_cpu_does_what_a_device_failed_to_do(two, case, which, what, monkeypatch, warnings_of):
+def test_the_cpu_does_what_a_device_failed_to_do(
+    several, case, which, what, monkeypatch, warnings_of
+):
     name, *shapes = PRODUCTS[case]
     A, B = (values(*shape) for shape in shapes)
-    monkeypatch.setattr(two[which], what, raising(DeviceError("gone")))
+    monkeypatch.setattr(several[which], what, raising(DeviceError("gone")))
     found = getattr(hetero, name)(A, B, device=ALL)
     np.testing.assert_array_equal(found, getattr(np, name)(A, B))
     assert devices.troubles() == {f"cuda:{which}": "gone"}
     (told,) = warnings_of()
     along = "columns" if case == "columns" else "rows"
     assert f"cuda:{which} failed (gone); the CPU does its {along}" in told
-    assert two[1 - which].log.count("compute") == 1
+    assert several[1 - which].log.count("compute") == 1
 
 
 # -- Plans and prices -----------------------------------------------------------------------------
@@ -271,9 +268,9 @@ BUS = {"upload": link(1e-5, 1e9), "download": link(2e-5, 5e8)}
 TOGETHER = {"upload": link(1e-5, 8e8), "download": link(2e-5, 4e8)}
 
 
-def test_no_room_is_no_failure(two, monkeypatch):
+def test_no_room_is_no_failure(several, monkeypatch):
     A, B = values(40, 30), values(30, 20)
-    monkeypatch.setattr(two[1], "allocate", raising(DeviceMemoryError("no room")))
+    monkeypatch.setattr(several[1], "allocate", raising(DeviceMemoryError("no room")))
     for _ in range(3):
         np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
     assert devices.troubles() == {"cuda:1": "out of memory"}
@@ -332,7 +329,7 @@ def test_devices_that_differ_have_ranges_that_take_equally_long():
 # -- Ranges ---------------------------------------------------------------------------------------
 
 
-def test_copies_of_operands_that_do_not_change_are_none_of_the_parts(two):
+def test_copies_of_operands_that_do_not_change_are_none_of_the_parts(several):
     """They hold the whole operand, and a range is another one."""
     A, B = values(400, 300), hetero.keep(values(300, 200), uses=100)
     for _ in range(3):
@@ -342,6 +339,6 @@ def test_copies_of_operands_that_do_not_change_are_none_of_the_parts(two):
     plan = hetero.plan("matmul", A, B, device=ALL)
     for share in plan.chosen.shares:
         assert all(not o.copies and o.kept is None for o in share.plan.problem.inputs)
-    used(two)
+    used(several)
     np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
-    assert used(two) == ["cuda:0", "cuda:1"]
+    assert used(several) == ["cuda:0", "cuda:1"]

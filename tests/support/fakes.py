@@ -88,6 +88,19 @@ def failing(monkeypatch, owner, name, number, error):
     return calls
 
 
+def moves(monkeypatch, device, least):
+    """A list of ("upload" or "download", bytes): a device's copies of ``least`` bytes or more."""
+    found = []
+    for name in ("upload", "begin_upload", "download", "begin_download"):
+
+        def note(*arguments, name=name):
+            if (nbytes := arguments["down" in name].nbytes) >= least:
+                found.append((name.removeprefix("begin_"), nbytes))
+
+        noting(monkeypatch, device, name, note)
+    return found
+
+
 def change_rows(monkeypatch, operation, change):
     """Put ``change(row)`` in place of each row that the registry has of an operation."""
     rows = [change(row) for row in registry.lookup(operation)]

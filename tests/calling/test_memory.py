@@ -99,7 +99,7 @@ def kept_by_calls(name):
     with hetero.use(device=name):
         results = [hetero.convolve2d(IMAGE, filter, method="direct") for filter in FILTERS]
         results.append(hetero.solve_poisson(F, rtol=1e-6, method="multigrid"))
-        results.append(hetero.solve_poisson(F, rtol=1e-6, method="jacobi"))
+        results.append(hetero.solve_poisson(F, rtol=1e-2, method="jacobi"))
     return results
 
 

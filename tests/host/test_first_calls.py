@@ -8,8 +8,8 @@ import random
 import processes
 import pytest
 
-TIMES = int(os.environ.get("FIRST_CALLS", "3"))  # processes; 30 take a minute and a half
-COLD = (2, 22)  # those of them that have nothing compiled
+TIMES = int(os.environ.get("FIRST_CALLS", "2"))  # processes; 30 take a minute and a half
+COLD = (1, 21)  # those of them that have nothing compiled
 
 CALLS = """
 import os, sys, threading, traceback

@@ -86,7 +86,7 @@ def test_a_write_is_seen_by_the_next_call(device, where):  # noqa: F811
         "whole": A,
         "half": A[: N // 2],
     }[where]
-    for _ in range(6):
+    for _ in range(4):
         while not product(A, x):
             pass
         part += 100

@@ -103,16 +103,16 @@ def test_an_array_that_is_written_to_between_calls_is_left_alone(device, monkeyp
 
     monkeypatch.setattr(write_tracking, "watch", watch)
     A, x = operands(2048)  # 16 MiB
-    for number in range(1, 41):  # noqa: B007  # begun has it
+    for number in range(1, 21):  # noqa: B007  # begun has it
         product(A, x)
         A *= 0.99
     assert not begun, "all of it changes: no more than its first pages are watched"
     A, x = operands(N)
-    for number in range(1, 400):  # noqa: B007  # begun has it
+    for number in range(1, 140):  # noqa: B007  # begun has it
         product(A, x)
         A[300, 5] += 1
     assert not device.uploads
-    assert np.diff([0, *begun]).tolist() == [2, 4, 8, 16, 32, 64, 128]
+    assert np.diff([0, *begun]).tolist() == [2, 4, 8, 16, 32, 64]
 
 
 def test_a_forked_child_knows_nothing(device):  # noqa: F811

@@ -15,9 +15,9 @@ from hetero.errors import DeviceMemoryError
 from hetero.pricing import places
 from hetero.profile import inventory
 
-A = np.random.default_rng(1).integers(-8, 9, (300, 200)).astype(np.float32)
-B = np.random.default_rng(2).integers(-8, 9, (200, 250)).astype(np.float32)
-WHOLE = A.nbytes + B.nbytes + 4 * 300 * 250
+A = np.random.default_rng(1).integers(-8, 9, (150, 100)).astype(np.float32)
+B = np.random.default_rng(2).integers(-8, 9, (100, 125)).astype(np.float32)
+WHOLE = A.nbytes + B.nbytes + 4 * 150 * 125
 
 
 class Held:

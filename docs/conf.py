@@ -18,8 +18,7 @@ project = "hetero"
 version = release = hetero.__version__
 copyright = "the authors of hetero"
 root_doc = "docs/index"
-include_patterns = ["docs/**.md", "kernels/*/README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
-include_patterns += ["SECURITY.md", "CODE_OF_CONDUCT.md"]
+include_patterns = ["docs/**.md", "kernels/*/README.md", "*.md"]
 exclude_patterns = [".*", "build", "hetero", "tests", "calibration", "docs/examples"]
 extensions = ["sphinx.ext.autodoc", "numpydoc", "myst_parser"]
 myst_heading_anchors = 4
@@ -37,14 +36,15 @@ html_css_files = ["site.css"]
 html_extra_path = ["static/index.html"]
 html_context = {"default_mode": "auto"}
 html_show_sourcelink = False
-html_sidebars = {f"docs/{name}": [] for name in ("index", "start")}
+html_sidebars = {"**": []}
+WHOLE = ("README", "docs/index", "docs/start")  # pages that need all of the width
 html_theme_options = {
     "navbar_align": "left",
     "header_links_before_dropdown": 7,
     "show_prev_next": False,
     "footer_start": ["copyright"],
     "footer_end": [],
-    "secondary_sidebar_items": ["page-toc"],
+    "secondary_sidebar_items": {"**": ["page-toc"], **{name: [] for name in WHOLE}},
 }
 # Pages that list others: what their lists link to is below them in the site's navigation.
 LISTS = ("index", "kernels")

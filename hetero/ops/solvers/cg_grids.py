@@ -18,11 +18,19 @@ from hetero.devices.base import Device
 from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg.plan import HALO, X_HALO, GridShare
-from hetero.ops.solvers.cg_launches import Call, Loop, Step
-from hetero.ops.solvers.exchange import Moved, halo_copies, range_copies, slabs
+from hetero.ops.solvers.cg_device import Call, Loop
+from hetero.ops.solvers.exchange import Moved, Step, halo_copies, range_copies, slabs
 from hetero.ops.solvers.systems import Stencil
 
 _STAMPED = 16  # bytes of a value (kernels/common/stamped.cu)
+
+
+def loop_of(call: Call) -> Loop:
+    """The iteration that suits a stencil and its preconditioner, with its buffers."""
+    if call.M is not None:
+        return Preconditioned(call)
+    found = None if call.every else resident(call.devices, call.system, call.dtype)
+    return Sweeps(call) if found is None else Persistent(call, found)
 
 
 class _OnGrid(Loop):

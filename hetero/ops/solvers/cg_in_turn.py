@@ -101,7 +101,7 @@ def hybrid(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Ou
     (b,), x, asked = arguments
     (device,), (system, M) = devices, asked.system(devices)
     with device.active():
-        part, product = load("hetero.ops.solvers.cg_device").product(device, system, b.dtype)
+        part, product = load("hetero.ops.solvers.rows").product(device, system, b.dtype)
 
         def times(p: np.ndarray, q: np.ndarray) -> None:
             part.upload(p, "p")

@@ -19,7 +19,7 @@ from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg.plan import HALO, X_HALO, GridShare
 from hetero.ops.solvers.cg_device import Call, Loop
-from hetero.ops.solvers.exchange import Moved, Step, halo_copies, range_copies, slabs
+from hetero.ops.solvers.exchange import Moved, Range, Step, range_copies, split, widened
 from hetero.ops.solvers.systems import Stencil
 
 _STAMPED = 16  # bytes of a value (kernels/common/stamped.cu)
@@ -37,18 +37,16 @@ class _OnGrid(Loop):
     """Stencils; rows over one or several parts."""
 
     def __init__(self, call: Call) -> None:
-        stencil = call.system
-        self._slabs = slabs(stencil.shape[0], len(call.devices), HALO)
-        plane = self._plane = math.prod(stencil.shape[1:])
-        spans = [(slab.begin * plane, slab.end * plane) for slab in self._slabs]
-        edge, n = X_HALO * plane, spans[-1][1]
-        held = [(max(begin - edge, 0), min(end + edge, n)) for begin, end in spans]
-        super().__init__(call, spans, held)
-        shares = [
-            GridShare.of(*stencil, slab.own, low=slab.above > 0, high=slab.below > 0)
-            for slab in self._slabs
-        ]
-        self._each = list(zip(self.parts, self._slabs, shares, strict=True))
+        self._own = split(call.system.shape[0], len(call.devices), HALO)
+        self._held = widened(self._own, HALO)
+        plane = self._plane = math.prod(call.system.shape[1:])
+
+        def points(ranges: Sequence[Range]) -> list[Range]:
+            return [(begin * plane, end * plane) for begin, end in ranges]
+
+        super().__init__(call, points(self._own), points(widened(self._own, X_HALO)))
+        self._needed = points(self._held)
+        self._each = list(zip(self.parts, shares_of(call.system, self._own), strict=True))
 
     def _bind_residual(
         self, places: Sequence[dict[str, int]], *rows: Moved, **names: str
@@ -56,7 +54,7 @@ class _OnGrid(Loop):
         """``places``: where r and p of each part begin. ``rows``: what is copied of them. Returns
         the launches of products."""
         plans = []
-        for (part, _, grid), place in zip(self._each, places, strict=True):
+        for (part, grid), place in zip(self._each, places, strict=True):
             plans.append(plan_cg.stencil(grid, part.device.target, dtype=self.dtype.name, **place))
             part.allocate(16 * plans[-1][0].grid, "residual sums")
         residuals, products = zip(*plans, strict=True)
@@ -75,16 +73,18 @@ class Sweeps(_OnGrid):
         super().__init__(call)
         pitch, dtype, every = 2 * self._plane, call.dtype, call.every
         plans, places = [], []
-        for part, slab, grid in self._each:
-            part.allocate(pitch * slab.held * dtype.itemsize, "state0", "state1")
+        for (part, grid), own, held in zip(self._each, self._own, self._held, strict=True):
+            nbytes = pitch * (held[1] - held[0]) * dtype.itemsize
+            part.allocate(nbytes, "state0", "state1")
             how = {"dtype": dtype.name, "aligned": part.is_aligned("x")}
             plans.append(plan_cg.sweeps(grid, part.device.target, **how))
-            start = slab.above * pitch
+            start = (own[0] - held[0]) * pitch
             places.append({"r_start": start + self._plane, "p_start": start, "pitch": pitch})
         *sweeps, settles = zip(*plans, strict=True)
         blocks = [plan.grid for plan in sweeps[0]]
         partial0, partial1 = self.exchange.share_sums(blocks, 4, "partial0", "partial1")
-        rows = halo_copies(self._slabs, pitch * dtype.itemsize)
+        origins = [low for low, _ in self._held]
+        rows = range_copies(self._own, self._held, pitch * dtype.itemsize, origins)
         state0, state1 = ((name, rows) for name in ("state0", "state1"))
         moves = [self.exchange.bind(state0, partial0), self.exchange.bind(state1, partial1)]
         self._sweeps, self._settle = {}, []
@@ -132,9 +132,7 @@ class Persistent(_OnGrid):
                     nbytes = _STAMPED * values
                     part.device.fill(part.buffers[name], nbytes, stream=part.stream)
         places = [{"r_start": begin, "p_start": begin} for begin, _ in self.spans]
-        ends = [(slab.first, slab.end + slab.below) for slab in self._slabs]
-        needed = [(first * self._plane, last * self._plane) for first, last in ends]
-        rows = range_copies(self.spans, needed, item)
+        rows = range_copies(self.spans, self._needed, item)
         self._bind_residual(places, ("r", rows), ("p", rows))
         # Where x of row 0 would be, and of several parts what they find each other by.
         self._others: list[dict[str, Any]] = [{} for _ in self.parts]
@@ -166,24 +164,32 @@ class Persistent(_OnGrid):
         self.turn = 1 - self.turn
 
 
+def shares_of(stencil: Stencil, own: Sequence[Range]) -> list[GridShare]:
+    """What launches know of each part's rows of a grid."""
+    rows = stencil.shape[0]
+    return [
+        GridShare.of(*stencil, end - begin, low=begin > 0, high=end < rows) for begin, end in own
+    ]
+
+
 def resident(
     devices: Sequence[Device], stencil: Stencil, dtype: np.dtype
 ) -> list[tuple[Launch, Any]] | None:
     """Plan and kernel of each device's cooperative launches; None if grid, devices or software do
     not allow them."""
-    found, parts = [], slabs(stencil.shape[0], len(devices), HALO)
-    used = devices[: len(parts)]
+    found, own = [], split(stencil.shape[0], len(devices), HALO)
+    used = devices[: len(own)]
     if len(used) > 1 and not peers.meet(used):
         return None
-    for device, slab in zip(used, parts, strict=True):
+    for device, share, (begin, _) in zip(used, shares_of(stencil, own), own, strict=True):
         sharers = sum(other is device for other in used)
         multiprocessors = max(1, device.target.multiprocessors // sharers)
         plan = plan_cg.cooperative(
-            GridShare.of(*stencil, slab.own, low=slab.above > 0, high=slab.below > 0),
+            share,
             device.target._replace(multiprocessors=multiprocessors),
             dtype=dtype.name,
             shared_limit=device.shared_limit,
-            above=slab.begin,
+            above=begin,
             devices=len(used),
         )
         if plan is None:

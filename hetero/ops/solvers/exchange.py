@@ -45,39 +45,13 @@ def split(rows: int, parts: int, least: int = 1) -> list[Range]:
     return list(itertools.pairwise(cuts))
 
 
-class Slab(NamedTuple):
-    """What one device holds of a grid: rows ``begin - above`` to ``end + below``, in this order."""
+def widened(ranges: Sequence[Range], depth: int) -> list[Range]:
+    """Parts' own rows with ``depth`` more on each side, where the grid has them: what they hold.
 
-    begin: int  # its own rows, as rows of the whole grid
-    end: int
-    above: int  # halo rows before and after them; 0 at the ends of the grid
-    below: int
-
-    @property
-    def first(self) -> int:
-        """First row that it holds, as a row of the whole grid."""
-        return self.begin - self.above
-
-    @property
-    def own(self) -> int:
-        """Rows of its own."""
-        return self.end - self.begin
-
-    @property
-    def held(self) -> int:
-        """Rows with the halo: what a buffer has room for."""
-        return self.above + self.own + self.below
-
-
-def slabs(rows: int, parts: int, depth: int = 1) -> list[Slab]:
-    """Cut a grid into slabs that hold ``depth`` rows of each neighbour.
-
-    No part has fewer than ``depth`` rows, so that a halo comes from one neighbour alone.
+    A halo comes from one neighbour alone where no part has fewer than ``depth`` rows.
     """
-    return [
-        Slab(begin, end, depth * (begin > 0), depth * (end < rows))
-        for begin, end in split(rows, parts, depth)
-    ]
+    rows = ranges[-1][1]
+    return [(max(begin - depth, 0), min(end + depth, rows)) for begin, end in ranges]
 
 
 class Copy(NamedTuple):
@@ -109,16 +83,6 @@ def range_copies(
                 places = [(first - origins[part]) * row_bytes for part in (target, source)]
                 copies.append(Copy(target, source, (last - first) * row_bytes, *places))
     return copies
-
-
-def halo_copies(slabs: Sequence[Slab], row_bytes: int) -> list[Copy]:
-    """What fills the halos: each part's rows next to its own, from the neighbours that own them.
-
-    Rows (or planes) of a buffer are ``row_bytes`` apart.
-    """
-    own = [(slab.begin, slab.end) for slab in slabs]
-    held = [(slab.first, slab.end + slab.below) for slab in slabs]
-    return range_copies(own, held, row_bytes, [slab.first for slab in slabs])
 
 
 Moved = tuple[str, Sequence[Copy]]  # a buffer's name, and what parts copy of each other's

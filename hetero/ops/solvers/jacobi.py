@@ -20,7 +20,7 @@ from hetero.imports import load
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.kernels.multigrid.plan import squares
 from hetero.ops.solvers import multigrid
-from hetero.ops.solvers.exchange import Exchange, Part, Slab, halo_copies, slabs
+from hetero.ops.solvers.exchange import Exchange, Part, Range, range_copies, split, widened
 from hetero.ops.solvers.systems import LIMIT, ROUNDING, Outcome, Solve, Stencil, judged
 
 _FEWEST, _MOST = 64, 8192  # sweeps between two looks at the residual
@@ -37,7 +37,7 @@ def solve(devices: Sequence[Device], asked: Solve, f: Any, u: Any, dtype: Any = 
     if not devices:
         return _on_cpu(asked, f, u)
     whole = plan_jacobi.GridSlab.of(*asked.system, np.dtype(dtype or f.dtype).name)
-    cuts = slabs(whole.held, len(devices), plan_jacobi.default_depth(whole))
+    cuts = split(whole.held, len(devices), plan_jacobi.default_depth(whole))
     devices = devices[: len(cuts)]
     start = None if asked.from_zero and len(devices) > 1 else u
     with contextlib.ExitStack() as stack:
@@ -109,33 +109,35 @@ class _Devices:
     """
 
     def __init__(
-        self, devices: Sequence[Device], cuts: Sequence[Slab], whole: plan_jacobi.GridSlab
+        self, devices: Sequence[Device], cuts: Sequence[Range], whole: plan_jacobi.GridSlab
     ) -> None:
         self.now, self.depth = 0, plan_jacobi.default_depth(whole)
         self._nbytes = whole.held * whole.row_bytes
         self.exchange = Exchange([Part(device, alone=len(cuts) == 1) for device in devices])
-        grids = [whole.slab(slab.first, slab.held) for slab in cuts]
+        held = widened(cuts, self.depth)
+        grids = [whole.slab(low, high - low) for low, high in held]
         self._each = list(zip(self.exchange.parts, grids, cuts, strict=True))
-        self._rows = halo_copies(cuts, whole.row_bytes)
+        self._rows = range_copies(cuts, held, whole.row_bytes, [low for low, _ in held])
         self._bound: dict[tuple[int, int], list[Any]] = {}
 
     def load(self, f: Any, u: Any) -> None:
         """Bring what the caller gives, zero for None; returns when it is there."""
 
         def load(number: int) -> None:
-            part, grid, slab = self._each[number]
+            part, grid, (begin, end) = self._each[number]
             device, nbytes = part.device, grid.held * grid.row_bytes
             with device.active():
                 for name, values in (("f", f), ("u0", u), ("u1", None)):
                     device.fill(part.allocate(nbytes, name), nbytes)
                     if isinstance(values, np.ndarray):
-                        rows = values[slab.first : slab.first + grid.held]
+                        low = -grid.first
+                        rows = values[low : low + grid.held]
                         values = part.upload(np.ascontiguousarray(rows, grid.dtype), "rows")
                     if values is not None:
                         self._copy_rows(number, values, name, grid.columns, grid.pitch)
                     if part.stream is not None:  # the default queue did a part of it
                         device.synchronize()
-                part.allocate(16 * slab.own, "squares")
+                part.allocate(16 * (end - begin), "squares")
 
         self.exchange.at_once(load, 2 * self._nbytes)
         copies = [(name, self._rows) for name in ("u0", "u1")]
@@ -145,14 +147,14 @@ class _Devices:
         """Write the present u to an array, or a buffer, of the caller."""
 
         def store(number: int) -> None:
-            part, grid, slab = self._each[number]
+            part, grid, (begin, end) = self._each[number]
             is_array = isinstance(u, np.ndarray)
             with part.device.active():
                 to = "rows" if is_array else u
                 self._copy_rows(number, f"u{self.now}", to, grid.pitch, grid.columns)
                 if is_array:
-                    before = slab.above * grid.columns * u.itemsize
-                    part.download("rows", u[slab.begin : slab.end], before)
+                    before = (begin + grid.first) * grid.columns * u.itemsize
+                    part.download("rows", u[begin:end], before)
 
         self.exchange.check()
         self.exchange.at_once(store, self._nbytes)
@@ -174,7 +176,7 @@ class _Devices:
     def norms(self) -> tuple[float, float]:
         self.exchange.check()
         self.exchange.run(self._launches(0))
-        sums = self.exchange.total("squares", [slab.own for *_, slab in self._each], 2)
+        sums = self.exchange.total("squares", [end - begin for *_, (begin, end) in self._each], 2)
         return math.sqrt(sums[0]), math.sqrt(sums[1])
 
     def _launches(self, depth: int) -> list[Any]:
@@ -183,14 +185,14 @@ class _Devices:
         key = depth, self.now
         if key not in self._bound:
             plans = []
-            for part, grid, slab in self._each:
-                own, target = (slab.above, slab.above + slab.own), part.device.target
+            for part, grid, (begin, end) in self._each:
+                own, target = (begin + grid.first, end + grid.first), part.device.target
                 if depth:
                     plans.append(plan_jacobi.blocked(grid, own, depth, target))
                     continue
                 box, (along_rows, along_columns) = (grid.held, 1, grid.columns), grid.weights
                 given = box, (along_rows, 0.0, along_columns), grid.dtype, target
-                plans.append(squares(*given, own, slab.own, grid.pitch))
+                plans.append(squares(*given, own, end - begin, grid.pitch))
             names = {"u": f"u{self.now}", "u_new": f"u{1 - self.now}"}
             self._bound[key] = self.exchange.launches(plans, **names)
         return self._bound[key]

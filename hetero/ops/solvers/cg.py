@@ -302,12 +302,12 @@ def _run(
 
 
 def _in_turn(name: str) -> dict[str, Any]:
-    """What a method runs that takes turns with the CPU, and its price; see `cg_in_turn`."""
+    """What a method runs that takes turns with the CPU, and its price: see its module."""
 
     def later(function: str) -> Callable[..., Any]:
-        return lambda *given: getattr(load("hetero.ops.solvers.cg_in_turn"), function)(*given)
+        return lambda *given: getattr(load(f"hetero.ops.solvers.cg_{name}"), function)(*given)
 
-    return {"run": later(name), "blocks": registry.IN_TURN, "price": later(f"{name}_price")}
+    return {"run": later("solve"), "blocks": registry.IN_TURN, "price": later("price")}
 
 
 def _row(kinds: tuple[str, ...], method: str, excludes: Any, run: Any = _run, **row: Any) -> None:

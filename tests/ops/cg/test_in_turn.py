@@ -14,9 +14,9 @@ from hetero import devices, profile, registry
 from hetero.arrays import describe
 from hetero.errors import MethodNotAvailable
 from hetero.moving import transfer
-from hetero.ops.solvers import cg_in_turn
+from hetero.ops.solvers import cg_adaptive
 from hetero.ops.solvers import cg_problem as operands
-from hetero.ops.solvers.cg_in_turn import Schedule
+from hetero.ops.solvers.cg_adaptive import Schedule
 from hetero.pricing import pricing
 
 N = 126
@@ -50,7 +50,7 @@ def moving_after(monkeypatch, count):
         def is_due(self, norms, seconds, bound, left):
             return len(norms) >= count
 
-    monkeypatch.setattr(cg_in_turn, "schedule_of", lambda *_: Fixed(1.0, 0.1, 1.0))
+    monkeypatch.setattr(cg_adaptive, "schedule_of", lambda *_: Fixed(1.0, 0.1, 1.0))
 
 
 # -- The solves ------------------------------------------------------------------------------------

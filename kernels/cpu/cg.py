@@ -30,16 +30,6 @@ from hetero.host.threads import by_size, inlined, is_finite, no_overlap, part
 from .csr import CHUNK, block_times
 from .vectors import add_scaled, product, total
 
-__all__ = [
-    "CHUNK",
-    "CONVERGED",
-    "INDEFINITE",
-    "LIMIT",
-    "NOT_FINITE",
-    "solve",
-    "times",
-]
-
 CONVERGED, LIMIT, INDEFINITE, NOT_FINITE = 0, 1, 2, 3
 SHARE = 4096  # unknowns per thread at least
 

@@ -29,8 +29,6 @@ from hetero.host.threads import compiled, helper, no_overlap, part
 from ..multigrid.plan import DOWN, DOWN_FROM_ZERO, UP
 from ..multigrid.plan import HALO as _HALO
 
-__all__ = ["jacobi", "squares", "sweep"]
-
 _SLOTS = 5  # planes in work at once
 
 

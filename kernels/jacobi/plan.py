@@ -18,8 +18,6 @@ from ..common.launch import (
     launch,
 )
 
-__all__ = ["DEPTH", "GridSlab", "blocked", "change_pitch", "default_depth"]
-
 _PITCH_THREADS = 256
 # Sweeps of a pass, where it is not a single one; a block has four warps.
 DEPTH = {"float32": 6, "float64": 4}

@@ -11,21 +11,6 @@ import numpy as np
 
 from ..common.launch import REAL, Launch, Target, ceil_div, check_dtype, launch
 
-__all__ = [
-    "DOWN",
-    "DOWN_FROM_ZERO",
-    "HALO",
-    "TABLES",
-    "UP",
-    "UP_WITH_SQUARES",
-    "Sweep",
-    "Transfer",
-    "plan_sweep",
-    "squares",
-    "tiles",
-    "transfer",
-]
-
 DOWN, DOWN_FROM_ZERO, UP, UP_WITH_SQUARES = range(4)  # modes of a pass, as in multigrid.cu
 # Buffers of a pass with what it must know of each axis: fields of `Transfer`.
 TABLES = (

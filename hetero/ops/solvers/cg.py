@@ -20,7 +20,6 @@ from hetero.ops.solvers import cg_problem, systems
 from hetero.ops.solvers.cg_problem import NAME, from_dims, problem, work
 from hetero.ops.solvers.systems import CONVERGED, Outcome, Solve, execute, on_host, warn
 from hetero.pricing.plan import Plan
-from hetero.profile import inventory
 from hetero.registry import Arguments
 from hetero.registry.problem import Problem
 from hetero.tables import bind, forget
@@ -150,20 +149,10 @@ def solved(
 
     def make() -> Callable[..., Any]:
         problem = cg_problem.problem_of(matrix, rhs, x0, M, rtol, limit)
-
-        def planned() -> Callable[..., Any]:
-            plan = planner.of_call(problem, device, method)
-            run = functools.partial(_solve, plan)
-            waits = plan.chosen.method == "scipy" and all(map(loops.is_ready, _loops(problem)))
-            return _without_numba(run) if waits else run
-
-        looked = device is not None or inventory.looked()
-        if key is None or not looked or not inventory.is_host_alone(device):
-            return planned()
-        # The CPU has one method for each layout, whatever the size; and where only the CPU can, it
-        # computes, whatever method was named.
-        only = problem.device_obstacle is not None
-        return bind((NAME, device, method, problem.layout, problem.dtype, only), planned)
+        plan = planner.of_call(problem, device, method)
+        run = functools.partial(_solve, plan)
+        waits = plan.chosen.method == "scipy" and all(map(loops.is_ready, _loops(problem)))
+        return _without_numba(run) if waits else run
 
     return bind(key, make)(matrix, rhs, x0, M, rtol, atol, limit, callback)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,23 +69,15 @@ def applied(stencil: Stencil, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarr
     workers = 1 if points < _SERIAL else loop_threads(cpu.describe()["cores"])
     first, *others = (values.astype(dtype) for values in stencil.eigenvalues())
     plane = functools.reduce(np.add.outer, others)
-
-    def eigenvalues() -> Iterator[tuple[slice, np.ndarray]]:
-        rows = max(_BLOCK // plane.size, 1)
-        for begin in range(0, len(first), rows):
-            part = slice(begin, begin + rows)
-            yield part, np.add.outer(first[part], plane)
-
-    kept = np.add.outer(first, plane) if points <= _BLOCK else None
+    rows = max(_BLOCK // plane.size, 1)
+    blocks = [slice(begin, begin + rows) for begin in range(0, len(first), rows)]
+    kept = np.add.outer(first, plane) if len(blocks) == 1 else None
 
     def apply(f: np.ndarray, u: np.ndarray) -> np.ndarray:
         u[...] = f
         spectrum = dstn(u, 1, workers=workers, overwrite_x=True)
-        if kept is not None:
-            spectrum /= kept
-        else:
-            for part, sums in eigenvalues():
-                spectrum[part] /= sums
+        for block in blocks:
+            spectrum[block] /= np.add.outer(first[block], plane) if kept is None else kept
         solved = idstn(spectrum, 1, workers=workers, overwrite_x=True)
         if not np.may_share_memory(solved, u):
             u[...] = solved

@@ -13,7 +13,6 @@ import numpy as np
 
 from hetero.arrays import HOST, Operand, describe
 from hetero.errors import outside
-from hetero.host import pages
 from hetero.host.loops import Family, Serving, register
 from hetero.imports import load
 from hetero.pricing.plan import Plan
@@ -64,12 +63,9 @@ class Stencil(NamedTuple):
 
     def eigenvalues(self) -> list[np.ndarray]:
         """Of -d^2/dx^2 along each axis: 4 / h^2 sin^2(pi k / (2 (n + 1))), float64."""
-        return [line_eigenvalues(n, 1.0 / h**2) for n, h in zip(*self, strict=True)]
-
-
-def line_eigenvalues(n: int, weight: float) -> np.ndarray:
-    """Eigenvalues of -d^2/dx^2 on n points with 1 / h^2 = ``weight``, float64."""
-    return 4.0 * weight * np.sin(np.arange(1, n + 1) * (np.pi / (2 * (n + 1)))) ** 2
+        angles = [np.arange(1, n + 1) * (np.pi / (2 * (n + 1))) for n in self.shape]
+        each = zip(self.spacing, angles, strict=True)
+        return [4.0 * (1.0 / h**2) * np.sin(angle) ** 2 for h, angle in each]
 
 
 def checked_spacing(spacing: Any, ndim: int) -> tuple[float, ...]:
@@ -194,10 +190,7 @@ def execute(plan: Plan, asked: Solve, b: Any, x0: Any, read: tuple[Operand, ...]
         output = problem.output._replace(location=moved.location)
         plan = replace(plan, problem=replace(problem, output=output))
     start = 0.0 if x0 is None else on_host(x0, dtype).reshape(moved.shape)
-    # A plan that is remembered for all sizes does not tell how long the result is.
-    stays = problem.next_device is not None
-    out = pages.empty(moved.shape, dtype) if moved.location == HOST and not stays else None
-    call = execution.Call((rhs,), (moved,), out, options=asked, start=start, read=read)
+    call = execution.Call((rhs,), (moved,), options=asked, start=start, read=read)
     done = execution.run(plan, call)
     if moved.location != operand.location:
         done = done._replace(value=like(b, done.value))

@@ -135,9 +135,11 @@ def warned() -> str:
     """A row for each call of warnings.warn."""
     rows = ["| category | message | from |", "|---|---|---|"]
     for file, _, call in calls("warn"):
-        category = ast.unparse(call.args[1]) if len(call.args) > 1 else "UserWarning"
+        category = f"`{ast.unparse(call.args[1])}`" if len(call.args) > 1 else "`UserWarning`"
+        if not category.endswith("Warning`"):  # a parameter
+            category = "of the function that is called"
         if message := shown(call.args[0]):
-            rows.append(f"| `{category}` | {cell(message)} | `{file}` |")
+            rows.append(f"| {category} | {cell(message)} | `{file}` |")
     return "\n".join(rows)
 
 

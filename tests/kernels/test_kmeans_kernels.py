@@ -188,7 +188,10 @@ def test_seeding(portable, weighted):
             values, tried = np.array(shares) * potentials[0][which], []
             for seeding, found in zip(seedings, sums, strict=True):
                 seeding.take(which)
-                tried.append(seeding.draw(values, np.cumsum(found[:, which])))
+                running = np.cumsum(found[:, which])
+                blocks = np.minimum(np.searchsorted(running, values), len(running) - 1)
+                rest = values - np.concatenate([[0.0], running])[blocks]
+                tried.append(seeding.draw(blocks, rest))
             np.testing.assert_array_equal(tried[0][0], tried[1][0])
             sums, which = [found for _, found in tried], 1
         np.testing.assert_allclose(*(found.sum(axis=0) for found in sums))

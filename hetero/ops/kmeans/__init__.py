@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero import registry
-from hetero.arrays import HOST, Array, describe, is_device_array
+from hetero.arrays import HOST, Array, describe, describe_used, is_device_array
 from hetero.calling import planner
 from hetero.errors import outside
 from hetero.host import loops
@@ -26,7 +25,6 @@ from hetero.profile import inventory
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem
-from hetero.tables import bind
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
@@ -178,14 +176,10 @@ def cluster(
     device, method = planner.placement(device, method)
     X = operands.checked_shape(X)
     init, seed = options.pop("init"), options.pop("random_state", None)
-
-    def make() -> Plan:
-        asked = problem(X, n_clusters, init=init, sample_weight=sample_weight, **options)
-        return planner.of_call(asked, device, method)
-
-    key = operands.key_of(X, init, sample_weight, (n_clusters, *options.values(), device, method))
-    # A plan that is made before devices are looked for is not the last one.
-    plan = bind(key if inventory.looked() else None, make)
+    if type(X) is np.ndarray:
+        describe_used(X)  # so that devices may hold copies
+    asked = problem(X, n_clusters, init=init, sample_weight=sample_weight, **options)
+    plan = planner.of_call(asked, device, method)
 
     execution, Fit = load("hetero.calling.execution"), load("hetero.ops.kmeans.fit").Fit
     (n, d, k), dtype, about = plan.problem.dims, np.dtype(plan.problem.dtype), plan.problem.options
@@ -270,8 +264,7 @@ def at_once(
     given = operands.checked_centroids(operands.on_host(centroids, X.dtype), (k, X.shape[1]))
     operands.weights_operand(weights, n)
     weights = operands.checked_weights(weights, n, X.dtype)
-    kind = load("hetero.ops.kmeans.fit").NumpyRows if few else load(LOOPS).CompiledRows
-    rows = kind(X, weights, given)
+    rows = _kind(not few)(X, weights, given)
     with np.errstate(over="ignore", invalid="ignore"):
         inertia = rows.nearest(given - rows.mean, measured)
     return rows.labels, inertia
@@ -301,21 +294,17 @@ def _work(problem: Problem, info: dict[str, Any]) -> Work:
 # -- Runs ------------------------------------------------------------------------------------------
 
 
-def _looped(devices: tuple[()], problem: Problem, arguments: Arguments) -> tuple[Run, Any]:
-    """``run`` by compiled loops."""
-    (X, weights), given = _on_host(arguments), arguments.options.given
-    # Loops that only label rows have BLAS's one thread where they need it.
-    alone = load("hetero.host.cpu").one_thread() if given is None else contextlib.nullcontext()
-    with alone:
-        return _fitted(load(LOOPS).CompiledRows(X, weights, given), problem, arguments)
-
-
-def _plain(devices: tuple[()], problem: Problem, arguments: Arguments) -> tuple[Run, Any]:
-    """``run`` by NumPy's products."""
-    (X, weights), given = _on_host(arguments), arguments.options.given
+def _on_cpu(looped: bool, devices: tuple[()], problem: Problem, arguments: Arguments) -> Any:
+    """``run`` by compiled loops, or by NumPy's products; BLAS has one thread in either."""
+    kind = _kind(looped)
     with load("hetero.host.cpu").one_thread():
-        rows = load("hetero.ops.kmeans.fit").NumpyRows(X, weights, given)
+        rows = kind(*_on_host(arguments), arguments.options.given)
         return _fitted(rows, problem, arguments)
+
+
+def _kind(looped: bool) -> Any:
+    """The class of rows on the CPU for compiled loops, or for NumPy's products."""
+    return load(LOOPS).CompiledRows if looped else load("hetero.ops.kmeans.fit").NumpyRows
 
 
 def _on_device(
@@ -386,9 +375,11 @@ OPERATION = registry.register_operation(
         from_dims=from_dims,
     )
 )
-_method = functools.partial(registry.register_method, operation=NAME, work=_work)
-_method(method="lloyd", kinds=("cpu",), excludes=_dense_alone, run=_looped, loops=_loops)
-_method(method="products", kinds=("cpu",), excludes=_plain_obstacle, run=_plain)
+_method = partial(registry.register_method, operation=NAME, work=_work)
+_method(
+    method="lloyd", kinds=("cpu",), excludes=_dense_alone, run=partial(_on_cpu, True), loops=_loops
+)
+_method(method="products", kinds=("cpu",), excludes=_plain_obstacle, run=partial(_on_cpu, False))
 _method(
     method="lloyd",
     kinds=registry.PORTABLE,

@@ -158,10 +158,8 @@ class CompiledRows(Rows):
         self._tried = np.array([index])
         return self._potentials(self._tried, False)
 
-    def draw(self, values: np.ndarray, running: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        blocks = np.minimum(np.searchsorted(running, values), len(running) - 1)
+    def draw(self, blocks: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         terms = self._padded[blocks].astype(np.float64) * self._closest[blocks]
-        rest = values - np.concatenate([[0.0], running])[blocks]
         within = np.count_nonzero(terms.cumsum(axis=1) < rest[:, None], axis=1)
         found = blocks * loops.BLOCK + np.minimum(within, loops.BLOCK - 1)
         self._tried = np.minimum(found, self.n - 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,7 +22,6 @@ _BATCH_SECONDS = 1e-3  # of iterations between two looks at the state, which tak
 _LONGEST_BATCH = 64
 _FAR = 1.0  # of the variance; rows whose mean is farther from zero are centred
 S, T = TypeVar("S"), TypeVar("T")
-_seeds_plan = lru_cache(maxsize=64)(plans.plan_seeds)  # asked for at each seed
 
 
 def bind(device: Device, launch: Launch, buffers: dict[str, Any]) -> tuple[Any, ...]:
@@ -100,7 +98,8 @@ class DeviceRows(Rows):
             self.buffers["labels"] = kept[1]
         columns = plans.columns(self.n, self.d, self.dtype.name, device.target)
         how = "weights" in self.buffers, alignment(X), device.target
-        points = self.points = plans.Points(*problem.dims, self.dtype.name, *how)
+        points = plans.Points(*problem.dims, self.dtype.name, *how)
+        self.seeds_plan = plans.plan_seeds(points, trials(self.k))
         plan = self._plan = plans.plan_lloyd(points, counted)
         # Compiled together; one after the other they take two seconds.
         launches = [*plan.prepare, *plan.iteration, plan.pack, plan.distances, *columns]
@@ -117,16 +116,10 @@ class DeviceRows(Rows):
             self._space.allocate(self.n * self.d * self.dtype.itemsize, "centred")
             self._start(columns[1])
             centred = self.buffers["X"] = self.buffers["centred"]
-            points = self.points = points._replace(alignment=alignment(centred))
-            self._plan = plans.plan_lloyd(points, counted)
+            self._plan = plans.plan_lloyd(points._replace(alignment=alignment(centred)), counted)
         for name, nbytes in self._plan.scratch.items():
             self._space.allocate(nbytes, name)
         self._start(*self._plan.prepare)
-
-    @property
-    def seeds_plan(self) -> plans.SeedsPlan:
-        """The launches of k-means++."""
-        return _seeds_plan(self.points, trials(self.k))
 
     # -- Launches and copies ---------------------------------------------------------------------
 
@@ -282,12 +275,10 @@ class DeviceSeeding:
             self._spaces[0].upload(np.array([index], float), "sums", behind)
         return self._try(np.array([index]), True)[1]
 
-    def draw(self, values: np.ndarray, running: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        blocks = np.minimum(np.searchsorted(running, values), len(running) - 1)
+    def draw(self, blocks: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         owners = np.searchsorted(self._blocks, blocks, "right") - 1
-        rest = values - np.concatenate([[0.0], running])[blocks]
         asked = np.stack([blocks - self._blocks[owners], rest], axis=1)
-        found = np.empty(len(values), np.int64)
+        found = np.empty(len(blocks), np.int64)
         for number in np.unique(owners):
             rows, space, mine = self._parts[number], self._spaces[number], owners == number
             with rows.device.active():

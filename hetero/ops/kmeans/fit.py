@@ -83,9 +83,9 @@ class Rows:
     - ``distances(centroids)``: squared distances of the rows from those of their labels
     - of k-means++, on what `seeding` gives: the weighted distances of the rows from the nearest
       seed add up to its potential, by blocks of rows. ``first(index)`` gives the potentials,
-      (blocks, 1), with a row as the only seed; ``draw(values, running)`` the rows at which the
-      running sum of the potential, ``running`` after each block, reaches the values, and the
-      potentials, (blocks, values), with each of them as one more seed; ``take(which)`` takes one
+      (blocks, 1), with a row as the only seed; ``draw(blocks, rest)`` the rows at which the sums
+      within some blocks reach the rest, and the potentials, (blocks, rows), with each of them as
+      one more seed; ``take(which)`` takes one
 
     They are `NumpyRows`, on the CPU, dense or sparse; `CompiledRows` (`compiled_cpu.py`), packed
     for compiled loops; `DeviceRows` (`device.py`), on one device, which iterates by itself;
@@ -213,7 +213,10 @@ class Rows:
         for number in range(1, k):
             seeding.take(best)
             values = random.uniform(size=trials(k)) * sums.sum(axis=0)[best]
-            candidates, sums = seeding.draw(values, np.cumsum(sums[:, best]))
+            running = np.cumsum(sums[:, best])
+            blocks = np.minimum(np.searchsorted(running, values), len(running) - 1)
+            rest = values - np.concatenate([[0.0], running])[blocks]
+            candidates, sums = seeding.draw(blocks, rest)
             best = int(np.argmin(sums.sum(axis=0)))
             chosen[number] = candidates[best]
         return self.rows(chosen)
@@ -290,9 +293,8 @@ class NumpyRows(Rows):
         self._norms, self._closest = norms_of(self._moved), np.inf
         return self._try(np.array([index]))
 
-    def draw(self, values: np.ndarray, running: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        found = np.minimum(np.searchsorted(running, values), self.n - 1)
-        return found, self._try(found)
+    def draw(self, blocks: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return blocks, self._try(blocks)  # each row is a block
 
     def take(self, which: int) -> None:
         self._closest = self._tried[which]

@@ -15,7 +15,6 @@ from hetero.arrays import (
     array_or_spec,
     dense,
     describe,
-    describe_used,
     is_device_array,
     name_of,
 )
@@ -85,21 +84,6 @@ def problem(
         same = {"dtype": dtype, "strides": (dtype.itemsize,), "pointer": 0}
         inputs = given, weights.unkept()._replace(**same)
     return Problem(NAME, (n, d, k), name_of(dtype), inputs, dense((k, d), dtype, where), **about)
-
-
-def key_of(X: Any, init: Any, weights: Any, given: tuple[Any, ...]) -> Any:
-    """What the plan of a call on NumPy arrays depends on; None for any other call, and where X may
-    have copies on devices: it counts as used. ``given`` are the other arguments."""
-    plain = type(init) in (str, np.ndarray) and type(weights) in (np.ndarray, type(None))
-    if not plain or type(X) is not np.ndarray or (rows := describe_used(X)).kept is not None:
-        return None
-    shapes = [x.shape if type(x) is np.ndarray else x for x in (init, weights)]
-    key = NAME, rows.shape, rows.strides, rows.dtype, rows.pinned, *shapes, given
-    try:
-        hash(key)
-    except TypeError:  # the problem's checks say what is wrong
-        return None
-    return *key, *map(type, given)  # True is no number of clusters
 
 
 def trials(k: int) -> int:

@@ -73,16 +73,13 @@ def machine(monkeypatch):
     record = Record()
     for operation in registry.operations():
         fakes.change_rows(monkeypatch, operation.name, record.instead_of)
-    scipys = planning._scipys
+    scipys = planning.scipys
 
-    def scipys_function(mode, boundary):
-        def run(*arguments, **options):
-            record.append((CPU_ALONE, "scipy's function"))
-            return scipys(mode, boundary)(*arguments, **options)
+    def scipys_function(*arguments, **options):
+        record.append((CPU_ALONE, "scipy's function"))
+        return scipys(*arguments, **options)
 
-        return run
-
-    monkeypatch.setattr(planning, "_scipys", scipys_function)
+    monkeypatch.setattr(planning, "scipys", scipys_function)
     monkeypatch.setattr(libraries, "cufft_obstacle", lambda: None)
     inventory.changed()
     return record, devices, info

@@ -29,11 +29,8 @@ if TYPE_CHECKING:
 _THREADS = 256
 _KEPT = 8  # transforms in each context
 _AT_A_TIME = 1 << 28  # bytes of tiles that are transformed at a time, but for one that is larger
-
-
-@functools.lru_cache(maxsize=1024)
-def _remembered(plan: Callable[..., LaunchPlan], window: Window, **others: Any) -> LaunchPlan:
-    return plan(**dict(zip(Window._fields[:9], window, strict=False)), **others)
+_direct_plan = functools.lru_cache(maxsize=1024)(plan_convolve.direct)
+_separable_plan = functools.lru_cache(maxsize=1024)(plan_convolve.separable)
 
 
 def _launches(
@@ -42,9 +39,8 @@ def _launches(
     """The launches that a kernel family's ``plan`` gives for a problem, by the device's limits and
     its buffers' addresses."""
     image_strides, out_strides = problem.strides
-    return _remembered(
-        plan,
-        problem.options,
+    return plan(
+        **dict(zip(Window._fields[:9], problem.options, strict=False)),
         batch=problem.batch,
         dtype=problem.dtype,
         image_strides=image_strides,
@@ -112,7 +108,7 @@ def direct(
     taps, strides, owner = _taps_on(device, options.filter, problem)
     buffers = {"image": image, "taps": taps, "out": out, "fillvalue": options.fillvalue}
     buffers["only_if"] = device.null if only_if is None else only_if
-    planned = _launches(plan_convolve.direct, device, problem, image, out, tap_strides=strides)
+    planned = _launches(_direct_plan, device, problem, image, out, tap_strides=strides)
     device.run_launches(planned, buffers, np.dtype(problem.dtype).itemsize)
     del owner
 
@@ -125,7 +121,7 @@ def prepared_direct(device: Any, problem: Problem, aligned: int, options: Filter
     """
     filter = options.filter
     taps, strides, owner = _taps_on(device, filter, problem)
-    planned = _launches(plan_convolve.direct, device, problem, aligned, tap_strides=strides)
+    planned = _launches(_direct_plan, device, problem, aligned, tap_strides=strides)
     itemsize = np.dtype(problem.dtype).itemsize
     numbers = {"fillvalue": options.fillvalue, "only_if": device.null}
     launch = device.prepared(planned, ("image", "taps", "out"), itemsize, **numbers)
@@ -147,7 +143,7 @@ def separable(
     factors = options.filter.kept(device, "factors", upload)
     buffers = {"image": image, **factors.buffers, "out": out}
     planned = _launches(
-        plan_convolve.separable, device, problem, *buffers.values(), rank=problem.options.rank
+        _separable_plan, device, problem, *buffers.values(), rank=problem.options.rank
     )
     buffers |= {"fillvalue": options.fillvalue, "only_if": device.null}
     device.run_launches(planned, buffers, np.dtype(problem.dtype).itemsize)

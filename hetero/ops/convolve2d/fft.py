@@ -66,7 +66,7 @@ def _whole(window: Window, good: Callable[[int], int]) -> Axes:
 
 _MOST = 1024  # length of a tile, where the filter is small
 _LEAST = 16  # beyond twice the overlap; with less, most of a tile is thrown away
-_BEST = 6  # ways to cut an axis that are looked at together with those of the other
+_WAYS = 12  # ways to cut an axis that are looked at
 _EACH = 150.0  # what a transform costs in addition to its points, in passes over one point
 _ONE = 1.15  # times as long per point as in several tiles: it leaves the caches
 _SHARE = 1 << 17  # points of a transform for each thread; with fewer, waking it costs more
@@ -86,15 +86,15 @@ def good_length_on_cpu(n: int) -> int:
 @functools.lru_cache(maxsize=1024)
 def on_cpu(window: Window, cores: int | None = None) -> Axes:
     """The lightest tiles, one or several, for threads that share them on that many cores."""
-    whole, ways = _whole(window, good_length_on_cpu), (_cuts(*side[1:]) for side in window.sides)
-    several = [
-        (along_y * along_x * _unbalanced((y, x), 1, cores), (y, x))
-        for (along_y, y), (along_x, x) in product(*ways)
-        if y.count * x.count > 1
-    ]
-    best = min(several, default=(0.0, whole))[1]
-    weight, one = (weight_on_cpu(window, axes, 1, cores) for axes in (best, whole))
-    return best if weight < _ONE * one else whole
+
+    def weight(axes: Axes) -> float:
+        y, x = axes
+        number = y.count * x.count
+        points = weight_on_cpu(window, axes, 1, cores) * (_ONE if number == 1 else 1.0)
+        return points + _EACH * number * 2 * (y.length + x.length)
+
+    several = product(*(_cuts(*side[1:]) for side in window.sides))
+    return min((_whole(window, good_length_on_cpu), *several), key=weight)
 
 
 def _unbalanced(axes: Axes, batch: int, cores: int | None) -> float:
@@ -105,20 +105,13 @@ def _unbalanced(axes: Axes, batch: int, cores: int | None) -> float:
     return -(-number // threads) * threads / number
 
 
-@functools.lru_cache(maxsize=1024)
-def _cuts(filter_size: int, out: int, lead: int) -> list[tuple[float, Axis]]:
-    """The best ways to cut an axis, each with what points and transforms cost; the best first."""
+def _cuts(filter_size: int, out: int, lead: int) -> list[Axis]:
+    """Ways to cut an axis: as many tiles as lengths from short to long give, just long enough."""
     overlap = filter_size - 1
-    found: list[tuple[float, Axis]] = []
-    least = -(-out // max(_MOST - overlap, 3 * overlap))
-    while True:
-        needed = -(-out // least) + overlap
-        length = good_length_on_cpu(needed)
-        axis = _several(length, filter_size, out, lead)
-        found.append((axis.count * (length * _passes(length) + _EACH), axis))
-        if length < 2 * overlap + _LEAST:
-            return sorted(found)[:_BEST]
-        least = max(least + 1, -(-out // (needed - overlap - 1)))  # for which a shorter one will do
+    lengths = np.geomspace(2 * overlap + _LEAST, max(_MOST, 4 * overlap), _WAYS).astype(int)
+    numbers = {-(-out // int(length - overlap)) for length in lengths}
+    needed = [-(-out // number) + overlap for number in sorted(numbers)]
+    return [_several(good_length_on_cpu(n), filter_size, out, lead) for n in needed]
 
 
 def _passes(length: int) -> float:

@@ -321,13 +321,13 @@ def _on_device(name: str) -> dict[str, Callable[..., Any]]:
 
 
 _DIRECT = {"run": _on_device("direct")["run"]}
-_AHEAD = {"prepare": lambda *given: _device().prepared_direct(*given)}
+_PREPARED = {"prepare": lambda *given: _device().prepared_direct(*given)}
 for kinds, method, excludes, work, more in (
     (("cpu",), DIRECT, not_real, of_direct, {"run": _on_cpu(_direct), "loops": loops_of_direct}),
     (("cpu",), SEPARABLE, high_rank, of_separable, {"run": _on_cpu(_separable), "loops": _loops}),
     (("cpu",), FFT, loses, of_fft_on_cpu, {"run": _on_cpu(fft.convolve)}),
     (("cpu",), SCIPY, not_plain, of_direct, {"run": _by_scipy}),
-    (("cuda",), DIRECT, not_real, of_direct, _DIRECT | _AHEAD),
+    (("cuda",), DIRECT, not_real, of_direct, _DIRECT | _PREPARED),
     (("opencl",), DIRECT, not_real, of_direct, _DIRECT),
     (registry.PORTABLE, SEPARABLE, high_rank, of_separable, _on_device("separable")),
     (("cuda",), FFT, loses, of_fft_on_device, _on_device("convolve")),
@@ -353,14 +353,11 @@ def cut(problem: Problem) -> registry.Cut:
     stacked = len(image.shape) > 2
 
     def part(box: Box, place: str) -> Problem:
-        (window, rows), (first, last) = band(whole, *box[1]), box[0]
+        window, (first, last) = band(whole, *box[1])[0], box[0]
         shape = (*(last - first,) * stacked, window.height, window.width)
         if place != HOST:
             return described(dense(shape, dtype, place), filter, dtype, window)
         some = image._replace(shape=shape, strides=image.strides[-len(shape) :])
-        if type(rows) is not slice and some.is_dense():
-            strides = *some.strides[:-2], *(2 * s for s in some.strides[-2:])
-            some = some._replace(strides=strides)  # so that packing is priced
         return described(some, filter, dtype, window)
 
     def arrays(box: Box, given: tuple[np.ndarray]) -> tuple[np.ndarray]:

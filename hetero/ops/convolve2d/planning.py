@@ -158,7 +158,7 @@ def _run(call: Call) -> Any:
     key = _host_key(call)
     run = key and tables.find(key)
     if key and not run and len(a.shape) == 2 and a.size and (call.is_scipys or call.is_few):
-        run = _scipys(call.mode, call.boundary)
+        run = partial(scipys, mode=call.mode, boundary=call.boundary)
         tables.remember(tables.bound, key, run, now)
     result = run and run(image, call.filter, fillvalue=call.fillvalue)
     if result is not None:
@@ -211,15 +211,15 @@ def _plan(call: Call) -> tuple[Plan, FilterOptions]:
         finite = is_finite(image) and is_finite(filter.array)
     window = call.window(rank=filter.rank, finite=finite)
     plan = _priced(call, filter, window)
-    if call.method is None and is_there and filter.array is None:
+    may_be_separable = call.method is None and is_there and filter.array is None
+    if may_be_separable and call.b.size <= LARGEST_DOWNLOADED:
         seconds = plan.candidates[0].terms.get("compute", 0.0)
-        if seconds > _WORTH_A_DOWNLOAD and call.b.size <= LARGEST_DOWNLOADED:
-            known = filter.downloaded(call.dtype)
-            if known.rank:
-                window = window._replace(rank=known.rank)
-                plan = _priced(call, known, window)
-                if plan.candidates[0].method != DIRECT:  # by which calls are remembered
-                    filter = known
+        known = filter.downloaded(call.dtype) if seconds > _WORTH_A_DOWNLOAD else filter
+        if known.rank:
+            window = window._replace(rank=known.rank)
+            plan = _priced(call, known, window)
+            if plan.candidates[0].method != DIRECT:  # by which calls are remembered
+                filter = known
     if call.method is None and plan.candidates[0].method == FFT:
         wide = is_wide(image, filter, window, fill)
         if wide is not False:
@@ -293,8 +293,3 @@ def _bound(plan: Plan, a: Operand) -> Function:
         return out
 
     return run
-
-
-def _scipys(mode: str, boundary: str) -> Function:
-    """``run(in1, in2, fillvalue=)`` of calls that are SciPy's."""
-    return partial(scipys, mode=mode, boundary=boundary)

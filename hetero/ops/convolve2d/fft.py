@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from itertools import product
-from math import isfinite, log2
+from math import isfinite, log2, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -66,7 +66,7 @@ def _whole(window: Window, good: Callable[[int], int]) -> Axes:
 
 _MOST = 1024  # length of a tile, where the filter is small
 _LEAST = 16  # beyond twice the overlap; with less, most of a tile is thrown away
-_WAYS = 12  # ways to cut an axis that are looked at
+_WAYS = 20  # ways to cut an axis that are looked at
 _EACH = 150.0  # what a transform costs in addition to its points, in passes over one point
 _ONE = 1.15  # times as long per point as in several tiles: it leaves the caches
 _SHARE = 1 << 17  # points of a transform for each thread; with fewer, waking it costs more
@@ -87,14 +87,15 @@ def good_length_on_cpu(n: int) -> int:
 def on_cpu(window: Window, cores: int | None = None) -> Axes:
     """The lightest tiles, one or several, for threads that share them on that many cores."""
 
-    def weight(axes: Axes) -> float:
-        y, x = axes
-        number = y.count * x.count
-        points = weight_on_cpu(window, axes, 1, cores) * (_ONE if number == 1 else 1.0)
-        return points + _EACH * number * 2 * (y.length + x.length)
+    def cost(axes: Axes) -> float:
+        along = [a.count * (a.length * _passes(a.length) + _EACH) for a in axes]
+        return prod(along) * _unbalanced(axes, 1, cores)
 
-    several = product(*(_cuts(*side[1:]) for side in window.sides))
-    return min((_whole(window, good_length_on_cpu), *several), key=weight)
+    whole, ways = _whole(window, good_length_on_cpu), (_cuts(*side[1:]) for side in window.sides)
+    several = [(y, x) for y, x in product(*ways) if y.count * x.count > 1]
+    best = min(several, key=cost, default=whole)
+    weight, one = (weight_on_cpu(window, axes, 1, cores) for axes in (best, whole))
+    return best if weight < _ONE * one else whole
 
 
 def _unbalanced(axes: Axes, batch: int, cores: int | None) -> float:
@@ -110,7 +111,7 @@ def _cuts(filter_size: int, out: int, lead: int) -> list[Axis]:
     overlap = filter_size - 1
     lengths = np.geomspace(2 * overlap + _LEAST, max(_MOST, 4 * overlap), _WAYS).astype(int)
     numbers = {-(-out // int(length - overlap)) for length in lengths}
-    needed = [-(-out // number) + overlap for number in sorted(numbers)]
+    needed = [-(-out // number) + overlap for number in sorted(numbers, reverse=True)]
     return [_several(good_length_on_cpu(n), filter_size, out, lead) for n in needed]
 
 

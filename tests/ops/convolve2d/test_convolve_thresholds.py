@@ -139,7 +139,6 @@ def cut(request, monkeypatch):
     monkeypatch.setattr(fft, "threads_for", lambda points, cores=None: 3)
     if request.param == "several":
         monkeypatch.setattr(fft, "weight_on_cpu", lambda window, axes, *of: as_many_tiles(axes))
-        monkeypatch.setattr(fft, "_EACH", 0.0)
     else:
         monkeypatch.setattr(fft, "_cuts", lambda *axis: [])
     yield

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,6 +35,7 @@ _ATTRIBUTES = {  # CU_DEVICE_ATTRIBUTE_...
     "RESERVED_SHARED_MEMORY_PER_BLOCK": 111,
 }
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: other threads may do what they like
 # CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, _PEER_ACCESS_ALREADY_ENABLED, _NOT_READY
 _NO_PATH, _IS_OPEN, _NOT_READY = 217, 704, 600
 
@@ -204,6 +208,9 @@ class CudaDevice(Compiling):
     def new_stream(self) -> Any:
         return Lent(self.state().streams, lambda: self.driver.Stream(_NON_BLOCKING))
 
+    def graph(self, stream: Any, start: Callable[[], object]) -> Graph:
+        return Graph(self, stream, start)
+
     def record(self, stream: Any = None, event: Any = None) -> Any:
         event = event or self._event(driver.UNTIMED)
         driver.call("cuEventRecord", event.handle, _handle(stream))
@@ -220,6 +227,35 @@ class CudaDevice(Compiling):
 
     def precede_stream(self, handle: int) -> None:
         driver.order(driver.LEGACY, handle)
+
+
+class Graph:
+    """What ``start()`` gives a stream, recorded and not done: `launch` starts all of it at once.
+
+    Made and launched inside the device's `active`. What the launches use must outlive it.
+    """
+
+    def __init__(self, device: CudaDevice, stream: Any, start: Callable[[], object]) -> None:
+        self._device, self._state, self._stream = device, device.state(), stream
+        self._handle, recorded = 0, ctypes.c_uint64()
+        driver.call("cuStreamBeginCapture_v2", stream.handle, _RELAXED)
+        try:
+            start()
+        finally:  # else the stream would do nothing any more
+            driver.call("cuStreamEndCapture", stream.handle, ctypes.byref(recorded))
+        try:
+            self._handle = driver.given("cuGraphInstantiateWithFlags", recorded.value, 0)
+        finally:
+            driver.call("cuGraphDestroy", recorded.value)
+
+    def launch(self) -> None:
+        """Start it in its stream."""
+        driver.call("cuGraphLaunch", self._handle, self._stream.handle)
+
+    def __del__(self) -> None:  # the driver waits for what still runs
+        if self._handle and not sys.is_finalizing() and self._device.holds(self._state):
+            with contextlib.suppress(Exception), self._device.active():
+                driver.call("cuGraphExecDestroy", self._handle)
 
 
 def _handle(stream: Any) -> int:

@@ -21,9 +21,11 @@ from hetero.kernels import Launch
 Range = tuple[int, int]
 Bound = list[Any]  # kernel, grid, block, arguments
 Step = tuple[Sequence[Sequence[Bound]], Sequence[Any]]  # launches of each part, then copies
-# Steps of which a part gets the launches before the others do. Far fewer than a device's queue has
-# room for: where it is full, the host waits, and what it waits for must have been started.
+# Steps of which a part gets the launches before the others do, an even number. Far fewer than a
+# device's queue has room for: where it is full, the host waits, and what it waits for must have
+# been started.
 _TOGETHER = 8
+_OFTEN = 2  # times that launches were started before they become a graph, which takes long
 
 
 def split(rows: int, parts: int, least: int = 1) -> list[Range]:
@@ -104,6 +106,7 @@ class Part(Workspace):
         super().__init__(device, "solves", stream)
         self.numbers: dict[str, int] = {}
         self.unbuilt: list[tuple[Bound, Launch]] = []
+        self._repeated: dict[tuple[int, ...], list[Any]] = {}
 
     def bind(self, launch: Launch, **others: Any) -> Bound:
         """A launch on this part's buffers and numbers, for `start`.
@@ -135,6 +138,19 @@ class Part(Workspace):
             self.build()
         for bound in launches:
             self.device.launch(*bound, 0, self.stream)
+
+    def repeat(self, launches: Sequence[Bound]) -> None:
+        """As `start` of launches in a stream of their own, which come again and again: then the
+        host starts them at once, for one by one it may be slower than several devices."""
+        key = tuple(map(id, launches))
+        known = self._repeated.setdefault(key, [0, launches, None])  # which keeps those ids
+        if known[0] == _OFTEN:
+            known[2] = self.device.graph(self.stream, partial(self.start, *launches))
+        known[0] += 1
+        if known[2] is None:
+            self.start(*launches)
+        else:
+            known[2].launch()
 
     def is_aligned(self, *names: str) -> bool:
         """Whether 16 divides the address of each of these buffers."""
@@ -216,9 +232,11 @@ class Exchange:
         while some := [*itertools.islice(steps, _TOGETHER)]:
             self.build()
             for number, part in enumerate(self.parts):
+                each = (
+                    [*launches[number], *moves[number : number + 1]] for launches, moves in some
+                )
                 with part.active():
-                    for launches, moves in some:
-                        part.start(*launches[number], *moves[number : number + 1])
+                    part.repeat([*itertools.chain.from_iterable(each)])
 
     def build(self) -> None:
         """Build what was bound so far: no device is to wait while the host compiles for another."""

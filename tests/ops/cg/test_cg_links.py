@@ -13,7 +13,7 @@ from fakes import FakeCuda
 from hetero.devices import peers
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.ops.solvers.exchange import Exchange
+from hetero.ops.solvers.exchange import Exchange, Part
 
 
 @pytest.mark.gpu
@@ -128,7 +128,7 @@ def test_parts_that_meet_are_started_in_turn(monkeypatch):
         def active(self):
             return contextlib.nullcontext()
 
-        def start(self, *launches):
+        def repeat(self, launches):
             self.started.extend(launches)
             steps = [max((int(one.split()[0]) for one in own), default=-1) for own in started]
             ahead.append(max(steps) - min(steps))
@@ -142,3 +142,30 @@ def test_parts_that_meet_are_started_in_turn(monkeypatch):
         expected = [one for launches, moves in steps for one in (*launches[number], moves[number])]
         assert own == [*expected, f"19 {'abc'[number]}"]
     assert max(ahead) == 8
+
+
+def test_launches_that_come_the_third_time_are_a_graph():
+    """Others are not, nor the same ones in another order; all are done each time, in order."""
+    device, done, graphs = FakeCuda(0), [], []
+
+    class Graph:
+        def __init__(self, stream, start):
+            before = len(done)
+            start()
+            self.recorded = done[before:]
+            del done[before:]
+            graphs.append(self.recorded)
+
+        def launch(self):
+            done.extend(self.recorded)
+
+    device.graph = Graph
+    device.launch = lambda *bound: done.append(bound[0])
+    part = Part(device, alone=True)
+    a, b, c = ([name, 1, 1, []] for name in "abc")
+    expected = []
+    for launches in [*4 * ([a, b], [b, a]), [c]]:
+        part.repeat(launches)
+        expected += [one[0] for one in launches]
+        assert done == expected
+    assert graphs == [["a", "b"], ["b", "a"]]

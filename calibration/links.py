@@ -156,15 +156,24 @@ def at_once_seconds(devices: Sequence[Device], nbytes: int) -> dict[Way, float]:
         with devices[number].active():
             copies[number](*way, nbytes)
 
-    taken = {}
-    for way in copies[0].ways:
-        tasks = [partial(copy, way, number) for number in range(len(devices))]
-        samples = []
-        for _ in range(_SAMPLES):
-            copies[0].rest(way)
-            samples.append(once(partial(at_once.run, devices, tasks, nbytes)))
-        taken[way] = undisturbed(samples)
-    return taken
+    return {
+        way: _seconds_of_all(partial(copy, way), devices, nbytes, partial(copies[0].rest, way))
+        for way in copies[0].ways
+    }
+
+
+def _seconds_of_all(
+    copy: Callable[[int], object],
+    devices: Sequence[Device],
+    nbytes: int,
+    rest: Callable[[], object] = lambda: None,
+) -> float:
+    """Seconds of ``copy(number)`` for all devices at once; ``rest()`` comes before, untimed."""
+    tasks, samples = [partial(copy, number) for number in range(len(devices))], []
+    for _ in range(_SAMPLES):
+        rest()
+        samples.append(once(partial(at_once.run, devices, tasks, nbytes)))
+    return undisturbed(samples)
 
 
 def models_at_once(links: dict[str, Any], nbytes: int, seconds: dict[Way, float]) -> dict[str, Any]:
@@ -193,18 +202,14 @@ def from_peers(devices: Sequence[Device], sizes: Sequence[int]) -> dict[str, Any
         with device.active():
             room.append((device.allocate(sizes[-1]), device.allocate(sizes[-1])))
 
-    def copy(number: int, nbytes: int) -> None:
+    def copy(nbytes: int, number: int) -> None:
         other = (number + 1) % len(devices)
         (target, _), (source, _) = room[number][0], room[other][1]
         with devices[number].active():
             devices[number].copy_from_peer(target, devices[other], source, nbytes)
             devices[number].synchronize()
 
-    taken = []
-    for nbytes in sizes:
-        tasks = [partial(copy, number, nbytes) for number in range(len(devices))]
-        samples = [once(partial(at_once.run, devices, tasks, nbytes)) for _ in range(1 + _SAMPLES)]
-        taken.append(undisturbed(samples[1:]))
+    taken = [_seconds_of_all(partial(copy, nbytes), devices, nbytes) for nbytes in sizes]
     return {"peer": {"device": fit.segments(sizes, taken)}}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import inf, prod
 from typing import Any, NamedTuple
@@ -96,12 +96,11 @@ LONGEST, _QUICK_LONGEST, _LONGEST_FFT = 0.02, 0.005, 0.08
 class Budget(NamedTuple):
     """How long measuring may take."""
 
-    quick: bool
     point: float  # seconds for one sample
     largest_copy: int  # bytes
 
 
-QUICK, FULL = Budget(True, 0.002, 2**26), Budget(False, 0.005, 2**28)
+QUICK, FULL = Budget(0.002, 2**26), Budget(0.005, 2**28)
 
 
 class Place(NamedTuple):
@@ -281,15 +280,19 @@ def _by_work(
 def _solves(
     operation: str, rows: list[Implementation], place: Place, quick: bool
 ) -> Iterator[Case]:
-    """Set-up and one step of conjugate gradients, Poisson's equation and k-means."""
+    """Set-up and one step of conjugate gradients, Poisson's equation and k-means; no solve ends
+    before its last step."""
     if operation == "kmeans":  # one method of a kind is measured
         rows = rows[:1]
+    problem_of, arguments_of = _SOLVES[operation]
     for row, dtype, layout in itertools.product(rows, DEVICE_DTYPES, _LAYOUTS[operation]):
         if row.method in ("scipy", "adaptive") and operation != "kmeans":
             continue  # the plain library's is not measured, the other is made of others
         if row.price is not None and layout != "dense":
             continue  # 'hybrid' moves the vectors, which are most of the work there
         what, steps, less = "grid", _ITERATIONS, []
+        problem = functools.partial(problem_of, layout, dtype)
+        arguments = functools.partial(arguments_of, layout, dtype)
         if operation == "kmeans":
             what, steps = f"kmeans {layout}", _KMEANS_ON_DEVICES if place.devices else _KMEANS
             steps = _ONE if layout == FIRST else steps
@@ -300,8 +303,7 @@ def _solves(
         elif operation == "poisson" and row.method == MULTIGRID:
             what, steps, less = "cycles", _CYCLES, [grids.coarsest(row.kind)]
         elif operation == "poisson" and row.method == DST:
-            steps = _ONE
-        problem, arguments = of_solve(operation, layout, dtype, steps == _ONE)
+            steps, arguments = _ONE, functools.partial(arguments, direct=True)
         first, *others = axes_of(what, place, quick)
         axes = [[*less, *first], *others]
         if row.obstacle(problem(*(axis[0] for axis in axes)), place.info) is None:
@@ -359,34 +361,22 @@ def filter_options(shape: tuple[int, int], dtype: str) -> FilterOptions:
 # -- Solves ----------------------------------------------------------------------------------------
 
 
-def of_solve(
-    operation: str, layout: str, dtype: str, direct: bool
-) -> tuple[Callable[..., Problem], Callable[..., Arguments]]:
-    """``problem(*dims)`` and ``arguments(*dims, devices=devices)`` of a solve; no solve ends before
-    its last step."""
-    if operation == "poisson":
-        make = functools.partial(_poisson, int(layout[0]), dtype)
-        return make, functools.partial(_poisson_arguments, int(layout[0]), dtype, direct)
-    problem, arguments = (_cg, _cg_arguments) if operation == "cg" else (_fit, _fit_arguments)
-    return functools.partial(problem, layout, dtype), functools.partial(arguments, layout, dtype)
-
-
 def even_grid(n: int, ndim: int) -> tuple[int, ...]:
     """The most even grid of about n points; an extent is no power of two less one."""
     return (round(n ** (1.0 / ndim)),) * ndim
 
 
-def _poisson(ndim: int, dtype: str, n: int) -> Problem:
-    return poisson.problem(spec(even_grid(n, ndim), dtype), rtol=0.0, maxiter=1)
+def _poisson(layout: str, dtype: str, n: int) -> Problem:
+    return poisson.problem(spec(even_grid(n, int(layout[0])), dtype), rtol=0.0, maxiter=1)
 
 
 def _poisson_arguments(
-    ndim: int, dtype: str, direct: bool, n: int, *, devices: tuple[Device, ...] = ()
+    layout: str, dtype: str, n: int, *, direct: bool = False, devices: tuple[Device, ...] = ()
 ) -> Arguments:
     """A direct method's tolerance and extents are as most calls have them."""
-    shape = tuple(side - direct for side in even_grid(n, ndim))
+    shape = tuple(side - direct for side in even_grid(n, int(layout[0])))
     asked = {"lenient": direct, "measured": not direct}
-    solve = Solve(Stencil(shape, (1.0,) * ndim), 1e-8 * direct, 0.0, 1, **asked)
+    solve = Solve(Stencil(shape, (1.0,) * len(shape)), 1e-8 * direct, 0.0, 1, **asked)
     return Arguments((numbers(shape, dtype),), np.zeros(shape, dtype), solve)
 
 
@@ -446,3 +436,11 @@ def _fit_arguments(
     init = PLUS_PLUS if layout == FIRST else X[:k].copy()
     fit = Fit(1, -1.0, init, random=np.random.RandomState(0))
     return Arguments((X,), np.empty((k, d), dtype), fit)
+
+
+# ``problem(layout, dtype, *dims)``, and the ``arguments`` of its run, which take ``devices``, too.
+_SOLVES = {
+    "poisson": (_poisson, _poisson_arguments),
+    "cg": (_cg, _cg_arguments),
+    "kmeans": (_fit, _fit_arguments),
+}

@@ -63,10 +63,8 @@ def documented(module: str, name: str) -> str:
 def commands() -> str:
     """What each command's help prints."""
     parts = []
-    actions = parser()[0]._subparsers._group_actions
+    actions = parser()._subparsers._group_actions
     for name, sub in actions[0].choices.items():
-        if sub.options is not None:
-            sub.options(sub)
         sub.formatter_class = lambda prog: argparse.HelpFormatter(prog, width=88)
         parts.append(f"### hetero {name}\n\n```text\n{sub.format_help().rstrip()}\n```\n")
     return "\n".join(parts)

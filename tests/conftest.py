@@ -274,7 +274,7 @@ def hasty(monkeypatch):
         return [axis[:2] if given[-1] else axis for axis in axes_of(*given)]
 
     monkeypatch.setattr(sizes, "axes_of", few)
-    monkeypatch.setattr(calibrate, "QUICK", sizes.Budget(True, 2e-4, 2**16))
+    monkeypatch.setattr(calibrate, "QUICK", sizes.Budget(2e-4, 2**16))
     monkeypatch.setattr(samples, "contradicted", lambda *_: [])
     monkeypatch.setattr(measure, "_STAT", "/dev/null")  # what else runs is no matter
     monkeypatch.setattr(profile, "OFF", math.inf)

@@ -1,13 +1,7 @@
 """The command line: info, calibrate, compile, explain, verify, bench, ladder, sweep,
 probe, transfer, report, demo.
 
-Exit codes: 0 done; 1 it failed (a file that cannot be written, a device that fails, a calibration
-that other load spoiled or whose constants are off by more than 100 % in the mean, which is used);
-2 wrong arguments (unknown operation, device, method or profile, dimensions that do not fit), or no
-command, which prints the help; 3 no candidate could be chosen, as the printed reasons say; 130
-interrupted.
-`advise` ends as the script does that it ran.
-Every command prints JSON with ``--json``.
+Every command prints JSON with ``--json``. Exit codes: `hetero.cli.commands`.
 """
 
 from __future__ import annotations
@@ -43,14 +37,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     handler = terminal.LogHandler(sys.stderr)
     logging.basicConfig(format="hetero: %(message)s", level=logging.WARNING, handlers=[handler])
-    (commands, _), given = parser(), sys.argv[1:] if argv is None else argv
+    given = sys.argv[1:] if argv is None else argv
     for (name, argument), instead in _REMOVED.items():
         if given[:1] == [name] and argument in given:
             return _refuse(f"hetero {name} {argument} was removed in 0.2: {instead}", USAGE)
     try:
-        arguments = commands.parse_args(argv)
+        arguments = parser().parse_args(given)
         if "run" not in arguments:  # no command
-            commands.print_help(sys.stderr)
+            parser().print_help(sys.stderr)
             return USAGE
         try:
             answer = arguments.run(arguments)
@@ -79,8 +73,11 @@ def _show(arguments: argparse.Namespace, answer: Answer) -> int:
     elif (text := answer.text()) is not None:
         print(text if arguments.markdown else terminal.aligned(text))
     sys.stdout.flush()
-    if answer.wrong:
-        return _refuse(answer.wrong, answer.code)
+    if isinstance(answer.code, (NotPriced, SystemExit)):
+        raise answer.code
+    if isinstance(answer.code, BaseException):
+        sys.excepthook(type(answer.code), answer.code, answer.code.__traceback__)
+        return FAILED
     if answer.drawn is not None and arguments.plot is not None:
         report = load("hetero.evaluation.report")
         picture = report.figure()
@@ -88,11 +85,6 @@ def _show(arguments: argparse.Namespace, answer: Answer) -> int:
             return _refuse(report.INSTALL, FAILED)
         answer.drawn.draw(answer.found, picture)
         picture.savefig(arguments.plot)
-    if isinstance(answer.code, SystemExit):
-        raise answer.code
-    if isinstance(answer.code, BaseException):
-        sys.excepthook(type(answer.code), answer.code, answer.code.__traceback__)
-        return FAILED
     return answer.code
 
 

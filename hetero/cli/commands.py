@@ -1,5 +1,8 @@
 """What each command does: a function of its name, which gives an `Answer`; its docstring is its
-help."""
+help.
+
+`advise` ends as the script does that it ran.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,16 @@ from typing import Any, NamedTuple
 
 import hetero
 from hetero import paths, terminal
-from hetero.errors import one_of
+from hetero.errors import NotPriced, one_of
 from hetero.imports import load
 from hetero.terminal import progress_bar
 
 DONE = 0
-FAILED = 1  # a file that cannot be written, a device that fails, a calibration not to trust
-USAGE = 2  # unknown operation, device, method or profile, wrong dimensions; no command
+# A file that cannot be written, a device that fails; a calibration that other load spoiled or whose
+# constants are off by more than 100 % in the mean, which is used all the same.
+FAILED = 1
+# Unknown operation, device, method or profile, wrong dimensions; no command, which prints the help.
+USAGE = 2
 NO_CHOICE = 3  # no candidate could be chosen, as the printed reasons say
 INTERRUPTED = 130
 MOVEMENT = "movement"  # what bench takes as well as operations
@@ -33,8 +39,7 @@ class Answer(NamedTuple):
 
     found: Any  # printed with --json
     text: Callable[[], str | None]
-    code: int | BaseException = DONE  # or what a script ended with, which ends the command
-    wrong: str = ""  # a line on the standard error, in place of a picture
+    code: int | BaseException = DONE  # or an error that ends the command after it was shown
     drawn: Any = None  # the module that draws it, by ``draw``
 
 
@@ -166,11 +171,12 @@ def explain(arguments: argparse.Namespace) -> Answer:
         usual = {"on": "host", "device": None, "profile": None, "again": None}
         if others := [name for name, value in usual.items() if getattr(arguments, name) != value]:
             raise ValueError(f"--{others[0]} is not for --cluster: its file says what there is")
-        cluster, call = (
-            load("hetero.evaluation.cluster"),
+        cluster = load("hetero.evaluation.cluster")
+        call, machines = (
             calls.Call(operation, dims, arguments.dtype),
+            cluster.read(arguments.cluster),
         )
-        scaled = cluster.scaling(call, cluster.read(arguments.cluster), arguments.method)
+        scaled = cluster.scaling(call, machines, arguments.method)
         return Answer(scaled, lambda: cluster.text(scaled), drawn=cluster)
     if arguments.plot is not None:
         raise ValueError("--plot draws what --cluster forecasts, which is not given")
@@ -187,17 +193,18 @@ def explain(arguments: argparse.Namespace) -> Answer:
         course = keeping.course(plan.problem, arguments.again, lambda p: machine.plan(p, *place))
         content["again"] = course and course.to_dict()
         lines += [f"{arguments.again} calls in a loop over the same operands", str(course)]
-    answer = Answer(content, lambda: "\n".join(lines))
     if content["chosen"]:
-        return answer
+        return Answer(content, lambda: "\n".join(lines))
     functions = {o.name: o.function for o in operations()}
     known = ", ".join(
         f"{functions.get(name, name)} ({', '.join(sorted(dtypes))})"
         for name, dtypes in constants.dtypes().items()
     )
-    wrong = f"no candidate could be chosen for {operation.function} {problem.dtype}; "
-    wrong += f"the profile {constants.name!r} has constants for: {known or 'nothing'}"
-    return answer._replace(code=NO_CHOICE, wrong=wrong)
+    wrong = NotPriced(
+        f"no candidate could be chosen for {operation.function} {problem.dtype}; "
+        f"the profile {constants.name!r} has constants for: {known or 'nothing'}"
+    )
+    return Answer(content, lambda: "\n".join(lines), wrong)
 
 
 def verify(arguments: argparse.Namespace) -> Answer:
@@ -227,11 +234,13 @@ def _work(arguments: argparse.Namespace) -> Any:
     if arguments.case is not None:
         if words:
             raise ValueError("--case and --work both say what is done there: one is enough")
-        of, single = load("hetero.evaluation.problems").of, {}
-        for operation in operations():
-            for name, case in of(operation).cases.items():
-                if len(case.sizes) == 1:
-                    single[name] = Call(operation, case.sizes[0], case.dtype)
+        of = load("hetero.evaluation.problems").of
+        single = {
+            name: Call(operation, case.sizes[0], case.dtype)
+            for operation in operations()
+            for name, case in of(operation).cases.items()
+            if len(case.sizes) == 1
+        }
         if arguments.case not in single:
             raise ValueError(one_of("--case", single, arguments.case))
         return single[arguments.case]

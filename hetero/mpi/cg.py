@@ -112,8 +112,7 @@ def solve_cg(
     with Ranks(comm) as ranks:
 
         def checked() -> tuple[Any, ...]:
-            is_sparse, inverse = load("scipy.sparse").issparse(A_rows), None
-            taken = "a sparse matrix or an array"
+            is_sparse, taken = load("scipy.sparse").issparse(A_rows), "a sparse matrix or an array"
             matrix = A_rows.tocsr() if is_sparse else checked_array("A_rows", A_rows, taken)
             if matrix.ndim != 2:
                 raise ValueError(f"A_rows must have 2 dimensions, got shape {matrix.shape}")
@@ -125,9 +124,10 @@ def solve_cg(
             b = checked_array("b_rows", b_rows, shape=shape)
             dtype = real_dtype(A_rows=matrix.dtype, b_rows=b.dtype)
             start = np.zeros(shape) if x0 is None else checked_array("x0", x0, shape=shape)
+            kind, inverse = M if M is None or isinstance(M, str) else "vector", None
             if isinstance(M, str) and M != "jacobi":
                 raise ValueError(f"M must be 'jacobi' or a vector, got {M!r}")
-            if M is not None and not isinstance(M, str):
+            if kind == "vector":
                 inverse = checked_array("M", M, "'jacobi' or an array", shape)
             until = {
                 "rtol": checked_tolerance("rtol", rtol),
@@ -137,9 +137,8 @@ def solve_cg(
             goal = checked_goal(method, device, checkpoint, every, **until)
             layout = "sparse" if is_sparse else "dense"
             known = {"columns": n, "layout": layout, "dtype": dtype.name}
-            alike = known | {"M": M if isinstance(M, str) or M is None else "vector"} | goal
             given = matrix.astype(dtype, copy=False), b.astype(dtype), start.astype(dtype)
-            return *given, inverse, goal, known, alike
+            return *given, inverse, goal, known, known | {"M": kind} | goal
 
         matrix, b, x, inverse, goal, known, _ = ranks.agreed(checked, alike=True)
         n, starts = matrix.shape[1], ranks.starts(len(b))
@@ -150,7 +149,7 @@ def solve_cg(
                 if inverse is None:
                     inverse = 1.0 / matrix.diagonal(int(starts[ranks.rank])) if len(b) else b
             inverse = np.ascontiguousarray(inverse, b.dtype)
-        rows = Rows(ranks, starts, ranks.agreed(matrix_rows, ranks, starts, matrix))
+        rows = Rows(ranks, starts, *ranks.agreed(matrix_rows, ranks, starts, matrix))
         place = "cpu" if known["layout"] == "dense" else device
         given = ranks, rows, b, x, goal, known, place
         outcome, how = run(*given, M=inverse, callback=callback, A=matrix)
@@ -213,21 +212,19 @@ def run(
     ``apply(r, z)`` that writes z = M r. ``known`` tells the problem from others, the same on every
     rank, for JSON; by ``A`` checkpoints tell it, too. ``device``: see `_place_of`.
     """
-    with contextlib.ExitStack() as stack, np.errstate(all="ignore"):
-        place = ranks.agreed(_place_of, ranks, device, rows, b)
+    place = ranks.agreed(_place_of, ranks, device, rows, b)
+    with place.active() if place else contextlib.nullcontext(), np.errstate(all="ignore"):
         host = vectors = HostVectors(ranks)
         if place is None:
             product = rows.product(b.dtype)
         else:
-            stack.enter_context(place.active())
             vectors, product = on_device(ranks, place, rows, b.dtype)
         if isinstance(M, np.ndarray):
             M = functools.partial(vectors.multiply, vectors.hold(M))
-        saved, before = None, 0
+        saved = None
         if goal["checkpoint"] is not None:
-            saved = Checkpoint(ranks, goal["checkpoint"], goal["every"], known, **matrix, b=b)
-            saved.read(x)
-            before = saved.done
+            saved = Checkpoint(ranks, goal["checkpoint"], goal["every"], known, x, **matrix, b=b)
+        before = saved.done if saved else 0
         called, n = ranks.most(callback is not None), ranks.total(b.size)
 
         def watch(x: Callable[[], np.ndarray]) -> None:
@@ -246,11 +243,11 @@ def run(
             rows.product(q.dtype).times(x, q)
             return host.norm(b - q)
 
-        def solve(b: Any, x: Any, asked: Solve) -> Outcome:
+        def solve(b: np.ndarray, x: np.ndarray, asked: Solve) -> Outcome:
             """Iterate; the callback gives x at the caller's scale."""
             report, rhs, u = asked.callback, vectors.hold(b), vectors.hold(x)
-            norm_b, at_zero = vectors.norm(rhs), not ranks.most(np.any(x))
             watched = report and (lambda u: watch(lambda: report(vectors.on_host(u))))
+            norm_b, at_zero = vectors.norm(rhs), not ranks.most(np.any(x))
             given = product, vectors, true_residual, M, rhs, u, asked._replace(callback=watched)
             outcome = solve_unscaled(*given, norm_b, at_zero)
             np.copyto(x, vectors.on_host(u))
@@ -263,7 +260,7 @@ def run(
         else:
             outcome = scaled(solve, b, x, asked, ranks.most)
     outcome = outcome._replace(iterations=outcome.iterations + before)
-    how = {"device": CPU if place is None else place.name, "method": "cg", "ranks": ranks.size}
+    how = {"device": place.name if place else CPU, "method": "cg", "ranks": ranks.size}
     how |= {"continued_from": before, "iterations": outcome.iterations, "status": outcome.status}
     return outcome, how | {"residual": outcome.residual, "converged": outcome.status == CONVERGED}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +13,8 @@ from hetero.imports import load
 from hetero.mpi import cg
 from hetero.mpi.products import Rows, grid_rows
 from hetero.mpi.ranks import Ranks
-from hetero.ops.solvers import multigrid as grids
 from hetero.ops.solvers import operators
+from hetero.ops.solvers.multigrid import CpuHierarchy, hierarchy
 from hetero.ops.solvers.poisson import checked_faces
 from hetero.ops.solvers.poisson_methods import RTOL, UNLIMITED
 from hetero.ops.solvers.systems import (
@@ -131,7 +132,7 @@ def solve_poisson(
         whole = Stencil((known["rows"], *f.shape[1:]), distances)
         apply = ranks.agreed(_two_levels, ranks, lines, whole, dtype) if M else None
         pieces = ranks.agreed(grid_rows, ranks, lines, whole._replace(shape=f.shape))
-        rows = Rows(ranks, lines * math.prod(f.shape[1:]), pieces)
+        rows = Rows(ranks, lines * math.prod(f.shape[1:]), *pieces)
         least = goal | {"rtol": max(goal["rtol"], least_tolerance(dtype))}
         given = ranks, rows, rhs.reshape(-1), x, least, known, "cpu" if M else device
         outcome, how = cg.run(*given, M=apply)
@@ -161,26 +162,23 @@ def _two_levels(
 
     ``lines`` has the first row of each rank, and the number of all; ``whole`` is of the whole grid.
     """
-    cpu, (begin, end) = grids.CpuHierarchy, map(int, lines[ranks.rank : ranks.rank + 2])
+    begin, end = map(int, lines[ranks.rank : ranks.rank + 2])
     slab = whole._replace(shape=(end - begin, *whole.shape[1:]))
-    own = cpu(slab, dtype).apply if end > begin else lambda r, z: None
-    fine, *_ = coarser = grids.hierarchy(whole, 1)[: _COARSER + 1]
-    if ranks.size == 1 or len(coarser) == 1:
+    own = CpuHierarchy(slab, dtype).apply if begin < end else lambda r, z: None
+    shape, spacing, _ = hierarchy(whole, 1)[: _COARSER + 1][-1]
+    if ranks.size == 1 or math.prod(shape) == math.prod(whole.shape):
         return own
-    coarse = coarser[-1]
-    interpolate, each = load("scipy.interpolate").BSpline.design_matrix, []
-    for n, m in zip(fine.shape, coarse.shape, strict=True):  # along lines, with zeros at both ends
+    axes = ((n, h) for n, h in zip(shape, spacing, strict=True) if h < math.inf)
+    coarse, hats = Stencil(*zip(*axes, strict=True)), []
+    for n, m in zip(whole.shape, coarse.shape, strict=True):  # along lines, with zeros at both ends
         places, knots = np.arange(1, n + 1) * ((m + 1) / (n + 1)), np.arange(m + 2.0)
-        each.append(interpolate(places, np.pad(knots, 1, "edge"), 1)[:, 1:-1])
-    z, y, x = each
-    rows, across = z[begin:end].astype(dtype), load("scipy.sparse").kron(y, x).astype(dtype)
+        hat = load("scipy.interpolate").BSpline.design_matrix(places, np.pad(knots, 1, "edge"), 1)
+        hats.append(hat[:, 1:-1].astype(dtype))
+    rows, across = hats[0][begin:end], functools.reduce(load("scipy.sparse").kron, hats[1:])
     met = rows.indices  # coarse rows that this rank's slab meets
     span = slice(met.min(), met.max() + 1) if met.size else slice(0, 0)
-    axes = [axis for axis, weight in enumerate(coarse.weights) if weight]
-    distances = tuple(coarse.weights[axis] ** -0.5 for axis in axes)
-    of_all = cpu(Stencil(tuple(coarse.shape[axis] for axis in axes), distances), dtype).apply
-    scale = math.prod((m + 1) / (n + 1) for n, m in zip(fine.shape, coarse.shape, strict=True))
-    restrict = rows.T * dtype.type(scale)
+    of_all = CpuHierarchy(coarse, dtype).apply
+    restrict = rows.T * dtype.type(math.prod(whole.spacing) / math.prod(coarse.spacing))
 
     def apply(r: np.ndarray, z: np.ndarray) -> None:
         # (1) The cycle on the slab, and its part of the residual on the coarse grid.

@@ -11,7 +11,7 @@ downloaded, sent, received and uploaded. Ranks on the CPU take part in the same 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -51,82 +51,77 @@ class HostVectors:
         """r -= alpha q, x += alpha p; gives r.r, NaN where not all is finite: x is as before."""
         mine = self._step(x, r, p, q, alpha)
         square = self._ranks.total(mine)
-        if math.isnan(square) and not math.isnan(mine):  # another rank did not move
-            self.subtract(x, alpha, p)
+        if not (math.isfinite(square) or math.isnan(mine)):  # another rank did not move
+            x -= x.dtype.type(alpha) * p
         return square
 
-    def subtract(self, y: Any, alpha: float, x: Any) -> None:
-        """y -= alpha x."""
-        y -= y.dtype.type(alpha) * x
 
-
-class Pieces(NamedTuple):
-    """A rank's rows: ``own`` is the square piece, ``foreign`` (k,) are the other columns that it
-    meets, ascending, and ``rest`` (own rows, k) holds these. Dense rows have no square piece."""
-
-    own: Csr | Stencil | None
-    foreign: np.ndarray
-    rest: Any  # CSR, or an array
-
-
-def matrix_rows(ranks: Ranks, starts: np.ndarray, matrix: Any) -> Pieces:
-    """Rows of a matrix, dense or CSR, of (own rows, n)."""
+def matrix_rows(ranks: Ranks, starts: np.ndarray, matrix: Any) -> tuple[Any, np.ndarray, Any]:
+    """The pieces, as `Rows` takes them, of (own rows, n) of a matrix, dense or CSR."""
     if isinstance(matrix, np.ndarray):
-        return Pieces(None, np.arange(starts[-1]), matrix)
+        return None, np.arange(starts[-1]), matrix
     csr_array, (begin, end) = load("scipy.sparse").csr_array, starts[ranks.rank :][:2]
     own, columns = csr_array(matrix[:, begin:end]), np.unique(matrix.indices)
     foreign = columns[(columns < begin) | (columns >= end)].astype(np.int64)
     rest = csr_array(matrix[:, foreign])
-    return Pieces(Csr(own.indptr, own.indices, own.data), foreign, rest)
+    return Csr(own.indptr, own.indices, own.data), foreign, rest
 
 
-def grid_rows(ranks: Ranks, lines: np.ndarray, stencil: Stencil) -> Pieces:
-    """Rows, or planes, of a grid; ``lines``: of each rank the first, and the number of all.
+def grid_rows(ranks: Ranks, lines: np.ndarray, stencil: Stencil) -> tuple[Stencil, np.ndarray, Any]:
+    """The pieces of rows, or planes, of a grid; ``lines``: of each rank the first, and the number
+    of all.
 
     ``stencil`` is that of the rank's own slab, to which zeros lie beyond its edges.
     """
     plane, (begin, end) = math.prod(stencil.shape[1:]), map(int, lines[ranks.rank :][:2])
-    edges = [n for n in (begin - 1, end) if begin < end and 0 <= n < lines[-1]]
-    next_to = [(min(max(n, begin), end - 1) - begin) * plane for n in edges]
-    rows, foreign = (
-        np.add.outer(np.array(first, np.int64), np.arange(plane)).reshape(-1)
-        for first in (next_to, [n * plane for n in edges])
+    # The plane before the slab meets its first one, the plane after it the last one.
+    met = {begin - 1: 0, end: end - begin - 1} if begin < end else {}
+    met = {other: own for other, own in met.items() if 0 <= other < lines[-1]}
+    foreign, rows = (
+        np.add.outer(np.array([*planes], np.int64) * plane, np.arange(plane)).ravel()
+        for planes in (met, met.values())
     )
     values = np.full(foreign.size, -1.0 / stencil.spacing[0] ** 2)
     entries, shape = (values, (rows, np.arange(rows.size))), ((end - begin) * plane, rows.size)
-    return Pieces(stencil, foreign, load("scipy.sparse").csr_array(entries, shape=shape))
+    return stencil, foreign, load("scipy.sparse").csr_array(entries, shape=shape)
 
 
 class Rows:
     """A rank's rows of the whole system; it is made by a collective call.
 
-    ``starts`` has the first row of each rank, and the number of all. Others ask for this rank's
-    elements at ``places``.
+    ``starts`` has the first row of each rank, and the number of all. ``own``, Csr or Stencil, is
+    the square piece, ``foreign`` (k,) are the other columns that it meets, ascending, and ``rest``
+    (own rows, k) holds these; dense rows have no square piece. Others ask for this rank's elements
+    at ``places``.
     """
 
-    def __init__(self, ranks: Ranks, starts: np.ndarray, pieces: Pieces) -> None:
-        self._comm, self.pieces, self.first = ranks.comm, pieces, int(starts[ranks.rank])
-        self._wanted = np.diff(np.searchsorted(pieces.foreign, starts))
-        if pieces.own is None:  # all take all
+    def __init__(
+        self, ranks: Ranks, starts: np.ndarray, own: Any, foreign: np.ndarray, rest: Any
+    ) -> None:
+        self._comm, self.first = ranks.comm, int(starts[ranks.rank])
+        self.own, self.foreign, self.rest = own, foreign, rest
+        self._wanted = np.diff(np.searchsorted(foreign, starts))
+        if own is None:  # all take all
             return
         self._asked = np.empty_like(self._wanted)
         self._comm.Alltoall(self._wanted, self._asked)
         self.places = np.empty(self._asked.sum(), np.int64)
-        self._comm.Alltoallv([pieces.foreign, self._wanted], [self.places, self._asked])
+        self._comm.Alltoallv([foreign, self._wanted], [self.places, self._asked])
         self.places -= self.first
 
     def send(self, packed: np.ndarray) -> tuple[np.ndarray, Any]:
         """Send the elements at ``places``; gives where those of ``foreign`` come, and the request
         to wait for."""
-        values = np.empty(self.pieces.foreign.size, packed.dtype)
+        values = np.empty(self.foreign.size, packed.dtype)
         given = [packed, self._asked], [values, self._wanted]
         return values, self._comm.Ialltoallv(*given)
 
     def product(self, dtype: np.dtype) -> Matrix:
         """The product for vectors of a dtype."""
-        own, foreign, rest = self.pieces
+        own, rest = self.own, self.rest
         if own is None:
-            array, vector = rest.astype(dtype, copy=False), np.empty(foreign.size, dtype)
+            array = rest.astype(dtype, copy=False)
+            vector = np.empty(self.foreign.size, dtype)
 
             def dense(p: np.ndarray, q: np.ndarray) -> None:
                 self._comm.Allgatherv(p, [vector, self._wanted])
@@ -151,10 +146,9 @@ class Rows:
 
     def square(self, dtype: np.dtype) -> Any:
         """The square piece as `hetero.solve_cg` takes it."""
-        own, _, rest = self.pieces
-        if isinstance(own, Stencil):
-            return Poisson(*own, dtype)
-        return load("scipy.sparse").csr_array(own[::-1], shape=rest.shape[:1] * 2)
+        if isinstance(self.own, Stencil):
+            return Poisson(*self.own, dtype)
+        return load("scipy.sparse").csr_array(self.own[::-1], shape=self.rest.shape[:1] * 2)
 
 
 # -- On a device -----------------------------------------------------------------------------------
@@ -174,8 +168,8 @@ class Vector:
         return new
 
     def __sub__(self, other: Vector) -> Vector:
-        new = self.copy()
-        self._vectors.subtract(new, 1.0, other)
+        new = Vector(self._vectors)
+        self._vectors.combine(new, 1.0, self, -1.0, other)
         return new
 
 
@@ -193,9 +187,6 @@ class DeviceVectors(HostVectors):
         self.part.allocate(16 * self._blocks, "partial")
         self.scale_and_add = lambda y, s, x: self.combine(y, s, y, 1.0, x)
         self.multiply = lambda m, x, z: self.run("cg_times", z=z, inverse=m, r=x)
-
-    def subtract(self, y: Vector, alpha: float, x: Vector) -> None:
-        self.combine(y, 1.0, y, -alpha, x)
 
     def combine(self, out: Vector, of_a: float, a: Vector, of_b: float, b: Vector) -> None:
         """out = of_a a + of_b b."""
@@ -229,11 +220,11 @@ class DeviceVectors(HostVectors):
     def _dot(self, x: Vector, y: Vector) -> float:
         return self._sums("cg_dots", a=x, b=y)[0]
 
-    def _step(self, x: Vector, r: Vector, p: Vector, q: Vector, alpha: float) -> float:
+    def step(self, x: Vector, r: Vector, p: Vector, q: Vector, alpha: float) -> float:
         square, zero = self._sums("ranks_reduce", x=x, r=r, p=p, q=q, alpha=float(alpha))
-        if not math.isfinite(square) or zero != 0.0:
-            return math.nan
-        self.subtract(x, -alpha, p)
+        square = self._ranks.total(square if zero == 0.0 else math.nan)
+        if math.isfinite(square):
+            self.combine(x, 1.0, x, alpha, p)
         return square
 
 
@@ -245,7 +236,7 @@ def on_device(
     For a product p is copied to where there is room for the halo: around a slab, as the grid's rows
     lie there, or after the elements of a matrix's rows.
     """
-    (own, foreign, rest), before = rows.pieces, 0
+    own, rest, before = rows.own, rows.rest, 0
     vectors = DeviceVectors(ranks, device, dtype, rest.shape[0])
     packed, part, nbytes = np.empty(rows.places.size, dtype), vectors.part, vectors.nbytes
     if is_matrix := isinstance(own, Csr):
@@ -260,13 +251,13 @@ def on_device(
         pack = plan_cg.pack(product, packed.size, device.target)
         part.allocate(packed.nbytes, "packed")
     else:
-        plane, before = math.prod(own.shape[1:]), int(np.searchsorted(foreign, rows.first))
-        grid = plan_cg.GridShare.of(*own, low=before > 0, high=foreign.size > before)
+        plane, before = math.prod(own.shape[1:]), int(np.searchsorted(rows.foreign, rows.first))
+        grid = plan_cg.GridShare.of(*own, low=before > 0, high=rows.foreign.size > before)
         _, product = plan_cg.stencil(grid, device.target, dtype=dtype.name)
     part.numbers |= {"first_block": 0, "own": 0}
     part.allocate(16 * product.grid, "of blocks")
     start = before * dtype.itemsize
-    held = part.allocate(nbytes + foreign.size * dtype.itemsize)
+    held = part.allocate(nbytes + rows.foreign.size * dtype.itemsize)
 
     def times(p: Vector, q: Vector) -> None:
         if is_matrix and packed.size:

@@ -149,27 +149,29 @@ class Ranks:
 class Checkpoint:
     """The file of one solve, which rank 0 reads, and writes every ``every`` seconds of its clock.
 
-    ``known`` tells the problem from others, for JSON, the same on every rank, and so do ``parts``,
-    this rank's of its operands by name; of a matrix its product with the square roots of 1, 2, ...
-    ``done`` counts the iterations, those of the file included.
+    Where there is one, x is brought to what it has; ValueError on every rank where it is of another
+    problem, or damaged. ``known`` tells the problem from others, for JSON, the same on every rank,
+    and so do ``parts``, this rank's of its operands by name; of a matrix its product with the
+    square roots of 1, 2, ... ``done`` counts the iterations, those of the file included.
     """
 
     def __init__(
-        self, ranks: Ranks, path: str, every: float, known: dict[str, Any], **parts: Any
+        self,
+        ranks: Ranks,
+        path: str,
+        every: float,
+        known: dict[str, Any],
+        x: np.ndarray,
+        **parts: Any,
     ) -> None:
-        self._ranks, self._path, self._every, self.done = ranks, Path(path), every, 0
+        self._ranks, self._path, self._every = ranks, Path(path), every
         self._saved_at, digests = time.monotonic(), {}
         for name, part in parts.items():
             if part.ndim > 1:
                 part = part @ np.sqrt(np.arange(1.0, part.shape[1] + 1.0))
             digests[name] = hashlib.sha256(ranks.whole(part)).hexdigest()[:16]
         self._fingerprint = json.loads(json.dumps(known | digests))
-
-    def read(self, x: np.ndarray) -> None:
-        """Bring x to what the file has, where there is one. ValueError on every rank where it is of
-        another problem, or damaged.
-        """
-        ranks, counts = self._ranks, np.diff(self._ranks.starts(x.size))
+        counts = np.diff(ranks.starts(x.size))
         whole, done = ranks.agreed(lambda: (None, 0) if ranks.rank else self._read(counts.sum()))
         self.done = ranks.comm.bcast(done)
         if self.done:

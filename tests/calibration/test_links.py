@@ -67,7 +67,7 @@ def test_links_of_one_device(stages, monkeypatch):
 
     monkeypatch.setattr(timing.time, "perf_counter", lambda: device.now)
     monkeypatch.setattr(timing.time, "sleep", sleep)
-    links = transfers.links(device, Budget(False, 0.005, 1 << 28))
+    links = transfers.links(device, Budget(0.005, 1 << 28))
     pages.clear()
     hasty = max(map(device.hasty.count, device.hasty), default=0)
     assert hasty <= 3, "copies that are timed find those who help asleep, as beside computing"

@@ -208,18 +208,9 @@ def _products(
         axes = [[n - less for n in axis] for axis in axes_of(f"{operation} {what}", place, quick)]
         if row.why_not(problem(*(axis[-1] for axis in axes)), place.info) is not None:
             continue  # it cannot, or would do as another one does
-        knots = [dims for dims in sorted(grid(axes), key=prod) if _fits(problem(*dims), place)]
-        yield Case(
-            place,
-            row,
-            dtype,
-            layout,
-            axes,
-            problem,
-            knots={dims: dims for dims in knots},
-            longest=_QUICK_LONGEST if quick else LONGEST,
-            estimated=estimated,
-        )
+        knots = {d: d for d in sorted(grid(axes), key=prod) if _fits(problem(*d), place)}
+        how = {"longest": _QUICK_LONGEST if quick else LONGEST, "estimated": estimated}
+        yield Case(place, row, dtype, layout, axes, problem, knots=knots, **how)
 
 
 def _fits(problem: Any, place: Place) -> bool:
@@ -248,18 +239,11 @@ def _images(
                 convolve = load("hetero.kernels.cpu.convolve")
                 block = convolve.block_width(np.dtype(dtype))
         knots = _by_work(row, problem, sizes, block)
-        yield Case(
-            place,
-            row,
-            dtype,
-            "*",
-            [sorted(set(extents)) for extents in zip(*knots, strict=True)],
-            problem,
-            options=lambda made: options(made.inputs[1].shape, made.dtype),
-            knots=knots,
-            longest=_LONGEST_FFT if not filters else _QUICK_LONGEST if quick else LONGEST,
-            block=block,
-        )
+        axes = [sorted(set(extents)) for extents in zip(*knots, strict=True)]
+        longest = _LONGEST_FFT if not filters else _QUICK_LONGEST if quick else LONGEST
+        how = {"options": lambda made: options(made.inputs[1].shape, made.dtype)}
+        how |= {"knots": knots, "longest": longest, "block": block}
+        yield Case(place, row, dtype, "*", axes, problem, **how)
 
 
 def _by_work(

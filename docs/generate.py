@@ -15,7 +15,6 @@ import inspect
 import io
 import re
 from collections.abc import Iterator
-from html import escape
 from pathlib import Path
 
 import hetero
@@ -48,23 +47,22 @@ def functions() -> str:
 
 
 def documented(module: str, name: str) -> str:
-    """A name with the first line of its docstring; below it, to unfold, the whole one."""
+    """The directive that shows a name's docstring."""
     value = getattr(__import__(module, fromlist=[name]), name)
     if inspect.ismodule(value):
         return f"`hetero.{name}`: [messages.md](messages.md).\n"
     kind = "class" if inspect.isclass(value) else "function"
     members = "\n   :members:" if kind == "class" else ""
-    shown = f"```{{eval-rst}}\n.. auto{kind}:: {module}.{name}{members}\n```"
-    first = re.sub("`+([^`]*)`+", r"<code>\1</code>", escape(inspect.getdoc(value).split("\n")[0]))
-    summary = f"<summary><code>{module}.{name}</code>: {first}</summary>"
-    return f"<details>{summary}\n\n{shown}\n\n</details>\n"
+    return f"```{{eval-rst}}\n.. auto{kind}:: {module}.{name}{members}\n```\n"
 
 
 def commands() -> str:
     """What each command's help prints."""
     parts = []
-    actions = parser()._subparsers._group_actions
+    actions = parser()[0]._subparsers._group_actions
     for name, sub in actions[0].choices.items():
+        if sub.options is not None:
+            sub.options(sub)
         sub.formatter_class = lambda prog: argparse.HelpFormatter(prog, width=88)
         parts.append(f"### hetero {name}\n\n```text\n{sub.format_help().rstrip()}\n```\n")
     return "\n".join(parts)

@@ -37,14 +37,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     handler = terminal.LogHandler(sys.stderr)
     logging.basicConfig(format="hetero: %(message)s", level=logging.WARNING, handlers=[handler])
-    given = sys.argv[1:] if argv is None else argv
+    (commands, _), given = parser(), sys.argv[1:] if argv is None else argv
     for (name, argument), instead in _REMOVED.items():
         if given[:1] == [name] and argument in given:
             return _refuse(f"hetero {name} {argument} was removed in 0.2: {instead}", USAGE)
     try:
-        arguments = parser().parse_args(given)
+        arguments = commands.parse_args(given)
         if "run" not in arguments:  # no command
-            parser().print_help(sys.stderr)
+            commands.print_help(sys.stderr)
             return USAGE
         try:
             answer = arguments.run(arguments)

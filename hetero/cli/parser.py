@@ -18,6 +18,8 @@ from hetero.imports import load
 class _Parser(argparse.ArgumentParser):
     """A parser that refuses wrong arguments in one line, as everything else is refused."""
 
+    options = None  # nothing is left to be made later
+
     def error(self, message: str) -> NoReturn:
         self.exit(commands.USAGE, f"hetero: {message} ('{self.prog} --help' lists all)\n")
 
@@ -27,8 +29,9 @@ class _Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(None, one_of(name, map(str, action.choices), value))
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of all commands; what it parses has the command's function as ``run``."""
+def parser() -> tuple[argparse.ArgumentParser, list[str]]:
+    """The parser of all commands, and their names; what it parses has the command's function as
+    ``run``."""
     made = _Parser(
         prog="hetero",
         description="Measures this machine once, then computes each call where it is fastest: on "
@@ -37,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--version", action="version", version=f"hetero {hetero.__version__}")
     subparsers = made.add_subparsers(metavar="COMMAND")
-    for name, options in COMMANDS.items():
+    for name, options in _COMMANDS.items():
         run = getattr(commands, "compile_loops" if name == "compile" else name)
         text = " ".join((run.__doc__ or "").split())
         sub = subparsers.add_parser(name, help=text, description=text, epilog=made.epilog)
@@ -45,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
         for option in filter(None, f"--json, --markdown, {options}".split(", ")):
             text, more = _OPTIONS[option]
             sub.add_argument(option.split()[0], help=text, **more)
-    return made
+    return made, [*_COMMANDS]
 
 
 # -- What arguments are ----------------------------------------------------------------------------
@@ -190,7 +193,7 @@ _OWN = "--mode, --iterations"  # those that operations have
 _LADDER = (
     "operation of a ladder, --dtype to time, --device first, --dims, --filter, --plot, --sizes"
 )
-COMMANDS = {
+_COMMANDS = {
     "info": "--verbose",
     "calibrate": "--quick, --path, --device of several, --only, --verbose",
     "compile": "",

@@ -9,7 +9,7 @@ from command_line import FAILED, NO_CHOICE, OK, USAGE
 
 import hetero
 from hetero import cli, devices, errors, profile, registry
-from hetero.cli.parser import COMMANDS
+from hetero.cli.parser import parser
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -142,7 +142,7 @@ def test_demo(data, tmp_path, profile_file, hasty):
 def test_help_names_every_command_and_the_exit_codes(run):
     code, out, _ = run("--help")
     assert code == OK
-    for command in COMMANDS:
+    for command in parser()[1]:
         assert f"    {command}" in out
         code, sub, _ = run(command, "--help")
         assert code == OK

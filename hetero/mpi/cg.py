@@ -14,7 +14,7 @@ from hetero.calling import planner
 from hetero.devices.base import Device
 from hetero.errors import MethodNotAvailable
 from hetero.imports import load
-from hetero.mpi.products import HostVectors, Rows, matrix_rows, on_device
+from hetero.mpi.products import HostVectors, Rows, on_device
 from hetero.mpi.ranks import Checkpoint, Ranks
 from hetero.ops.solvers.cg_loop import is_doubtful, solve_unscaled
 from hetero.ops.solvers.systems import (
@@ -149,7 +149,7 @@ def solve_cg(
                 if inverse is None:
                     inverse = 1.0 / matrix.diagonal(int(starts[ranks.rank])) if len(b) else b
             inverse = np.ascontiguousarray(inverse, b.dtype)
-        rows = Rows(ranks, starts, *ranks.agreed(matrix_rows, ranks, starts, matrix))
+        rows = Rows(ranks, starts, matrix)
         place = "cpu" if known["layout"] == "dense" else device
         given = ranks, rows, b, x, goal, known, place
         outcome, how = run(*given, M=inverse, callback=callback, A=matrix)

@@ -11,7 +11,7 @@ import numpy as np
 
 from hetero.imports import load
 from hetero.mpi import cg
-from hetero.mpi.products import Rows, grid_rows
+from hetero.mpi.products import Rows
 from hetero.mpi.ranks import Ranks
 from hetero.ops.solvers import operators
 from hetero.ops.solvers.multigrid import CpuHierarchy, hierarchy
@@ -131,8 +131,8 @@ def solve_poisson(
                 across[layer] += value.astype(np.float64) / distances[axis] ** 2
         whole = Stencil((known["rows"], *f.shape[1:]), distances)
         apply = ranks.agreed(_two_levels, ranks, lines, whole, dtype) if M else None
-        pieces = ranks.agreed(grid_rows, ranks, lines, whole._replace(shape=f.shape))
-        rows = Rows(ranks, lines * math.prod(f.shape[1:]), *pieces)
+        starts = lines * math.prod(f.shape[1:])
+        rows = Rows(ranks, starts, whole._replace(shape=f.shape))
         least = goal | {"rtol": max(goal["rtol"], least_tolerance(dtype))}
         given = ranks, rows, rhs.reshape(-1), x, least, known, "cpu" if M else device
         outcome, how = cg.run(*given, M=apply)

@@ -56,58 +56,38 @@ class HostVectors:
         return square
 
 
-def matrix_rows(ranks: Ranks, starts: np.ndarray, matrix: Any) -> tuple[Any, np.ndarray, Any]:
-    """The pieces, as `Rows` takes them, of (own rows, n) of a matrix, dense or CSR."""
-    if isinstance(matrix, np.ndarray):
-        return None, np.arange(starts[-1]), matrix
-    csr_array, (begin, end) = load("scipy.sparse").csr_array, starts[ranks.rank :][:2]
-    own, columns = csr_array(matrix[:, begin:end]), np.unique(matrix.indices)
-    foreign = columns[(columns < begin) | (columns >= end)].astype(np.int64)
-    rest = csr_array(matrix[:, foreign])
-    return Csr(own.indptr, own.indices, own.data), foreign, rest
-
-
-def grid_rows(ranks: Ranks, lines: np.ndarray, stencil: Stencil) -> tuple[Stencil, np.ndarray, Any]:
-    """The pieces of rows, or planes, of a grid; ``lines``: of each rank the first, and the number
-    of all.
-
-    ``stencil`` is that of the rank's own slab, to which zeros lie beyond its edges.
-    """
-    plane, (begin, end) = math.prod(stencil.shape[1:]), map(int, lines[ranks.rank :][:2])
-    # The plane before the slab meets its first one, the plane after it the last one.
-    met = {begin - 1: 0, end: end - begin - 1} if begin < end else {}
-    met = {other: own for other, own in met.items() if 0 <= other < lines[-1]}
-    foreign, rows = (
-        np.add.outer(np.array([*planes], np.int64) * plane, np.arange(plane)).ravel()
-        for planes in (met, met.values())
-    )
-    values = np.full(foreign.size, -1.0 / stencil.spacing[0] ** 2)
-    entries, shape = (values, (rows, np.arange(rows.size))), ((end - begin) * plane, rows.size)
-    return stencil, foreign, load("scipy.sparse").csr_array(entries, shape=shape)
-
-
 class Rows:
     """A rank's rows of the whole system; it is made by a collective call.
 
-    ``starts`` has the first row of each rank, and the number of all. ``own``, Csr or Stencil, is
-    the square piece, ``foreign`` (k,) are the other columns that it meets, ascending, and ``rest``
-    (own rows, k) holds these; dense rows have no square piece. Others ask for this rank's elements
-    at ``places``.
+    ``own``, Csr or Stencil, is the square piece; dense rows have none. ``foreign`` (k,) are the
+    other columns that they meet, ascending, and ``rest`` (own rows, k) holds these. Others ask for
+    this rank's elements at ``places``.
+
+    ``starts`` has the first row of each rank, and the number of all; ``system`` is (own rows, n) of
+    a matrix, dense or CSR, or the stencil of the rank's own slab of a grid.
     """
 
-    def __init__(
-        self, ranks: Ranks, starts: np.ndarray, own: Any, foreign: np.ndarray, rest: Any
-    ) -> None:
-        self._comm, self.first = ranks.comm, int(starts[ranks.rank])
-        self.own, self.foreign, self.rest = own, foreign, rest
-        self._wanted = np.diff(np.searchsorted(foreign, starts))
-        if own is None:  # all take all
+    def __init__(self, ranks: Ranks, starts: np.ndarray, system: Any) -> None:
+        begin, end, n = *map(int, starts[ranks.rank :][:2]), int(starts[-1])
+        self._comm, self.first = ranks.comm, begin
+        if isinstance(system, np.ndarray):
+            self.own, self.foreign, self.rest = None, np.arange(n), system
+        elif isinstance(system, Stencil):
+            self.own, (self.foreign, self.rest) = system, _around(system, begin, end, n)
+        else:
+            csr_array, columns = load("scipy.sparse").csr_array, np.unique(system.indices)
+            own = csr_array(system[:, begin:end])
+            self.own = Csr(own.indptr, own.indices, own.data)
+            self.foreign = columns[(columns < begin) | (columns >= end)].astype(np.int64)
+            self.rest = csr_array(system[:, self.foreign])
+        self._wanted = np.diff(np.searchsorted(self.foreign, starts))
+        if self.own is None:  # all take all
             return
         self._asked = np.empty_like(self._wanted)
         self._comm.Alltoall(self._wanted, self._asked)
         self.places = np.empty(self._asked.sum(), np.int64)
-        self._comm.Alltoallv([foreign, self._wanted], [self.places, self._asked])
-        self.places -= self.first
+        self._comm.Alltoallv([self.foreign, self._wanted], [self.places, self._asked])
+        self.places -= begin
 
     def send(self, packed: np.ndarray) -> tuple[np.ndarray, Any]:
         """Send the elements at ``places``; gives where those of ``foreign`` come, and the request
@@ -149,6 +129,19 @@ class Rows:
         if isinstance(self.own, Stencil):
             return Poisson(*self.own, dtype)
         return load("scipy.sparse").csr_array(self.own[::-1], shape=self.rest.shape[:1] * 2)
+
+
+def _around(slab: Stencil, begin: int, end: int, n: int) -> tuple[np.ndarray, Any]:
+    """The columns outside of a slab that it meets: of the planes before and after it, which its
+    first and its last one meet; and their entries in its rows."""
+    plane = math.prod(slab.shape[1:])
+    reach = plane if begin < end else 0
+    before, after = np.arange(max(begin - reach, 0), begin), np.arange(end, min(end + reach, n))
+    foreign = np.concatenate([before, after])
+    rows = np.concatenate([before + plane, after - plane]) - begin
+    values = np.full(foreign.size, -1.0 / slab.spacing[0] ** 2)
+    entries, shape = (values, (rows, np.arange(foreign.size))), (end - begin, foreign.size)
+    return foreign, load("scipy.sparse").csr_array(entries, shape=shape)
 
 
 # -- On a device -----------------------------------------------------------------------------------

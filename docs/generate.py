@@ -15,6 +15,7 @@ import inspect
 import io
 import re
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 
 import hetero
@@ -47,13 +48,16 @@ def functions() -> str:
 
 
 def documented(module: str, name: str) -> str:
-    """The directive that shows a name's docstring."""
+    """A name with the first line of its docstring; below it, to unfold, the whole one."""
     value = getattr(__import__(module, fromlist=[name]), name)
     if inspect.ismodule(value):
         return f"`hetero.{name}`: [messages.md](messages.md).\n"
     kind = "class" if inspect.isclass(value) else "function"
     members = "\n   :members:" if kind == "class" else ""
-    return f"```{{eval-rst}}\n.. auto{kind}:: {module}.{name}{members}\n```\n"
+    shown = f"```{{eval-rst}}\n.. auto{kind}:: {module}.{name}{members}\n```"
+    first = re.sub("`+([^`]*)`+", r"<code>\1</code>", escape(inspect.getdoc(value).split("\n")[0]))
+    summary = f"<summary><code>{module}.{name}</code>: {first}</summary>"
+    return f"<details>{summary}\n\n{shown}\n\n</details>\n"
 
 
 def commands() -> str:

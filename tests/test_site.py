@@ -64,6 +64,7 @@ def test_every_public_name_is_in_the_reference(site):
     assert {name for _, names in generate.groups() for name in names} >= set(hetero.__all__)
     for name in set(hetero.__all__) - {"errors"}:
         assert f'id="hetero.{name}"' in shown, name
+    assert shown.count("<details>") >= len(hetero.__all__) - 1  # to unfold, without `errors`
     messages = (site / "docs" / "messages.html").read_text("utf-8")
     for name, value in vars(errors).items():
         if isinstance(value, type) and issubclass(value, errors.HeteroError):

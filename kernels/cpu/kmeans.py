@@ -5,7 +5,7 @@ rows of a block along the last axis, over which the loop that looks for the smal
 vectorises, while the distances are in the cache. The products are BLAS's, of one thread each.
 
 Sums of rows are kept from one iteration to the next: only rows that changed their label are added
-and taken away. That is done in parts whose bounds do not depend on the number of threads.
+and taken away. That is done in parts; their bounds do not depend on the number of threads.
 
 Hamerly's bounds skip rows that cannot have another centroid now. Of each row an upper bound of the
 distance from its own centroid is kept, and a lower one of those from all others. The moves of
@@ -39,7 +39,7 @@ import numpy as np
 from hetero.host.threads import ALONE, compiled, helper, inlined, no_overlap, part, team_for
 
 BLOCK = 64  # rows of points that are labelled together
-TILE = 512  # centroids, whose distances from a block's rows stay in the cache
+TILE = 512  # centroids: their distances from a block's rows stay in the cache
 _WIDE = 256  # rows of a block that is not packed
 _SLIM = 8  # centroids up to which a product is faster with rows first
 _SERIAL = 1 << 16  # elements below which one thread is faster

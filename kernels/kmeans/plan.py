@@ -176,7 +176,7 @@ class SeedsPlan(NamedTuple):
 
         Buffers: ``"X"``, ``"weights"``, ``"candidates"``, ``"closest"``, ``"tried"`` and
         ``"sums"``: of each part those of all candidates. With ``gathered`` the candidates are rows
-        of X, whose numbers follow the sums.
+        of X; their numbers follow the sums.
         """
         buffers = "X", self.points.weights, "sums" if gathered else "candidates"
         sizes = *self.points[:2], self.length, self.parts * candidates

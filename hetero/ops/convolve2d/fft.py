@@ -139,7 +139,7 @@ def weight_on_cpu(window: Window, axes: Axes, batch: int, cores: int | None = No
 # -- Tiles on a GPU, by cuFFT ----------------------------------------------------------------------
 
 _POWERS = (256, 512, 1024, 2048, 4096)
-_NO_POWER = 1.58  # times as long per point for each axis whose length is no power of two
+_NO_POWER = 1.58  # times as long per point for each axis with a length that is no power of two
 _WORTH_A_POWER = 1.5
 _SPECTRUM = 0.4  # of a tile: the filter is brought there and transformed, but not back
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
-from math import inf, isfinite
+from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from hetero.ops.convolve2d.problem import FFT, Window
 from hetero.ops.solvers.systems import on_vectors
 from hetero.pricing.plan import CPU, Plan
 
-LARGEST_REMEMBERED = 4096  # elements of a filter whose content is compared from call to call
+LARGEST_REMEMBERED = 4096  # elements of a filter that is known by its values from call to call
 PURPOSE = "convolution filters"
 _KEPT = 8  # things of filters, in each context
 # Whether results of the CPU's transforms are to be 0 where the direct sum's are.
@@ -102,7 +102,7 @@ _OFF = 1e3  # eps by which a tap may be off, and how much larger its products ma
 
 @np.errstate(all="ignore")  # what underflows is too small to count, and NaN ends the search
 def low_rank(filter: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Factors of a filter whose rank is low enough to save work.
+    """Factors of a filter of a rank that is low enough to save work.
 
     Parameters
     ----------
@@ -232,7 +232,7 @@ def facts_of(filter: np.ndarray) -> Facts:
     if 0.0 < largest < np.inf:
         sizes /= largest
         some = np.sort(sizes[sizes > 0.0])
-        # Not by BLAS, whose threads would spin while the loops of the check run.
+        # Not by BLAS: its threads would spin while the loops of the check run.
         norm = float(np.sqrt(np.square(sizes).sum()))
         mean = float(some[: -max(some.size // _LARGEST, 1)].sum()) / sizes.size
     signs = bool((filter >= 0.0).all()), bool((filter == 0.0).any())
@@ -295,28 +295,25 @@ def examples(dtype: np.dtype) -> None:
 
 # Seconds of a look: fixed; for a byte of the image on one core; for a block on one thread. 16 cores
 # of an H100's host go over 8192 x 8192 numbers of float32 in 5 ms, and over a million blocks in
-# 5.5 ms. For an element of a filter that is not remembered.
-_CALL, _BYTE, _BLOCK, _TAP = 7e-5, 2.8e-10, 5.5e-9, 3e-8
+# 5.5 ms.
+_CALL, _BYTE, _BLOCK = 7e-5, 2.8e-10, 5.5e-9
 _MOST_CORES = 16  # more are not faster than the memory
 
 
 def with_look(plan: Plan, machine: dict[str, dict[str, Any]]) -> Plan:
     """The plan, with the time that `is_wide` takes for its image added to the candidates that
     transform, on a machine with these descriptions of devices; the cheapest is first."""
-    (image, filter), cpu, w = plan.problem.inputs, machine.get(CPU, {}), plan.problem.options
+    image, cpu, w = plan.problem.inputs[0], machine.get(CPU, {}), plan.problem.options
     compiled = cpu.get("elsewhere") or loops.is_ready(_FAMILY.of(image.dtype))
     cores = min(cpu.get("cores") or 1, _MOST_CORES) if compiled else 1
     rows, columns = (w.filter_height + 1) // 2, (w.filter_width + 1) // 2
     blocks = plan.problem.batch * -(-w.height // rows) * -(-w.width // columns)
     look = _CALL + image.nbytes * _BYTE / cores + blocks * _BLOCK
-    look += (filter.size > LARGEST_REMEMBERED) * filter.size * _TAP
 
-    def looked(c: Any) -> Any:
-        if c.method != FFT or c.reason is not None or c.seconds is None:
-            return c
-        return c._replace(seconds=c.seconds + look, terms={"look": look, **c.terms})
-
-    def seconds(c: Any) -> float:
-        return inf if c.reason is not None or c.seconds is None else c.seconds
-
-    return replace(plan, candidates=tuple(sorted(map(looked, plan.candidates), key=seconds)))
+    priced = [c for c in plan.candidates if c.reason is None and c.seconds is not None]
+    others = [c for c in plan.candidates if c.reason is not None or c.seconds is None]
+    for i, c in enumerate(priced):
+        if c.method == FFT:
+            priced[i] = c._replace(seconds=c.seconds + look, terms={"look": look, **c.terms})
+    priced.sort(key=lambda c: c.seconds)
+    return replace(plan, candidates=(*priced, *others))

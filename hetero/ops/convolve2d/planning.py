@@ -31,8 +31,8 @@ from hetero.profile import inventory
 from hetero.registry import Arguments
 
 Function, Key = Callable[..., Any], tuple[Any, ...]
-SMALL = 256  # elements of a filter whose values are part of the key of a call on a device
-LARGEST_DOWNLOADED = 1024  # elements of a filter on a device whose rank may be looked at
+SMALL = 256  # elements of a filter with values that are part of the key of a call on a device
+LARGEST_DOWNLOADED = 1024  # elements of a filter on a device that may be copied for its rank
 # Seconds that a convolution must take for the rank of a filter on its device to be looked at.
 _WORTH_A_DOWNLOAD = 2e-4
 # Methods that add up more than the filter covers: NaN and infinity would spread.

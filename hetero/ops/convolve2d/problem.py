@@ -275,7 +275,7 @@ def refuse_colour(shape: tuple[int, ...]) -> None:
 
 
 def described(image: Operand, kernel: Operand, dtype: np.dtype, found: Window) -> Problem:
-    """A problem of operands whose dtypes were settled."""
+    """A problem of operands in the dtype that is computed in."""
     location = image.location if image.location != HOST else kernel.location
     batch = image.shape[:-2]
     strides = image.staged_strides()

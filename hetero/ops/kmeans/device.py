@@ -20,7 +20,7 @@ from hetero.registry.problem import Problem
 
 _BATCH_SECONDS = 1e-3  # of iterations between two looks at the state, which take some 20 us
 _LONGEST_BATCH = 64
-_FAR = 1.0  # of the variance; rows whose mean is farther from zero are centred
+_FAR = 1.0  # of the variance; rows with a mean farther from zero are centred
 S, T = TypeVar("S"), TypeVar("T")
 
 

@@ -352,7 +352,7 @@ def fit(rows: Rows, asked: Fit, k: int) -> tuple[Run, Any, np.ndarray]:
 
 
 def most_changed(label_tol: float, n: int) -> int:
-    """The largest number of n labels whose share is at most ``label_tol``, but for rounding."""
+    """The largest number of n labels that is a share of at most ``label_tol``, but for rounding."""
     return math.floor(min(label_tol, 1.0) * n * (1.0 + 1e-12))
 
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from hetero.pricing.plan import Plan as Plan
     from hetero.profile import Profile as Profile
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Of every public name. An operation's function loads that operation alone.
 _OPERATIONS = {

@@ -92,7 +92,7 @@ def run(plan: Plan, call: Call, remedy: str = "the CPU computes this call") -> D
     chosen, problem = plan.chosen, plan.problem
     row = chosen.implementation
     if chosen.device == CPU:
-        _compile(plan)
+        compile_loops(plan)
         return by_host((), row, problem, call)
     if chosen.shares:
         used = tuple([devices.get(share.plan.candidates[0].device) for share in chosen.shares])
@@ -121,7 +121,7 @@ def run(plan: Plan, call: Call, remedy: str = "the CPU computes this call") -> D
     return by_host((), planner.plan(problem, CPU).chosen.implementation, problem, call)
 
 
-def _compile(plan: Plan) -> None:
+def compile_loops(plan: Plan) -> None:
     """Compile the loops that a plan's choice needs; or say once what compiling would gain."""
     loops, chosen, problem = load("hetero.host.loops"), plan.chosen, plan.problem
     needed = chosen.implementation.loops

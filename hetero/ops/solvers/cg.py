@@ -149,7 +149,7 @@ def solved(
 
     def make() -> Callable[..., Any]:
         problem = cg_problem.problem_of(matrix, rhs, x0, M, rtol, limit)
-        plan = planner.of_call(problem, device, method)
+        plan = systems.ready(planner.of_call(problem, device, method))
         run = functools.partial(_solve, plan)
         waits = plan.chosen.method == "scipy" and all(map(loops.is_ready, _loops(problem)))
         return _without_numba(run) if waits else run
@@ -282,10 +282,10 @@ def _run(
     """Solve; on the CPU, if ``plain``, with nothing that has to be compiled."""
     (b,), x, asked = arguments
     system, M = asked.system(devices)
+    if asked.from_zero and len(devices) != 1:  # for one device it was written
+        x[...] = 0.0
     if not devices:
         return load("hetero.ops.solvers.cg_loop").solve(system, b, x, asked, M, plain=plain)
-    if len(devices) > 1 and asked.from_zero:  # which nobody wrote to x
-        x[...] = 0.0
     cg_device = load("hetero.ops.solvers.cg_device")
     return cg_device.solve(devices, system, b, x, asked, M, dtype=problem.dtype)
 

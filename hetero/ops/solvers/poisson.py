@@ -17,7 +17,6 @@ import numpy as np
 from hetero import registry
 from hetero.arrays import HOST, Array, array_or_spec, describe
 from hetero.calling import planner
-from hetero.host import pages
 from hetero.imports import load
 from hetero.moving.results import on_host as with_host_result
 from hetero.moving.results import staying
@@ -25,9 +24,8 @@ from hetero.ops.solvers import poisson_methods as methods
 from hetero.ops.solvers import systems
 from hetero.ops.solvers.poisson_methods import JACOBI, NAME, UNLIMITED, from_dims, problem
 from hetero.ops.solvers.systems import Outcome, Solve, Stencil, execute, judged, like, on_host, warn
-from hetero.pricing.plan import CPU, Plan
+from hetero.pricing.plan import Plan
 from hetero.profile import inventory
-from hetero.registry import Arguments
 from hetero.tables import bind
 
 __all__ = ["OPERATION", "from_dims", "problem", "solve_poisson"]
@@ -150,7 +148,7 @@ def solve_poisson(
     def make() -> Callable[..., Any]:
         asked = {"spacing": spacing, "rtol": rtol, "maxiter": maxiter, "method": method}
         plan = planner.of_call(problem(f, x0=x0, **asked), device, method)
-        return _bound(plan, spacing, rtol, maxiter)
+        return _bound(systems.ready(plan), spacing, rtol, maxiter)
 
     # A plan that is made before devices are looked for is not the last one.
     key = NAME, device, method, spacing, rtol, maxiter, _facts(f), x0 is not None and _facts(x0)
@@ -169,47 +167,33 @@ def _facts(x: Any) -> tuple[Any, ...]:
 def _bound(
     plan: Plan, spacing: tuple[float, ...], rtol: float | None, maxiter: int | None
 ) -> Callable[..., Any]:
-    """The function ``run(f, x0, faces, return_info)`` of a plan, for arguments that were checked.
-
-    On the CPU nothing but the method itself is between a call and its result, from the second call
-    on: in the first one its loops are compiled, or what that would gain is reported.
-    """
-    asked, chosen, shape, Done = plan.problem, plan.chosen, plan.problem.dims, None
-    dtype, (tolerance, limit, _) = np.dtype(asked.dtype), asked.options
+    """The function ``run(f, x0, faces, return_info)`` of a plan, for checked arguments."""
+    chosen, shape, dtype = plan.chosen, plan.problem.dims, np.dtype(plan.problem.dtype)
+    tolerance, limit, _ = plan.problem.options
     wanted = Solve(
         system=Stencil(shape, spacing),
         rtol=max(tolerance, systems.least_tolerance(dtype)),
         atol=0.0,
         maxiter=limit,
         exactly=tolerance == 0.0 and maxiter is not None,
+        from_zero=True,
         lenient=rtol is None,
         measured=False,
     )
-    most, place = 2.0 ** _SPACING[dtype.name], (chosen.device, chosen.method)
+    most = 2.0 ** _SPACING[dtype.name]
     is_ordinary = 1.0 / most <= min(spacing) and max(spacing) <= most
-    (of_f, *others), on_cpu = asked.inputs, chosen.implementation.run
-    is_host = chosen.device == CPU and of_f.location == HOST and asked.next_device is None
-    is_plain = is_host and not others and 0 not in shape and is_ordinary
-    is_first, starts = True, chosen.method in methods.ITERATIONS
 
     def run(f: Any, x0: Any, faces: list[Face], return_info: bool) -> Any:
-        nonlocal is_first, Done
         done, stencil, exponent = None, wanted.system, 0
-        if is_plain and not (is_first or faces or return_info):
-            u = pages.empty(shape, dtype)
-            if starts:
-                u[...] = 0.0
-            outcome = on_cpu((), asked, Arguments((np.ascontiguousarray(f, dtype),), u, wanted))
-            if outcome.status == systems.CONVERGED and math.isnan(outcome.residual):
-                return u
-            done = Done(u, outcome, *place)
-        is_first, Done = False, Done or load("hetero.calling.execution").Done
-        given = plan, wanted._replace(measured=return_info)
+        given = plan, wanted._replace(measured=True) if return_info else wanted
         if 0 in shape:
             nothing = Outcome(systems.CONVERGED, 0, 0.0, 0.0)
-            done = Done(np.zeros(shape, dtype), nothing, *place)
-        elif done is None and is_ordinary:
+            execution = load("hetero.calling.execution")
+            done = execution.Done(np.zeros(shape, dtype), nothing, chosen.device, chosen.method)
+        elif is_ordinary:
             done = execute(*given, _right_side(f, faces, spacing, dtype), x0)
+            if done.outcome.status == systems.CONVERGED and math.isnan(done.outcome.residual):
+                return done.value  # which nobody asked to measure
         if done is None or _is_out_of_range(done.outcome, shape, dtype):
             done, stencil, exponent = _in_other_units(*given, f, x0, faces)
         status, iterations, residual, whole = done.outcome

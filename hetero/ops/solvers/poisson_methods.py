@@ -170,6 +170,8 @@ def _run(method: str, devices: Any, problem: Problem, arguments: Arguments) -> O
     """Solve; MemoryError before that takes more memory on the CPU than there is, not in it."""
     (f,), u, asked = arguments
     if not devices:
+        if asked.from_zero and method != DST:
+            u[...] = 0.0
         times_f, lines = _MEMORY[method]
         needed = f.itemsize * (times_f * f.size + lines * max(f.shape))
         if needed > _SMALL and needed > (free := load("hetero.host.cpu").available_memory()):

@@ -13,9 +13,11 @@ import numpy as np
 
 from hetero.arrays import HOST, Operand, describe
 from hetero.errors import outside
+from hetero.host import pages
 from hetero.host.loops import Family, Serving, register
 from hetero.imports import load
-from hetero.pricing.plan import Plan
+from hetero.pricing.plan import CPU, Plan
+from hetero.registry import Arguments
 
 CONVERGED = "converged"
 LIMIT = "iteration limit"
@@ -169,19 +171,37 @@ class Solve(NamedTuple):
     maxiter: int
     callback: Callable[[Any], object] | None = None  # called with x after each iteration
     exactly: bool = False  # makes maxiter iterations whatever the residual is, if it can
-    from_zero: bool = False  # starts from zero, which x of several devices need not hold
+    from_zero: bool = False  # starts from zero, which x need not hold but for one device
     lenient: bool = False  # a residual that rounding x leaves will do
     measured: bool = True  # the residual is asked for, also of a direct solve, which needs none
+
+
+def ready(plan: Plan) -> Plan:
+    """A plan of which the loops are compiled, where it runs on the CPU."""
+    if plan.chosen.device == CPU:
+        load("hetero.calling.execution").compile_loops(plan)
+    return plan
 
 
 def execute(plan: Plan, asked: Solve, b: Any, x0: Any, read: tuple[Operand, ...] = ()) -> Any:
     """Run a solve's plan from the caller's x0, for a result where b lies: an `execution.Done`, its
     value of the caller's array type.
 
-    ``read`` describes device arrays that the system holds.
+    ``read`` describes device arrays that the system holds. The plan's loops are compiled.
     """
-    execution, asked = load("hetero.calling.execution"), asked._replace(from_zero=x0 is None)
-    problem, dtype = plan.problem, np.dtype(plan.problem.dtype)
+    execution = load("hetero.calling.execution")
+    if asked.from_zero != (x0 is None):
+        asked = asked._replace(from_zero=x0 is None)
+    problem, dtype, chosen = plan.problem, np.dtype(plan.problem.dtype), plan.chosen
+    start = 0.0 if x0 is None else on_host(x0, dtype).reshape(b.shape)
+    is_here = type(b) is np.ndarray and chosen.device == CPU
+    if is_here and problem.next_device is None and not plan.kept:  # nothing moves
+        x = pages.empty(b.shape, dtype)
+        if x0 is not None:
+            x[...] = start
+        given = Arguments((np.ascontiguousarray(b, dtype),), x, asked)
+        outcome = chosen.implementation.run((), problem, given)
+        return execution.Done(x, outcome, CPU, chosen.method)
     rhs, operand = b, describe(b)
     if operand.location == HOST or operand.dtype != dtype or not operand.is_c_contiguous():
         rhs = on_host(b, dtype, operand)
@@ -189,7 +209,6 @@ def execute(plan: Plan, asked: Solve, b: Any, x0: Any, read: tuple[Operand, ...]
     if moved.location != problem.output.location:
         output = problem.output._replace(location=moved.location)
         plan = replace(plan, problem=replace(problem, output=output))
-    start = 0.0 if x0 is None else on_host(x0, dtype).reshape(moved.shape)
     call = execution.Call((rhs,), (moved,), options=asked, start=start, read=read)
     done = execution.run(plan, call)
     if moved.location != operand.location:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -87,12 +88,11 @@ class Poisson(LinearOperator):
     def tocsr(self) -> Any:
         """The matrix as a `scipy.sparse.csr_array`."""
         sparse = load("scipy.sparse")
-        kron, eye_array, total = sparse.kron, sparse.eye_array, None
-        for axis, (n, h) in enumerate(zip(self.grid, self.spacing, strict=True)):
-            line = sparse.diags_array([2.0, -1.0, -1.0], offsets=[0, 1, -1], shape=(n, n)) / h**2
-            before, after = math.prod(self.grid[:axis]), math.prod(self.grid[axis + 1 :])
-            part = kron(kron(eye_array(before), line), eye_array(after))
-            total = part if total is None else total + part
+        lines = [
+            sparse.diags_array([2.0, -1.0, -1.0], offsets=[0, 1, -1], shape=(n, n)) / h**2
+            for n, h in zip(self.grid, self.spacing, strict=True)
+        ]
+        total = functools.reduce(lambda outer, inner: sparse.kronsum(inner, outer), lines)
         return sparse.csr_array(total, dtype=self.dtype)
 
     def eigenvalue_bounds(self) -> tuple[float, float]:

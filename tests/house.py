@@ -10,12 +10,14 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ("hetero", "kernels", "calibration")
 SECONDS = ROOT / ".venv" / "test-seconds"  # of the last `make test`
 WIDTH = 100  # columns of prose
+KERNEL = re.compile(r"^KERNEL\(.*\)\s+(\w+)\(", re.M)
 # How many files of the package functions run in during calls, of a process that has made none.
 ENTERED = """
 import json, sys
@@ -95,6 +97,24 @@ def long_lines() -> int:
     return number
 
 
+def only_tested() -> list[str]:
+    """Functions, classes, kernels and modules of the sources that tests alone name."""
+
+    def words(files: list[Path]) -> Counter[str]:
+        return Counter(re.findall(r"\w+", "\n".join(file.read_text("utf-8") for file in files)))
+
+    files, kernels = python(*SOURCE), sorted((ROOT / "kernels").rglob("*.cu"))
+    used, tested = words([*files, *kernels]), words(python("tests"))
+    defined = [name for file in kernels for name in KERNEL.findall(file.read_text("utf-8"))]
+    for file in files:
+        nodes = ast.parse(file.read_text("utf-8")).body
+        defined += [n.name for n in nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+    # pytest calls its hooks; some modules are loaded by the last word of their name.
+    alone = {n for n in defined if used[n] == 1 and tested[n] and not n.startswith("pytest_")}
+    modules = (file.stem for file in files if file.stem[0] != "_")
+    return sorted(alone.union(m for m in modules if not used[m.rpartition("_")[2]]))
+
+
 def measured() -> dict[str, int]:
     """What is counted -> how much it is."""
     files = python(*SOURCE)
@@ -123,6 +143,7 @@ def main() -> None:
     print()
     for name, number in measured().items():
         print(f"{name:<44} {number:>7}")
+    print("named by tests alone:", ", ".join(only_tested()) or "nothing")
 
 
 if __name__ == "__main__":

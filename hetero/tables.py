@@ -4,8 +4,8 @@ That is the machine's profile; the devices, where some come, break or are disabl
 is forked; and the CPU's loops, where some were compiled. Descriptions of devices are made anew too.
 
 `bound` is the call cache, which makes the second call of a shape cost a look-up. One dict for all
-operations: the facts of a call -> the function that runs it, or its plan where an operation runs
-that itself. The facts begin with the operation; they are all that a plan depends on: shapes,
+operations but `kmeans`, of which each call is planned: the facts of a call -> the function that
+runs it. The facts begin with the operation; they are all that a plan depends on: shapes,
 strides, dtypes and locations of the arrays, the other arguments, and what `use` blocks set
 (`forced`).
 """

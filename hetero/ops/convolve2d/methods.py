@@ -245,7 +245,6 @@ def loops_of_direct(problem: Problem) -> tuple[str, ...]:
 # as to import `scipy.signal`, which does small images in less.
 _MOST_TAPS = 300_000
 _SUMMED = "fdbBhHiIlLqQ"  # dtypes of these sums
-_PADS = {"fill": "constant", "wrap": "wrap", "symm": "symmetric"}  # NumPy's names
 _summed = {"taps": 0}
 
 
@@ -268,7 +267,12 @@ def scipys(in1: Any, in2: Any, mode: str, boundary: str, fillvalue: Any) -> Any:
     if mode != "valid":  # rows and columns that are read before and after the image's own
         full = mode == "full"
         sides = [(n - 1, n - 1) if full else (n // 2, (n - 1) // 2) for n in filter.shape]
-        image = np.pad(image, sides, _PADS[ALIASES.get(boundary, boundary)])
+        if (boundary := ALIASES.get(boundary, boundary)) != "fill":
+            image = np.pad(image, sides, "wrap" if boundary == "wrap" else "symmetric")
+        else:  # in a tenth of the time of `numpy.pad`
+            (above, _), (left, _), (h, w), inner = *sides, image.shape, image
+            image = np.zeros([n + sum(s) for n, s in zip((h, w), sides, strict=True)], dtype)
+            image[above : above + h, left : left + w] = inner
     height, width = (n - f + 1 for n, f in zip(image.shape, filter.shape, strict=True))
     out, product = np.zeros((height, width), dtype), np.empty((height, width), dtype)
     with np.errstate(all="ignore"):  # as SciPy's loop, which looks at no flags

@@ -16,6 +16,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from hetero import locks
+from hetero.accel import products
 from hetero.accel.functions import CALLS, Standin
 from hetero.accel.session import Session, unseen
 from hetero.imports import load
@@ -25,7 +26,8 @@ __all__ = ["Installed", "install", "last", "summary", "uninstall"]
 _ON, _OFF = ("1", "yes", "true", "on"), ("0", "no", "false", "off")  # HETERO_ACCEL
 log = logging.getLogger("hetero")
 _lock = locks.new()
-_state: dict[str, Any] = {"installed": None, "book": None}
+_installed: Any = None  # an `Installed`
+_book: Any = None  # of the last one
 
 
 class Summary(str):
@@ -46,7 +48,7 @@ class Installed:
     """
 
     def __init__(self, session: Session) -> None:
-        self.session, self.count = session, 1
+        self.session, self.count = session, 0
         self.ends = contextlib.ExitStack()  # what puts NumPy's loops back
         self._replaced: list[tuple[Any, Any]] = []  # holders, originals
         for name in CALLS:
@@ -78,7 +80,7 @@ class Installed:
         for holder in (*_modules(), *classes):  # also where it was imported by name meanwhile
             for key, value in list(vars(holder).items()):
                 if isinstance(value, Standin):
-                    setattr(holder, key, value._original)
+                    setattr(holder, key, value.__wrapped__)
         self.ends.close()
 
     def _find(self, name: str, path: Any = None, target: Any = None) -> Any:
@@ -104,17 +106,18 @@ class Installed:
     def _patch(self, module: str) -> None:
         """Replace the functions of a module, wherever its package holds them."""
         package = [m for m in _modules() if _package(m.__name__) == _package(module)]
+        if module == "numpy":
+            products.open_gate(self.session, self.ends)
         for dotted, call in CALLS[module].items():
-            holder, (*outer, name) = sys.modules[module], dotted.split(".")
-            for part in outer:  # a method's class
-                holder = getattr(holder, part, None)
-            original = vars(holder).get(name) if outer and holder else getattr(holder, name, None)
+            owner, _, name = dotted.rpartition(".")  # a method's class
+            holder = getattr(sys.modules[module], owner, None) if owner else sys.modules[module]
+            original = getattr(holder, name, None)
             if original is None:
                 log.warning("%s.%s is left as it is: there is none", module, dotted)
-            elif not isinstance(original, Standin):  # as it is where the module is reloaded
-                made = call(self, f"{module}.{dotted}", original)
-                for one in [holder] if outer else package:
-                    if made is not original and vars(one).get(name) is original:
+            elif not isinstance(original, Standin) and call.gains(self.session):
+                made = call.standin(self.session, f"{module}.{dotted}", original)
+                for one in [holder] if owner else package:
+                    if vars(one).get(name) is original:
                         setattr(one, name, made)
                         self._replaced.append((one, original))
 
@@ -154,13 +157,13 @@ def install(verbose: bool = False, dry_run: bool = False, **options: Any) -> Ins
     ...     (np.eye(2) @ np.eye(2)).sum()
     np.float64(2.0)
     """
+    global _installed, _book
     with _lock:
-        if _state["installed"] is None:
-            session = options.pop("kind", Session)(verbose, dry_run, **options)
-            _state.update(installed=Installed(session), book=session.book)
-        else:
-            _state["installed"].count += 1
-        return _state["installed"]  # type: ignore[no-any-return]
+        if _installed is None:
+            _installed = Installed(options.pop("kind", Session)(verbose, dry_run, **options))
+            _book = _installed.session.book
+        _installed.count += 1
+        return _installed  # type: ignore[no-any-return]
 
 
 def uninstall() -> None:
@@ -177,24 +180,25 @@ def uninstall() -> None:
     >>> installed = hetero.install()
     >>> hetero.uninstall()
     """
+    global _installed
     with _lock:
-        installed = _state["installed"]
-        if installed is None:
+        if _installed is None:
             raise RuntimeError("hetero.accel is not installed")
-        installed.count -= 1
-        if not installed.count:
-            _state["installed"] = None
-            installed.restore()
+        ended = _installed
+        ended.count -= 1
+        if not ended.count:
+            _installed = None
+            ended.restore()
 
 
 def last() -> Any:
     """The note of the last call that was looked at: who computed it, and why; None before one."""
-    return _state["book"] and _state["book"].last
+    return _book and _book.last
 
 
 def summary() -> str:
     """What was taken, what was left alone and why, and what a script can change to gain more."""
-    return Summary(_state["book"] or "nothing was installed")
+    return Summary(_book or "nothing was installed")
 
 
 # -- Ways in: an environment's scripts, pytest, IPython --------------------------------------------
@@ -203,7 +207,7 @@ def summary() -> str:
 def enable() -> None:
     """Install where the environment asks for it; called at the start of every Python process."""
     asked = os.environ.get("HETERO_ACCEL", "").lower()
-    if asked in _ON and _state["installed"] is None:
+    if asked in _ON and _installed is None:
         install()
     elif asked not in (*_ON, *_OFF, ""):
         text = f"HETERO_ACCEL must be one of {', '.join((*_ON, *_OFF))}, got {asked!r}"
@@ -222,7 +226,7 @@ def pytest_unconfigure(config: Any) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """What was taken, below the tests' results."""
-    for line in _state["book"].sums():
+    for line in _book.sums():
         terminalreporter.write_line(f"hetero.accel: {line}")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from hetero import accel, registry
 from hetero.accel import __main__ as running
-from hetero.accel.session import GAIN, LOADING, Attempt, Note, Session, line_of_script, price_of
+from hetero.accel.session import GAIN, LOADING, Attempt, Session, price_of, timed
 from hetero.arrays import describe_used, kept
 from hetero.calling.planner import Machine, use
 from hetero.errors import readable
@@ -47,7 +47,8 @@ class Advisor(Session):
         if function.endswith(".cg"):
             asked = plain.keywords.get("callback") or (lambda x: None)
             plain.keywords["callback"] = lambda x: (rounds.append(None), asked(x))
-        result, here = self._timed(plain)
+        with self.inside:
+            result, here = timed(plain)
         begin, without, there = time.perf_counter(), here, here
         code, text = attempt.obstacle, ""
         if code in ("", "no-device"):
@@ -61,9 +62,8 @@ class Advisor(Session):
             if priced:
                 text = f"{readable(without)} without hetero, {price_of(priced[0])}"
         self.here, self.plain = self.here + here, self.plain + without
-        place, saved = line_of_script(), without - there
-        self.saved += saved
-        self.book.add(Note(function, attempt.what, place, code, text, here, saved))
+        self.saved += without - there
+        self.note(function, attempt, code, text, here, without - there)
         self.noting += time.perf_counter() - begin
         return result
 

@@ -1,9 +1,9 @@
 """What stands in the place of other packages' functions, which calls hetero can do; the table of
 all.
 
-A recogniser gets ``looks(seconds)``, whether a call that takes as long is looked at, and what the
-function was given. It gives an `Attempt`, or None where the call is no matter of hetero's. What it
-raises is a wrong argument: the original says so.
+A recogniser gets ``looks(seconds)``, whether a call that takes as long is looked at, the original
+function and what that was given. It gives an `Attempt`, or None where the call is no matter of
+hetero's. What it raises is a wrong argument: the original says so.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import numbers
 import sys
 from collections.abc import Callable
 from types import MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 from hetero.accel import products
-from hetero.accel.session import Attempt, is_failure, shapes, unseen
+from hetero.accel.products import Looks
+from hetero.accel.session import Attempt, Session, is_failure, shapes, unseen
 from hetero.imports import load
 
 # Seconds of SciPy's convolutions: for each product of the sum, for each result by transforms.
-_PRODUCT, _FILTERED, _TRANSFORMED = 2.5e-9, 1.5e-9, 3e-8
+_PRODUCT, _TRANSFORMED = 2e-9, 3e-8
 _SMALL = 1 << 18  # products of the sum, which no function takes `session.LEAST` for
 _BOUNDARIES = {"reflect": "symm", "constant": "fill", "wrap": "wrap", "grid-wrap": "wrap"}
 _METHODS = None, "auto", "fft", "direct"  # of `scipy.signal.convolve`
@@ -29,7 +30,43 @@ _ITERATIONS = 50  # of a solve or of a start of k-means, to guess how long it ta
 _SEEDING = 15  # of these take as long as scikit-learn's k-means++
 _ENTRY, _UNKNOWN = 1.5e-9, 1e-8  # seconds of an iteration for each entry of A, each unknown
 _DISTANCE, _COORDINATE = 1e-9, 5e-11  # seconds of a distance, and for each of its coordinates
-Looks = Callable[[float], bool]
+
+
+class Call(NamedTuple):
+    """What may be hetero's of a function's calls.
+
+    ``recognise`` runs no code of the script's. It is not asked unless the arguments from ``at`` on
+    are two arrays with at least ``least`` as the product of their sizes: that takes 1 us, a small
+    filter 20.
+    """
+
+    recognise: Callable[..., Attempt | None]
+    least: int = 0
+    at: int = 0
+    gains: Callable[[Session], bool] = lambda session: True  # whether any call can
+
+    def standin(self, session: Session, name: str, original: Any) -> Standin:
+        """What stands in the place of ``original``."""
+        recognise, least, at, _ = self._replace(least=0) if session.eager else self
+        ndarray, looks, second = sys.modules["numpy"].ndarray, session.looks, at + 1
+
+        @unseen
+        def function(*args: Any, **options: Any) -> Any:
+            if least and len(args) > second:
+                one, other = args[at], args[second]
+                if not (type(one) is ndarray is type(other) and one.size * other.size >= least):
+                    return original(*args, **options)
+            try:
+                attempt = recognise(looks, original, *args, **options)
+            except Exception as error:
+                if not is_failure(error):
+                    raise
+                attempt = None
+            if attempt is None:
+                return original(*args, **options)
+            return session.run(name, attempt, functools.partial(original, *args, **options))
+
+        return Standin(original, function)
 
 
 class Standin:
@@ -44,81 +81,46 @@ class Standin:
 
     def __init__(self, original: Any, code: Callable[..., Any]) -> None:
         functools.update_wrapper(self, original)
-        self._original = original
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_original"], name)
+        return getattr(self.__dict__["__wrapped__"], name)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else MethodType(self, instance)
 
     def __eq__(self, other: object) -> bool:
-        return other is self or other is self._original
+        return other is self or other is self.__wrapped__
 
     def __hash__(self) -> int:
-        return hash(self._original)
+        return hash(self.__wrapped__)
 
     def __reduce__(self) -> str:
-        return str(self._original.__name__)
+        return str(self.__wrapped__.__name__)
 
     def __repr__(self) -> str:
-        return repr(self._original)
-
-
-def wrapped(
-    recognise: Callable[..., Any], at: int, least: int, installed: Any, name: str, original: Any
-) -> Standin:
-    """A function in the place of ``original``: calls that ``recognise`` knows may be hetero's.
-
-    ``recognise`` runs no code of the script's. It is not asked unless the arguments from ``at`` on
-    are two arrays with at least ``least`` as the product of their sizes: that takes 1 us, a small
-    filter 20.
-    """
-    session, ndarray, second = installed.session, sys.modules["numpy"].ndarray, at + 1
-    looks, least = session.looks, 0 if session.eager else least
-
-    @unseen
-    def function(*args: Any, **options: Any) -> Any:
-        if least and len(args) > second:
-            one, other = args[at], args[second]
-            if not (type(one) is ndarray is type(other) and one.size * other.size >= least):
-                return original(*args, **options)
-        try:
-            attempt = recognise(looks, *args, **options)
-        except Exception as error:
-            if not is_failure(error):
-                raise
-            attempt = None
-        if attempt is None:
-            return original(*args, **options)
-        return session.run(name, attempt, functools.partial(original, *args, **options))
-
-    return Standin(original, function)
-
-
-def _planned(operation: str, *operands: Any, **options: Any) -> Any:
-    """The plan of an operation's call."""
-    return load("hetero.ops").plan(operation, *operands, **options)
+        return repr(self.__wrapped__)
 
 
 # -- SciPy's and scikit-learn's functions ----------------------------------------------------------
 
 
-def _convolution(
-    name: str, defaults: Any, by_place: Any, looks: Looks, *args: Any, **options: Any
-) -> Attempt | None:
+def _plan(operation: str, *operands: Any, **options: Any) -> Callable[[], Any]:
+    """What gives the plan of an operation's call."""
+    return lambda: load("hetero.ops").plan(operation, *operands, **options)
+
+
+def _convolution(looks: Looks, original: Any, *args: Any, **options: Any) -> Attempt | None:
     """Those of `scipy.signal` and `scipy.ndimage`."""
-    placed = dict(zip(by_place, args, strict=False))
-    given, (package, _, function) = {**defaults, **placed, **options}, name.rpartition(".")
-    if len(args) > len(placed) or placed.keys() & options or len(given) > len(defaults):
-        return None  # a wrong call
-    (image, kernel, *_), ndarray = given.values(), sys.modules["numpy"].ndarray
-    outer, mode = given.get("fillvalue", given.get("cval", 0)), given["mode"]
+    bound = _signature(original).bind(*args, **options)  # TypeError for a wrong call
+    bound.apply_defaults()
+    given, ndarray = bound.arguments, sys.modules["numpy"].ndarray
+    (image, kernel, *_), mode, function = given.values(), given["mode"], original.__name__
+    is_sum, is_ndimage = function.endswith("2d"), "cval" in given
+    outer = given.get("fillvalue", given.get("cval", 0))
     planes = (type(x) is ndarray and x.ndim == 2 and x.dtype.char in "fd" for x in (image, kernel))
     if not all(planes) or not isinstance(outer, numbers.Real):
         return None
-    is_sum, is_ndimage = function.endswith("2d"), package == "scipy.ndimage"
-    seconds = image.size * kernel.size * (_FILTERED if is_ndimage else _PRODUCT)
+    seconds = image.size * kernel.size * _PRODUCT
     sides = [*zip(image.shape, kernel.shape, strict=True)]
     if not (is_sum or is_ndimage):
         if min(image.size, kernel.size) < 2:  # a factor, which SciPy multiplies by
@@ -162,12 +164,15 @@ def _convolution(
         with numpy.errstate(all="ignore"):
             return result if numpy.isfinite(result.sum()) else None
 
-    plan = functools.partial(_planned, "convolve2d", *operands, **options)
+    plan = _plan("convolve2d", *operands, **options)
     what = f"{shapes(image, kernel)} {mode}"
     return Attempt(what, seconds, obstacle, plan, (*own, "scipy"), compute, operands)
 
 
-def _cg(looks: Looks, A: Any, b: Any, x0: Any = None, **given: Any) -> Attempt | None:
+def _cg(
+    looks: Looks, original: Any, A: Any, b: Any, x0: Any = None, **given: Any
+) -> Attempt | None:
+    """Those of `scipy.sparse.linalg.cg`."""
     defaults = {"rtol": 1e-5, "atol": 0.0, "maxiter": None, "M": None, "callback": None}
     rtol, atol, maxiter, M, callback = (defaults | given).values()  # ValueError for others
     numpy, sparse = sys.modules["numpy"], sys.modules["scipy.sparse"]
@@ -196,14 +201,15 @@ def _cg(looks: Looks, A: Any, b: Any, x0: Any = None, **given: Any) -> Attempt |
         return (x, 0) if outcome.status == "converged" else None
 
     options = {"x0": x0, "rtol": rtol, "atol": atol, "maxiter": maxiter, "M": M}
-    plan = functools.partial(_planned, "cg", A, b, **options)
+    plan = _plan("cg", A, b, **options)
     what, own = f"{shapes(A, b)}, {entries} entries", ("scipy", "operator", "blas")
     return Attempt(what, seconds, obstacle, plan, own, compute, iterates=True)
 
 
 def _fit(
-    looks: Looks, self: Any, X: Any, y: Any = None, sample_weight: Any = None
+    looks: Looks, original: Any, self: Any, X: Any, y: Any = None, sample_weight: Any = None
 ) -> Attempt | None:
+    """Those of `sklearn.cluster.KMeans.fit`."""
     rows, columns = X.shape
     if not type(rows) is type(columns) is int:  # of an array that computes its own later
         return None
@@ -232,7 +238,7 @@ def _fit(
             setattr(self, result, getattr(fitted, result))
         return self
 
-    plan = functools.partial(_planned, "kmeans", X, self.n_clusters, **options)
+    plan = _plan("kmeans", X, self.n_clusters, **options)
     what = f"{rows}x{columns} {getattr(X, 'dtype', '')}, {self.n_clusters} clusters"
     return Attempt(what, seconds, obstacle, plan, (), compute, iterates=True)
 
@@ -249,33 +255,22 @@ def _fit_few(estimator: Any, columns: int) -> None:
         estimator.init, estimator.random_state = init, random_state
 
 
+@functools.cache
+def _signature(function: Any) -> Any:
+    return load("inspect").signature(function)
+
+
 # -- The table -------------------------------------------------------------------------------------
 
-
-def _caught_convolution(installed: Any, name: str, original: Any) -> Standin:
-    parameters = load("inspect").signature(original).parameters.values()
-    defaults = {p.name: p.default for p in parameters}
-    by_place = [p.name for p in parameters if p.kind != p.KEYWORD_ONLY]
-    recognise = functools.partial(_convolution, name, defaults, by_place)
-    return wrapped(recognise, 0, _SMALL, installed, name, original)
-
-
-def _caught_dot(installed: Any, name: str, original: Any) -> Any:
-    caught = products.gains(installed.session)
-    return wrapped(products.dot, 0, products.DOT, installed, name, original) if caught else original
-
-
-# Module -> its name -> what stands in its place: a function of the `Installed`, the full name and
-# the original.
+_CONVOLUTION = Call(_convolution, _SMALL)
 _SIGNAL = "convolve2d", "correlate2d", "fftconvolve", "oaconvolve", "convolve"
-CALLS: dict[str, dict[str, Callable[[Any, str, Any], Any]]] = {
+CALLS: dict[str, dict[str, Call]] = {
     "numpy": {
-        "matmul": products.gated,
-        "dot": _caught_dot,
-        "einsum": functools.partial(wrapped, products.einsum, 1, products.VECTORS),
+        "dot": Call(products.dot, products.DOT, gains=products.gains),
+        "einsum": Call(products.einsum, products.VECTORS, at=1),
     },
-    "scipy.signal": dict.fromkeys(_SIGNAL, _caught_convolution),
-    "scipy.ndimage": dict.fromkeys(("convolve", "correlate"), _caught_convolution),
-    "scipy.sparse.linalg": {"cg": functools.partial(wrapped, _cg, 0, 0)},
-    "sklearn.cluster": {"KMeans.fit": functools.partial(wrapped, _fit, 0, 0)},
+    "scipy.signal": dict.fromkeys(_SIGNAL, _CONVOLUTION),
+    "scipy.ndimage": dict.fromkeys(("convolve", "correlate"), _CONVOLUTION),
+    "scipy.sparse.linalg": {"cg": Call(_cg)},
+    "sklearn.cluster": {"KMeans.fit": Call(_fit)},
 }

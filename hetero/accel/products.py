@@ -13,6 +13,7 @@ loop does.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import logging
@@ -26,10 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from hetero import tables
-from hetero.accel.session import LEAST, Attempt, Session, has_device, shapes
+from hetero.accel.session import LEAST, Attempt, Session, has_device, shapes, timed
 from hetero.imports import load
 
 log = logging.getLogger("hetero")
+Looks = Callable[[float], bool]  # see `hetero.accel.functions`
 # Multiplications from which a product of matrices, or with a vector, is looked at: 256 cubed and
 # 1024 squared, which NumPy makes in 0.1 to 1 ms.
 MATRICES, VECTORS = 1 << 24, 1 << 20
@@ -47,8 +49,7 @@ _FILE = Path(__file__).with_name("libgate.so.1")
 
 
 class Gate:
-    """The gates of both product loops, one for the process; NotImplementedError where there can be
-    none.
+    """The gates of both product loops, one for the process; an error where there can be none.
 
     ``take(dtype, pointers, extents, strides, loop)`` computes a large product, and returns whether
     it did; the pointers are those of two operands and the result, and ``loop()`` computes it as
@@ -57,18 +58,11 @@ class Gate:
 
     def __init__(self) -> None:
         self.take: Callable[..., bool] = lambda *product: False
-        module = sys.modules.get("numpy._core._multiarray_umath")
-        if sys.implementation.name != "cpython" or not hasattr(module, "_UFUNC_API"):
-            raise NotImplementedError("this NumPy has no C API where NumPy 2 has it")
-        try:
-            library = ctypes.PyDLL(str(_FILE))
-        except OSError as error:
-            raise NotImplementedError(f"the gate was not compiled: {error}") from None
+        module, library = sys.modules["numpy._core._multiarray_umath"], ctypes.PyDLL(str(_FILE))
         apis, thread = (module._ARRAY_API, module._UFUNC_API), threading.main_thread().ident
         version = library.begin(*map(_OBJECT, apis), ctypes.c_ulong(thread))
         if version != _ABI:
-            text = f"NumPy's C API must be of version {_ABI:#x}, got {version:#x}"
-            raise NotImplementedError(text)
+            raise ValueError(f"NumPy's C API must be of version {_ABI:#x}, got {version:#x}")
         self._library, self._matmul = library, _OBJECT(sys.modules["numpy"].matmul)
         self._function = _OBJECT(self._offered)
         self._run = ctypes.CDLL(str(_FILE)).run  # without the interpreter's lock
@@ -104,19 +98,19 @@ class Gate:
 gates = functools.cache(Gate)  # which stay: threads may be on their way through
 
 
-def gated(installed: Any, name: str, original: Any) -> Any:
-    """`numpy.matmul` as it is: until the end of ``installed`` its loops offer large products."""
-    session = installed.session
-    if gains(session):
-        _settled.clear()
-        try:
-            gate, least = gates(), (1, 1) if session.eager else (MATRICES, VECTORS)
-        except (NotImplementedError, AttributeError, ValueError) as error:
-            log.warning("A @ B is left as it is: %s", error)
-        else:
-            gate.set(functools.partial(_take, session), *least)
-            installed.ends.callback(gate.restore)
-    return original
+def open_gate(session: Session, ends: contextlib.ExitStack) -> None:
+    """Have large products offered to a session, until ``ends`` is closed."""
+    _settled.clear()
+    if not gains(session):
+        return
+    try:
+        gate = gates()
+    except (OSError, KeyError, AttributeError, ValueError) as error:  # not compiled, another NumPy
+        log.warning("A @ B is left as it is: %s", error)
+        return
+    least = (1, 1) if session.eager else (MATRICES, VECTORS)
+    gate.set(functools.partial(_take, session), *least)
+    ends.callback(gate.restore)
 
 
 def gains(session: Session) -> bool:
@@ -131,13 +125,14 @@ def _take(
     if not session.looks(LEAST):
         return False
     if not session.recording and (guess := _settled.get(kind)) is not None:
-        session.loading.spent += guess
+        session.loading.count(guess, 0.0)
         return False
-    if session.waits():
-        session.by_library(loop)
-        return True
-    attempt = _attempt(*_views(dtype, pointers, extents, strides), kind)
-    session.run("numpy.matmul", attempt, loop)
+    if not (session.recording or session.loading.pays()):
+        session.book.calls["start"] += 1
+        session.loading.count(timed(loop)[1])
+    else:
+        attempt = _attempt(*_views(dtype, pointers, extents, strides), kind)
+        session.run("numpy.matmul", attempt, loop)
     return True
 
 
@@ -161,7 +156,8 @@ def _attempt(A: Any, B: Any, C: Any = None, kind: Any = None) -> Attempt:
     ``kind`` are settled once none of them can gain."""
     with_vector = min(A.ndim, B.ndim) < 2 or 1 in (A.shape[-2], B.shape[-1])
     seconds = A.size * (B.shape[-1] if B.ndim > 1 else 1) / _RATES[with_vector]
-    obstacle = "" if has_device() or _is_placed() else "no-device"
+    # In a block of `hetero.use` whatever that says.
+    obstacle = "" if has_device() or tables.forced.get() is not None else "no-device"
 
     def plan() -> Any:
         """The plan here, which counts the call: operands that come again may get copies."""
@@ -170,19 +166,13 @@ def _attempt(A: Any, B: Any, C: Any = None, kind: Any = None) -> Attempt:
         target = None if C is None else arrays.describe(C)
         problem = load("hetero.ops.products.operands").build("matmul", *inputs, target)
         made = planner.plan(problem, *planner.placement(None, None))
-        may_gain = made.kept or _is_placed() or made.chosen[:2] != ("cpu", *_OWN)
-        if not (kind is None or may_gain or load("hetero.pricing.pricing").copies_pay(made)):
+        is_plain = not (made.kept or tables.forced.get()) and made.chosen[:2] == ("cpu", *_OWN)
+        if kind and is_plain and not load("hetero.pricing.pricing").copies_pay(made):
             tables.remember(_settled, kind, seconds, now)
         return made
 
     compute = functools.partial(_computed, A, B, C)
     return Attempt(shapes(A, B), seconds, obstacle, plan, _OWN, compute, (A, B))
-
-
-def _is_placed() -> bool:
-    """Whether the call stands in a block of `hetero.use`."""
-    tables = sys.modules.get("hetero.tables")
-    return tables is not None and tables.forced.get() is not None
 
 
 def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
@@ -219,7 +209,7 @@ def _are_floats(*arrays: Any) -> bool:
     return is_plain and {x.dtype.char for x in arrays} in ({"f"}, {"d"})
 
 
-def dot(looks: Callable[[float], bool], *operands: Any, **options: Any) -> Attempt | None:
+def dot(looks: Looks, original: Any, *operands: Any, **options: Any) -> Attempt | None:
     """`numpy.dot` of floats, which calls BLAS."""
     if len(operands) != 2 or options or not _are_floats(*operands):
         return None
@@ -232,16 +222,14 @@ def dot(looks: Callable[[float], bool], *operands: Any, **options: Any) -> Attem
     return _attempt(a, b) if looks(LEAST * is_large) else None
 
 
-def einsum(looks: Callable[[float], bool], *given: Any, **options: Any) -> Attempt | None:
+def einsum(looks: Looks, original: Any, *given: Any, **options: Any) -> Attempt | None:
     """`numpy.einsum` of two arrays of floats that is a product, but is computed without BLAS."""
     if len(given) != 3 or options or type(given[0]) is not str or not _are_floats(*given[1:]):
         return None
     subscripts, A, B = given
     first, second, summed, result = _parsed(subscripts)
-    extents, others = (
-        dict(zip(first, A.shape, strict=True)),
-        dict(zip(second, B.shape, strict=True)),
-    )
+    extents = dict(zip(first, A.shape, strict=True))
+    others = dict(zip(second, B.shape, strict=True))
     k = prod(extents[x] for x in summed)
     if not (summed and k) or any(extents[x] != others[x] for x in summed):
         return None
@@ -255,10 +243,9 @@ def einsum(looks: Callable[[float], bool], *given: Any, **options: Any) -> Attem
     def compute(plan: Any) -> Any:
         numpy = sys.modules["numpy"]
         with numpy.errstate(all="ignore"):  # as NumPy's loop
-            is_blas = plan.chosen.device == "cpu"
-            product = a @ b if is_blas else made.compute(plan)
-            if product is None or (is_blas and not numpy.isfinite(product).all()):
-                return None
+            product = made.compute(plan)
+        if product is None:
+            return None
         # NumPy's iterator lays out the result by the operands' strides.
         axes = result + summed
         placed = [[letters.find(x) for x in axes] for letters in (first, second, result)]

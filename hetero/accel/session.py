@@ -107,18 +107,17 @@ class Book:
         self.last: Note | None = None
         self.calls: Counter[str] = Counter()  # by reason, also of rows that were given up
         self._rows: dict[tuple[Any, ...], Note] = {}
-        self._saved, self._began = 0.0, time.perf_counter()
+        self._began = time.perf_counter()
 
     def add(self, note: Note) -> bool:
         """Count a call; whether it is the first of its line, call and reason."""
         self.last, before = note, self._rows.get(note[:4])
         self.calls[note.code] += 1
-        self._saved += note.saved
-        if before is None and len(self._rows) >= _MOST:
+        if len(self._rows) >= _MOST:
             self._rows.clear()
         *_, seconds, saved, calls = before or (0.0, 0.0, 0)
-        sums = seconds + note.seconds, saved + note.saved, calls + 1
-        self._rows[note[:4]] = Note(*note[:5], *sums)
+        sums = {"seconds": seconds + note.seconds, "saved": saved + note.saved, "calls": calls + 1}
+        self._rows[note[:4]] = note._replace(**sums)
         return before is None
 
     def rows(self) -> list[Note]:
@@ -133,10 +132,10 @@ class Book:
     def sums(self) -> list[str]:
         """What it comes to, and what to change to gain more, in sentences."""
         taken, whole = self.calls["taken"], readable(time.perf_counter() - self._began)
-        left = self.calls.total() - taken
+        left, saved = self.calls.total() - taken, sum(row.saved for row in self._rows.values())
         found = f"{taken} call{'s' * (taken != 1)} taken, {left} left alone, in {whole}"
-        if self._saved:
-            about = f"about {readable(abs(self._saved))} {'lost' if self._saved < 0 else 'saved'}"
+        if saved:
+            about = f"about {readable(abs(saved))} {'lost' if saved < 0 else 'saved'}"
             found += f"; {about}, by the least time of such a call without hetero"
         return [found, "What each reason means: docs/accel.md"]
 
@@ -158,10 +157,7 @@ def line_of_script() -> str:
 def shapes(*arrays: Any) -> str:
     """Shapes and dtypes: "512x512, 9x9 float64"."""
     sizes = ", ".join("x".join(map(str, a.shape)) for a in arrays)
-    return f"{sizes} {'/'.join(dict.fromkeys(_name(a.dtype) for a in arrays))}"
-
-
-_name = functools.lru_cache(64)(str)  # of a dtype, which takes NumPy 2 us
+    return f"{sizes} {'/'.join(dict.fromkeys(str(a.dtype) for a in arrays))}"
 
 
 def copies_of(candidate: Any) -> float:
@@ -184,13 +180,13 @@ class Loading:
     """Whether loading hetero pays, by the calls of this run and the last one, or ``at_once``."""
 
     def __init__(self, at_once: bool) -> None:
-        self.is_loaded, self._began = False, time.perf_counter()
+        self._began = time.perf_counter()
         # Seconds of calls that are enough, None before one was looked at; when the script will have
         # run so long that its end can't take back much.
         self.enough, self._due = 0.0 if at_once else None, 0.0
-        # Seconds of all calls, as if each were the plain library's, and of those that hetero saved;
-        # the fraction of their time that it is expected to save.
-        self.spent = self.gained = self._saved = 0.0
+        # Seconds of all calls, as if each were the plain library's, and what hetero saves of them;
+        # the fraction that it is expected to save.
+        self.spent = self.gained = self._share = 0.0
 
     def __str__(self) -> str:
         enough, begin = readable(self.enough or 0.0), readable(self._due - self._began)
@@ -199,24 +195,24 @@ class Loading:
 
     def pays(self) -> bool:
         """Whether hetero is there, or is worth loading now."""
-        if self.is_loaded or _is_there():
+        inventory = sys.modules.get("hetero.profile.inventory")
+        if inventory is not None and inventory.looked():  # by a script that uses hetero itself, too
             return True
         if self.enough is None:
             self._look()
         return self.spent >= self.enough and time.perf_counter() >= self._due
 
-    def load(self) -> None:
-        """Load hetero; the calling thread waits: in another one, BLAS and both lose more time."""
-        self.is_loaded = True  # a broken installation is loaded once
-        self.gained = self._saved * self.spent  # if it had been loaded for these calls
-        load("hetero.ops.functions")
-        load("hetero.profile.inventory").devices()
+    def count(self, seconds: float, gained: float | None = None) -> None:
+        """Count a call: the plain library's seconds, and of these what hetero gained, None where it
+        is not loaded."""
+        self.spent += seconds
+        self.gained += self._share * seconds if gained is None else gained
 
     def _look(self) -> None:
         """Find out what is enough, by what is here and what the last run took."""
         with_device = has_device()
-        loading, self._saved = LOADING[with_device], SAVED[with_device]
-        self.enough, self._due = GAIN * loading / self._saved, self._began + loading / _LOSS
+        loading, self._share = LOADING[with_device], SAVED[with_device]
+        self.enough, self._due = GAIN * loading / self._share, self._began + loading / _LOSS
         file = getattr(sys.modules["__main__"], "__file__", None)
         if not (file and os.path.isfile(file)):  # a notebook, or the standard input
             return
@@ -226,42 +222,29 @@ class Loading:
         folders = [f for f in (cache / "profiles", cache / "loops") if f.is_dir()]
         changes = [folder.stat().st_mtime for folder in folders if any(folder.iterdir())]
         script = repr((file, sys.argv[1:], with_device, changes)).encode()
-        self._name = load("hashlib").blake2b(script, digest_size=16).hexdigest()
+        name = load("hashlib").blake2b(script, digest_size=16).hexdigest()
         is_there = (cache / "accel").is_dir()  # no folder is made to look
-        kept = paths.cached("accel", self._name) if is_there else None
-        self._was_kept = kept is not None
-        atexit.register(self._keep, os.getpid())
-        spent, self._saved = map(float, kept.split()) if kept else (0.0, self._saved)
-        if spent * self._saved >= GAIN * loading:
-            self.enough = self._due = 0.0
+        kept = paths.cached("accel", name) if is_there else None
+        if kept:
+            spent, gained = map(float, kept.split())
+            self._share = gained / spent if spent >= _KEPT else self._share
+            if gained >= GAIN * loading:
+                self.enough = self._due = 0.0
+        atexit.register(self._keep, name, 0.0 if kept else _KEPT, os.getpid())
 
-    def _keep(self, process: int) -> None:
-        """Keep what the calls took, and the part of it that is saved, at the end of the process."""
-        is_long = self.spent >= _KEPT
-        if os.getpid() == process and (is_long or self._was_kept):  # and not a fork of it
-            saved = self.gained / self.spent if self.is_loaded and is_long else self._saved
-            load("hetero.paths").cache("accel", self._name, f"{self.spent} {saved}".encode())
-
-
-def has_device() -> bool:
-    """Whether a device may be here; nothing is loaded for the answer."""
-    if _is_there():
-        return not load("hetero.profile.inventory").is_host_alone(None)
-    return _has_nodes()
+    def _keep(self, name: str, least: float, process: int) -> None:
+        """Keep what the calls took and gained at the end of the process, if that is not little."""
+        if self.spent >= least and os.getpid() == process:  # and not a fork of it
+            load("hetero.paths").cache("accel", name, f"{self.spent} {self.gained}".encode())
 
 
 @functools.cache
-def _has_nodes() -> bool:
-    """Whether the system has nodes of devices that a package here can use."""
+def has_device() -> bool:
+    """Whether the system has nodes of devices that a package here can use; nothing is loaded for
+    the answer."""
     if glob.glob("/dev/nvidia[0-9]*") or os.path.exists("/dev/dxg"):
         return True
     return bool(glob.glob("/dev/dri/renderD*")) and importlib.util.find_spec("pyopencl") is not None
-
-
-def _is_there() -> bool:
-    """Whether hetero is there, by a call before or by a script that uses hetero itself."""
-    inventory = sys.modules.get("hetero.profile.inventory")
-    return inventory is not None and bool(inventory.looked())
 
 
 # -- Who computes a call ---------------------------------------------------------------------------
@@ -290,14 +273,33 @@ def is_failure(error: Exception) -> bool:
     return _COMPUTING.issuperset(name.partition(".")[0] for name in modules)
 
 
+@unseen
+def timed(function: Callable[[], Any]) -> tuple[Any, float]:
+    """A result and its seconds."""
+    begin = time.perf_counter()
+    return function(), time.perf_counter() - begin
+
+
 class _Known:
-    """Of one function and size: the least seconds by the plain library and by hetero, and the
-    number of calls that each did; failures in a row, and what is done about them."""
+    """Of one function and size: the least seconds by the plain library and by hetero, the number
+    of calls that each did, and why hetero failed in its last ones."""
 
     def __init__(self, name: str) -> None:
         self.plain = self.taken = math.inf
-        self.samples = self.calls = self.failures = 0
-        self.failure = "", ""
+        self.samples = self.calls = 0
+        self.failures: list[tuple[str, str]] = []  # codes and texts
+
+
+class _Inside(threading.local):
+    """Whether a thread is within a call of hetero's: nothing that it calls is looked at."""
+
+    now = False
+
+    def __enter__(self) -> None:
+        self.now = True
+
+    def __exit__(self, *error: object) -> None:
+        self.now = False
 
 
 class Session:
@@ -315,79 +317,52 @@ class Session:
         self.eager = os.environ.get("HETERO_ACCEL_LEAST") == "0"
         self.least = 0.0 if self.eager else LEAST
         self.loading = Loading(self.eager or dry)
-        self._thread = threading.local()
+        self.inside = _Inside()
 
     def looks(self, seconds: float) -> bool:
         """Whether a call is to be looked at that is expected to take this long: none within a call
-        of hetero's, what that calls is the plain library's; and none after `uninstall`."""
-        return seconds >= self.least and not getattr(self._thread, "inside", False)
-
-    def waits(self) -> bool:
-        """Whether the plain library computes a call, and nothing else is asked: loading hetero does
-        not pay, and nobody reads notes. The call is counted."""
-        if self.recording or self.loading.pays():
-            return False
-        self.book.calls["start"] += 1
-        return True
+        of hetero's, and none after `uninstall`."""
+        return seconds >= self.least and not self.inside.now
 
     @unseen
     def run(self, function: str, attempt: Attempt, plain: Callable[[], Any]) -> Any:
         """The result of a call, by whoever computes it."""
-        known, loading, saved = self._known(f"{function} {attempt.what}"), self.loading, 0.0
-        if not attempt.obstacle and self.waits():
-            return self.by_library(plain, known)[0]
-        expected = known.plain if known.samples else attempt.seconds
-        code, text = (attempt.obstacle, "") if attempt.obstacle else known.failure
-        if not (code or loading.pays()):
-            code, text = "start", str(loading)
-        if not code:
-            (code, text, result, seconds), _ = self._timed(
-                self._by_hetero, attempt, known, expected
-            )
-        if code == "taken":
-            known.calls, known.failures = known.calls + 1, 0
-            if known.calls > 1:  # the first one may have loaded or compiled something
-                known.taken = min(known.taken, seconds)
-            loading.spent += expected
-            loading.gained += expected - seconds
-            if known.samples > 1:  # a first call alone may have loaded something, too
-                saved = known.plain - seconds
-        elif not attempt.obstacle:
-            result, seconds = self.by_library(plain, known)
-            if code in ("failed", "not-finite"):  # and the call is no wrong one
-                known.failures += 1
-                if known.failures >= _PATIENCE:
-                    known.failure = code, text
-        else:  # what it calls itself may be taken
-            result, seconds = self._timed(plain, inside=False)
+        if attempt.obstacle:  # what it calls itself may be taken
+            result, seconds = timed(plain)
+            self.note(function, attempt, attempt.obstacle, "", seconds, 0.0)
+            return result
+        known, saved = self._known(f"{function} {attempt.what}"), 0.0
+        with self.inside:
+            expected = known.plain if known.samples else attempt.seconds
+            code, text, result, seconds = self._by_hetero(attempt, known, expected)
+            if code == "taken":
+                known.failures.clear()
+                known.calls += 1
+                if known.calls > 1:  # the first one may have loaded or compiled something
+                    known.taken = min(known.taken, seconds)
+                self.loading.count(expected, expected - seconds)
+                if known.samples > 1:  # a first call alone may have loaded something, too
+                    saved = known.plain - seconds
+            else:
+                result, seconds = timed(plain)
+                known.plain, known.samples = min(known.plain, seconds), known.samples + 1
+                self.loading.count(seconds, None if code == "start" else 0.0)
+                if code in ("failed", "not-finite"):  # and the call is no wrong one
+                    known.failures.append((code, text))
+        self.note(function, attempt, code, text, seconds, saved)
+        return result
+
+    def note(
+        self, function: str, attempt: Attempt, code: str, text: str, seconds: float, saved: float
+    ) -> None:
+        """Enter a call into the book; only its number while hetero is not loaded and nobody reads
+        notes."""
+        if code == "start" and not self.recording:
+            self.book.calls[code] += 1
+            return
         note = Note(function, attempt.what, line_of_script(), code, text, seconds, saved)
         if self.book.add(note) and self.verbose:
             print(f"hetero.accel: {note}", file=sys.stderr)
-        return result
-
-    @unseen
-    def _timed(
-        self, function: Callable[..., Any], *given: Any, inside: bool = True
-    ) -> tuple[Any, float]:
-        """A result and its seconds; nothing that it calls is looked at, where it is inside."""
-        before = getattr(self._thread, "inside", False)
-        self._thread.inside = inside or before
-        begin = time.perf_counter()
-        try:
-            return function(*given), time.perf_counter() - begin
-        finally:
-            self._thread.inside = before
-
-    @unseen
-    def by_library(
-        self, plain: Callable[[], Any], known: _Known | None = None
-    ) -> tuple[Any, float]:
-        """The plain library's result and its seconds, which are counted."""
-        result, seconds = self._timed(plain)
-        self.loading.spent += seconds
-        if known is not None:
-            known.plain, known.samples = min(known.plain, seconds), known.samples + 1
-        return result, seconds
 
     @unseen
     def _by_hetero(
@@ -395,16 +370,19 @@ class Session:
     ) -> tuple[str, str, Any, float]:
         """(code, text, result, its seconds); a result where the code is "taken"."""
         use, result, seconds = contextlib.nullcontext(), None, 0.0
+        if len(known.failures) >= _PATIENCE:
+            return *known.failures[-1], result, seconds
+        if not self.loading.pays():
+            return "start", str(self.loading) * self.recording, result, seconds
         try:
-            if not self.loading.is_loaded:
-                self.loading.load()
+            load("hetero.ops.functions")  # here: in another thread BLAS and it lose more time
             if load("hetero.moving.results").wanted():  # but the plain library's are on the host
                 use = load("hetero.calling.planner").use(results="host")
             with use:
                 plan = attempt.plan()
                 code, text = self._verdict(plan, attempt, known, expected)
                 if code == "taken":
-                    result, seconds = self._timed(attempt.compute, plan)
+                    result, seconds = timed(functools.partial(attempt.compute, plan))
                     code, text = _NOT_FINITE if result is None else (code, text)
             # An operand that comes again is moved once earlier calls have lost the time of a move.
             if code == "plain-is-fastest" and plan.kept:

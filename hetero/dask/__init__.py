@@ -165,18 +165,16 @@ def convolve2d(
     if 0 in (*image.shape, *kernel.shape):
         empty = np.empty(image.shape, image.dtype), np.empty(kernel.shape, kernel.dtype)
         return da.from_array(run("convolve2d", *empty, *how))
-    lengths = dict(zip((image.ndim - 2, image.ndim - 1), kernel.shape, strict=True))
-    depth = {axis: (length // 2, (length - 1) // 2) for axis, length in lengths.items()}
-    pads, chunks, adjusted = [(0, 0)] * image.ndim, {}, {}
-    axes = _AXES[: image.ndim]
-    image.rechunk(dict.fromkeys(lengths, -1))  # Dask's error for unknown chunks
-    for axis, length in lengths.items():
+    image.rechunk({-2: -1, -1: -1})  # Dask's error for unknown chunks
+    axes, depth, pads, chunks, adjusted = _AXES[: image.ndim], {}, [(0, 0)] * image.ndim, {}, {}
+    for axis, length in zip((image.ndim - 2, image.ndim - 1), kernel.shape, strict=True):
+        depth[axis] = length // 2, (length - 1) // 2
         if mode != "valid":
             pads[axis] = depth[axis] if mode == "same" else (length - 1, length - 1)
+        elif image.shape[axis] < length:
+            raise ValueError(f"the kernel {kernel.shape} is larger than the image {image.shape}")
         if boundary != "fill" and max(pads[axis]) > image.shape[axis]:
             raise ValueError(f"{boundary!r} would read {max(pads[axis])} points beyond the image")
-        if image.shape[axis] + sum(pads[axis]) < length:
-            raise ValueError(f"the kernel {kernel.shape} is larger than the image {image.shape}")
         merged = list(image.chunks[axis])  # the boundary becomes part of the outer blocks
         merged[0] += pads[axis][0]
         merged[-1] += pads[axis][1]

@@ -122,19 +122,15 @@ class Rows(fit.Rows):
         self._blocks = [*zip(X.to_delayed().ravel(), self._weights.to_delayed(), strict=True)]
 
     def seeds(self, how: Any, k: int, random: np.random.RandomState) -> np.ndarray:
-        n, count, least = self.n, max(_SAMPLE, 32 * k), -np.inf
-        rows: Any = slice(None)
+        n, count, least, rows = self.n, max(_SAMPLE, 32 * k), -np.inf, slice(None)
         if n > count and self._alike:
             rows = np.unique(random.randint(n, size=count))
         elif n > count:
-            weights = self._weights.compute()
-            rows = np.flatnonzero(weights > 0.0)
-            if rows.size > count:
-                # By N. Duffield, C. Lund and M. Thorup, "Priority sampling for estimation of
-                # arbitrary subset sums", J. ACM 54 (2007): a light row drawn stands for others.
-                priorities = weights[rows] / (1.0 - random.uniform(size=rows.size))
-                order = np.argpartition(priorities, -count - 1)
-                least, rows = priorities[order[-count - 1]], rows[np.sort(order[-count:])]
+            # By N. Duffield, C. Lund and M. Thorup, "Priority sampling for estimation of
+            # arbitrary subset sums", J. ACM 54 (2007): a light row drawn stands for others.
+            priorities = self._weights.compute() / (1.0 - random.uniform(size=n))
+            order = np.argpartition(priorities, -count - 1)
+            least, rows = priorities[order[-count - 1]], np.sort(order[-count:])
         sample, weights = dask.compute(self._X[rows], self._weights[rows])
         operands.check_finite(sample)
         backend = NumpyRows(sample, np.maximum(weights, least, dtype=weights.dtype))

@@ -42,7 +42,7 @@ def all_calls(monkeypatch):
 def taken_or_plain(call):
     """The code and the result of a call, compared with the plain library's."""
     result, code = call(), accel.last().code
-    session = accel._state["installed"].session
+    session = accel._installed.session
     least, session.least = session.least, float("inf")
     try:
         np.testing.assert_allclose(result, call(), rtol=1e-9, atol=1e-12)
@@ -263,7 +263,7 @@ def runs(monkeypatch, tmp_path):
     def run(*process):
         while ends:
             end, *given = ends.pop()
-            end(*(process or given))
+            end(*given[: len(given) - len(process)], *process)
         return Loading(False)
 
     return run
@@ -277,7 +277,7 @@ def test_a_run_that_may_end_at_any_time_does_not_load_hetero(monkeypatch, runs, 
     first = runs()
     assert not first.pays()
     for _ in range(10):
-        first.spent += 0.11 * enough
+        first.count(0.11 * enough)
     now = time.perf_counter()
     with monkeypatch.context() as later:
         later.setattr(sessions.time, "perf_counter", lambda: now + 40)
@@ -296,10 +296,7 @@ def test_a_run_whose_calls_gained_less_corrects_the_last_one(monkeypatch, runs):
     def spent(seconds, gained=None):
         run = runs()
         at_once = run.pays()
-        if at_once and gained is not None:
-            run.load()
-            run.gained = gained
-        run.spent += seconds
+        run.count(seconds, gained)
         return at_once
 
     assert [spent(2.1), spent(2.3), spent(2.3, 2.0)] == [False, False, True]
@@ -316,7 +313,7 @@ def test_runs_of_no_scripts_and_of_forks_are_not_kept(monkeypatch, runs):
         monkeypatch.setattr(sys.modules["__main__"], "__file__", file)
         run = runs()
         assert not run.pays()
-        run.spent += 3.0
+        run.count(3.0)
     assert not runs(-1).pays(), "by a forked child"
     assert not paths.cache_directory().exists()
 
@@ -366,7 +363,7 @@ def test_a_slower_way_and_a_dry_run_leave_calls_to_the_library(monkeypatch):
 def test_tables_of_many_sizes_have_an_end():
     session = Session()
     for size in range(5000):
-        session.run("f", attempt(0.5, f"{size}", obstacle="option"), lambda: "plain")
+        session.run("f", attempt(0.5, f"{size}"), lambda: "plain")
     assert session._known.cache_info().currsize == 4096
     assert 0 < len(session.book.rows()) <= 4096
-    assert "5000 left alone" in session.book.sums()[0]
+    assert "5000 calls taken" in session.book.sums()[0]

@@ -58,7 +58,7 @@ def test_loops_and_names_come_back():
         assert [now == then for now, then in zip(code(), before, strict=True)].count(True) == 1
         held = np.dot
     assert code() == before
-    book = accel._state["book"]
+    book = accel._book
     count = len(book.rows())
     held(np.ones((300, 300)), np.ones((300, 300)))
     assert len(book.rows()) == count

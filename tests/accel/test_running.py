@@ -166,7 +166,7 @@ def test_the_table(tmp_path):
 SOON_OVER = """
 import sys, time
 from hetero.accel import session as loading
-loading._has_nodes = lambda: True  # of a GPU
+loading.has_device = lambda: True
 loading.LOADING, loading._KEPT = {True: 0.25}, 0.25  # a quarter of what they are
 import numpy as np
 from scipy.signal import convolve2d
@@ -218,7 +218,7 @@ def test_an_environment_is_switched_on_and_off(monkeypatch, tmp_path, capsys):
     file = Path(found["file"])
     assert (file.is_symlink(), file.stat().st_mode & 0o777) == (False, 0o644)
     line = file.read_text()
-    check = f"{line}\nimport sys; m = sys.modules.get('hetero.accel'); print(m and m._state)"
+    check = f"{line}\nimport sys; m = sys.modules.get('hetero.accel'); print(m and m._installed)"
     for value, shown, said in (
         *(("1", "is installed", ""), ("Yes", "is installed", ""), ("0", "None", "")),
         ("2", "None", "hetero.accel: HETERO_ACCEL must be one of 1, yes, true, on, 0, no, false"),

@@ -116,8 +116,8 @@ class Book:
         if len(self._rows) >= _MOST:
             self._rows.clear()
         *_, seconds, saved, calls = before or (0.0, 0.0, 0)
-        sums = {"seconds": seconds + note.seconds, "saved": saved + note.saved, "calls": calls + 1}
-        self._rows[note[:4]] = note._replace(**sums)
+        sums = seconds + note.seconds, saved + note.saved, calls + 1
+        self._rows[note[:4]] = Note(*note[:5], *sums)
         return before is None
 
     def rows(self) -> list[Note]:

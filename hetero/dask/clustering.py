@@ -151,12 +151,11 @@ class Rows(fit.Rows):
             *(one(*b, old, shared, self._placed, dask_key_name=name) for b, old, name in asked)
         )
         self._labels = [labels for labels, _ in blocks]
-        self._sums = dask.compute(*(sums for _, sums in blocks))
-        return sum(changed for _, _, changed in self._sums)
+        self._sums = np.sum(dask.compute(*(sums for _, sums in blocks)), axis=0)
+        return int(self._sums[:, -1].sum())
 
     def sums(self) -> tuple[np.ndarray, np.ndarray]:
-        sums, totals, _ = zip(*self._sums, strict=True)
-        return np.sum(sums, axis=0), np.sum(totals, axis=0)
+        return self._sums[:, :-2], self._sums[:, -2]
 
     @property
     def labels(self) -> da.Array:  # type: ignore[override]
@@ -188,12 +187,13 @@ def labelled(block: np.ndarray, centroids: np.ndarray, **placed: Any) -> np.ndar
 
 def step(
     block: np.ndarray, weights: np.ndarray, old: Any, centroids: np.ndarray, placed: Any
-) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray, int]]:
-    """Labels of a block; its sums of rows and of weights, and how many labels changed."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Labels of a block, and for each label the sums of its rows and of their weights, and how many
+    rows had another label before: (k, d + 2)."""
     labels, k, weights = labelled(block, centroids, **placed), len(centroids), weights.astype(float)
-    changed = len(block) if old is None else int(np.count_nonzero(labels != old))
-    sums = by_label(block, weights, labels, k), np.bincount(labels, weights, k)
-    return labels, (*sums, changed)
+    changed = labels if old is None else labels[labels != old]
+    counts = np.bincount(labels, weights, k), np.bincount(changed, minlength=k)
+    return labels, np.column_stack((by_label(block, weights, labels, k), *counts))
 
 
 def distances(block: np.ndarray, labels: np.ndarray, centroids: np.ndarray) -> np.ndarray:

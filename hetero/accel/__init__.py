@@ -26,7 +26,7 @@ __all__ = ["Installed", "install", "last", "summary", "uninstall"]
 _ON, _OFF = ("1", "yes", "true", "on"), ("0", "no", "false", "off")  # HETERO_ACCEL
 log = logging.getLogger("hetero")
 _lock = locks.new()
-_installed: Any = None  # an `Installed`
+_installs: list[Installed] = []  # the same one for each `install` that has not ended
 _book: Any = None  # of the last one
 
 
@@ -48,7 +48,7 @@ class Installed:
     """
 
     def __init__(self, session: Session) -> None:
-        self.session, self.count = session, 0
+        self.session = session
         self.ends = contextlib.ExitStack()  # what puts NumPy's loops back
         self._replaced: list[tuple[Any, Any]] = []  # holders, originals
         for name in CALLS:
@@ -157,13 +157,15 @@ def install(verbose: bool = False, dry_run: bool = False, **options: Any) -> Ins
     ...     (np.eye(2) @ np.eye(2)).sum()
     np.float64(2.0)
     """
-    global _installed, _book
+    global _book
     with _lock:
-        if _installed is None:
-            _installed = Installed(options.pop("kind", Session)(verbose, dry_run, **options))
-            _book = _installed.session.book
-        _installed.count += 1
-        return _installed  # type: ignore[no-any-return]
+        if _installs:
+            one = _installs[0]
+        else:
+            one = Installed(options.pop("kind", Session)(verbose, dry_run, **options))
+            _book = one.session.book
+        _installs.append(one)
+        return one
 
 
 def uninstall() -> None:
@@ -180,14 +182,11 @@ def uninstall() -> None:
     >>> installed = hetero.install()
     >>> hetero.uninstall()
     """
-    global _installed
     with _lock:
-        if _installed is None:
+        if not _installs:
             raise RuntimeError("hetero.accel is not installed")
-        ended = _installed
-        ended.count -= 1
-        if not ended.count:
-            _installed = None
+        ended = _installs.pop()
+        if not _installs:
             ended.restore()
 
 
@@ -207,7 +206,7 @@ def summary() -> str:
 def enable() -> None:
     """Install where the environment asks for it; called at the start of every Python process."""
     asked = os.environ.get("HETERO_ACCEL", "").lower()
-    if asked in _ON and _installed is None:
+    if asked in _ON and not _installs:
         install()
     elif asked not in (*_ON, *_OFF, ""):
         text = f"HETERO_ACCEL must be one of {', '.join((*_ON, *_OFF))}, got {asked!r}"

@@ -218,10 +218,10 @@ def test_an_environment_is_switched_on_and_off(monkeypatch, tmp_path, capsys):
     file = Path(found["file"])
     assert (file.is_symlink(), file.stat().st_mode & 0o777) == (False, 0o644)
     line = file.read_text()
-    check = f"{line}\nimport sys; m = sys.modules.get('hetero.accel'); print(m and m._installed)"
+    check = f"{line}\nimport sys; m = sys.modules.get('hetero.accel'); print(m and m._installs)"
     for value, shown, said in (
         *(("1", "is installed", ""), ("Yes", "is installed", ""), ("0", "None", "")),
-        ("2", "None", "hetero.accel: HETERO_ACCEL must be one of 1, yes, true, on, 0, no, false"),
+        ("2", "[]", "hetero.accel: HETERO_ACCEL must be one of 1, yes, true, on, 0, no, false"),
     ):
         environment = {**os.environ, "HETERO_ACCEL": value}
         given = [sys.executable, "-c", check]

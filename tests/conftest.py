@@ -23,6 +23,8 @@ _turns = ""  # where the locks of `gpu_turn` lie; the workers of a run share the
 def pytest_configure(config):
     """Point hetero at a directory of this process's own before any of it is imported."""
     global _private, _turns
+    # pytest-xdist would begin files of one test last, and one of them takes the longest.
+    config.option.loadscopereorder = False
     # The CPU's compiled loops are no profile: leaving them where they are saves a minute a run.
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     os.environ.setdefault("NUMBA_CACHE_DIR", home)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import types
 
-import dlpack_exporter
 import fakes
 import numpy as np
 import pytest
@@ -22,6 +22,7 @@ from hetero.arrays import (
     library_of,
 )
 from hetero.arrays.device_array import DeviceArray
+from hetero.arrays.libraries import _Tensor, _Versioned
 
 
 class Foreign:
@@ -231,6 +232,73 @@ def test_an_array_of_our_own_refuses_what_it_cannot():
 
 # -- DLPack --------------------------------------------------------------------------------------
 
+_new = ctypes.pythonapi.PyCapsule_New
+_new.restype = ctypes.py_object
+_new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+
+
+class Exported:
+    """An array with ``__dlpack__`` and ``__dlpack_device__`` and nothing else.
+
+    Parameters
+    ----------
+    array : fakes.Array
+    flags : int or None
+        Of a capsule of version 1; None: an exporter that knows none yet.
+    """
+
+    device_type = 2  # CUDA
+
+    def __init__(self, array, flags=None, major=1, lanes=1, code=None, compact=False):
+        self.array, self.flags, self.major = array, flags, major
+        self.lanes, self.code, self.compact = lanes, code, compact
+        self.asked = []
+
+    def __dlpack_device__(self):
+        return self.device_type, self.array.owner.ordinal
+
+    def __dlpack__(self, *, stream=None, **options):
+        if self.flags is None and options:
+            raise TypeError("unexpected keyword")
+        self.asked.append((stream, options))
+        x, count = self.array, len(self.array.shape)
+        shape = (ctypes.c_int64 * count)(*x.shape)
+        strides = (ctypes.c_int64 * count)(*(s // x.dtype.itemsize for s in x.strides))
+        pointer = ctypes.POINTER(ctypes.c_int64)
+        tensor = _Tensor(
+            x.pointer - 64,
+            *self.__dlpack_device__(),
+            count,
+            _CODES.get(x.dtype.kind) if self.code is None else self.code,
+            8 * x.dtype.itemsize,
+            self.lanes,
+            ctypes.cast(shape, pointer),
+            None if self.compact else ctypes.cast(strides, pointer),
+            64,
+        )
+        made = tensor
+        if self.flags is not None:
+            made = _Versioned(self.major, 0, None, None, self.flags, tensor)
+        self.kept = made, shape, strides
+        name = b"dltensor" if self.flags is None else b"dltensor_versioned"
+        return _new(ctypes.addressof(made), name, None)
+
+
+class Standard(Exported):
+    """The same of a library that follows the array API standard."""
+
+    shape = property(lambda self: self.array.shape)
+    dtype = property(lambda self: f"toy.{self.array.dtype}")
+    device = property(lambda self: self.array.owner)
+
+    def __array_namespace__(self):
+        def empty(shape, dtype, device):
+            return Standard(fakes.Cupy.empty(shape, dtype, device), flags=0)
+
+        return types.SimpleNamespace(empty=empty, float32=np.float32, float64=np.float64)
+
+
 HOST_VALUES = np.arange(24, dtype=np.float32).reshape(4, 6)
 BOTH = [None, 0]  # capsules of before version 1, and of version 1
 
@@ -239,20 +307,20 @@ BOTH = [None, 0]  # capsules of before version 1, and of version 1
 def test_dlpack(cuda, flags):
     for values in (HOST_VALUES, HOST_VALUES.T, HOST_VALUES[::-2, 1:], HOST_VALUES[0, 0]):
         array = fakes.Cupy.of(np.asarray(values), cuda)
-        exported = dlpack_exporter.Exported(array, flags)
+        exported = Exported(array, flags)
         assert is_device_array(exported)
         assert as_array(exported) is exported
         expected = describe(array)._replace(stream=UNKNOWN_STREAM)
         assert describe(exported) == expected
         options = {} if flags is None else {"max_version": (1, 0), "copy": False}
         assert exported.asked == [(1, options)]
-    compact = dlpack_exporter.Exported(fakes.Cupy.of(HOST_VALUES, cuda), flags, compact=True)
+    compact = Exported(fakes.Cupy.of(HOST_VALUES, cuda), flags, compact=True)
     assert describe(compact).strides == HOST_VALUES.strides
 
 
 def test_dlpack_that_cannot_be_used(cuda):
     array = fakes.Cupy.of(HOST_VALUES, cuda)
-    assert describe(dlpack_exporter.Exported(array, flags=1)).readonly
+    assert describe(Exported(array, flags=1)).readonly
     for options, message in (
         ({"flags": 2}, "exports a copy"),
         ({"flags": 0, "major": 2}, "version 1 or older, got 2"),
@@ -260,14 +328,14 @@ def test_dlpack_that_cannot_be_used(cuda):
         ({"lanes": 4}, "4 lanes"),
     ):
         with pytest.raises(TypeError, match=message):
-            describe(dlpack_exporter.Exported(array, **options))
-    refusing = dlpack_exporter.Exported(array)
+            describe(Exported(array, **options))
+    refusing = Exported(array)
     refusing.array = types.SimpleNamespace(owner=cuda)
     refuse = {"__dlpack__": fakes.raising(BufferError("no export"))}
-    refusing.__class__ = type("Refusing", (dlpack_exporter.Exported,), refuse)
+    refusing.__class__ = type("Refusing", (Exported,), refuse)
     with pytest.raises(TypeError, match="Refusing cannot be exported by DLPack: no export"):
         describe(refusing)
-    elsewhere = type("Elsewhere", (dlpack_exporter.Exported,), {"device_type": 4})(array)
+    elsewhere = type("Elsewhere", (Exported,), {"device_type": 4})(array)
     assert not is_device_array(elsewhere)
     for function in (describe, as_array):
         with pytest.raises(TypeError, match="device"):
@@ -301,14 +369,14 @@ def test_dlpack_on_the_host_becomes_numpys():
 def test_products_of_dlpack_arrays(cuda, flags, place):
     """Read in place. Their library orders what was before; what comes after is waited for."""
     A, B = HOST_VALUES, HOST_VALUES.T.copy()
-    first, second = (dlpack_exporter.Exported(fakes.Cupy.of(x, cuda), flags) for x in (A, B))
+    first, second = (Exported(fakes.Cupy.of(x, cuda), flags) for x in (A, B))
     cuda.log.clear()
     result = hetero.matmul(first, second, device=place)
     assert type(result) is fakes.Array, "PyCUDA's stand-in"
     np.testing.assert_array_equal(result.get(), A @ B)
     if place == "cuda":
         assert [x for x in cuda.log if x != "allocate"] == ["compute", "synchronize"]
-    out = dlpack_exporter.Exported(fakes.Cupy.of(np.zeros((4, 4), np.float32), cuda), flags)
+    out = Exported(fakes.Cupy.of(np.zeros((4, 4), np.float32), cuda), flags)
     assert hetero.matmul(first, second, out=out, device=place) is out
     np.testing.assert_array_equal(out.array.get(), A @ B)
     with pytest.raises(TypeError, match="device arrays take no casting"):
@@ -318,10 +386,10 @@ def test_products_of_dlpack_arrays(cuda, flags, place):
 @pytest.mark.parametrize("place", ["cpu", "cuda"])
 def test_results_of_libraries_that_follow_the_array_standard(cuda, place):
     A = HOST_VALUES
-    first = dlpack_exporter.Standard(fakes.Cupy.of(A, cuda), flags=0)
-    x = dlpack_exporter.Standard(fakes.Cupy.of(A[0], cuda), flags=0)
+    first = Standard(fakes.Cupy.of(A, cuda), flags=0)
+    x = Standard(fakes.Cupy.of(A[0], cuda), flags=0)
     result = hetero.matvec(first, x, device=place)
-    assert type(result) is dlpack_exporter.Standard
+    assert type(result) is Standard
     np.testing.assert_array_equal(result.array.get(), A @ A[0])
 
 

@@ -119,7 +119,7 @@ def test_out_on_the_device(cuda, everywhere, layout):
 
 @pytest.mark.parametrize("place", PLACES)
 def test_wrong_outs_are_refused_and_left_as_they_were(cuda, place):
-    """With NumPy's type of error, where NumPy has one; also after a remembered call."""
+    """With NumPy's type of error, also after a remembered call; one of a wider dtype is taken."""
     first, second = fakes.Cupy.of(A32, cuda), fakes.Cupy.of(B32, cuda)
     for shape, dtype, readonly, error in (
         ((7, 8), "float32", False, ValueError),
@@ -132,6 +132,9 @@ def test_wrong_outs_are_refused_and_left_as_they_were(cuda, place):
                 hetero.matmul(first, second, out=out, device=place)
             hetero.matmul(first, second, device=place)
         assert not out.get().any()
+    wider = fakes.Cupy.of(np.zeros((6, 7)), cuda)
+    assert hetero.matmul(first, second, out=wider, device=place) is wider
+    np.testing.assert_allclose(wider.get(), A32 @ B32, rtol=2e-6)
 
 
 def part_of(whole, host, part):

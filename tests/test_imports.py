@@ -59,11 +59,16 @@ MODULES = modules()
 
 
 @functools.cache
+def tree_of(file):
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def imports(name, file):
     """Modules that each statement of a file may load."""
     found = []
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.Import):
             found.append([a.name for a in node.names])
         elif isinstance(node, ast.ImportFrom):
@@ -149,8 +154,7 @@ def in_functions(tree):
 def test_what_is_imported_late_is_imported_by_load():
     """One thread at a time, see `hetero.imports`; kernels import Numba whole before its modules."""
     for name, file in MODULES.items():
-        text = file.read_text(encoding="utf-8")
-        tree = ast.parse(text)
+        text, tree = file.read_text(encoding="utf-8"), tree_of(file)
         if unit(name) == "kernels":
             dotted = [s for s in ast.walk(tree) if isinstance(s, ast.ImportFrom)
                       and (s.module or "").startswith("numba.")]  # fmt: skip

@@ -187,16 +187,17 @@ def test_a_solve_of_a_new_size_costs_little_more(kind):
     assert best_round(slower, 15e-6) <= 15e-6
 
 
-def in_turn(ours, theirs, rounds=9):
-    """Seconds of two functions: the least of each, which noise lengthens least.
+def in_turn(ours, theirs, is_long):
+    """Seconds of two functions: the least of 9 or 99 calls of each, which noise lengthens least.
 
     Threads of the one's library spin for some 10 ms after a call, on cores that the other wants.
     """
     times = {ours: [], theirs: []}
-    for _ in range(-(-rounds // 3)):
+    turns, calls = (3, 3) if is_long else (11, 9)
+    for _ in range(turns):
         for function in (ours, theirs):
             sleep(0.02)
-            for _ in range(3):
+            for _ in range(calls):
                 start = perf_counter()
                 function()
                 times[function].append(perf_counter() - start)
@@ -215,13 +216,14 @@ def test_poisson_by_sines_costs_little_more_than_scipys_transforms(shape, dtype)
     f = np.random.default_rng(0).random(shape).astype(dtype)
     lines = [4 * np.sin(np.pi * np.arange(1, n + 1) / (2 * (n + 1))) ** 2 for n in shape]
     eigenvalues = functools.reduce(np.add.outer, lines).astype(dtype)
-    more, extra = (1.1, 0.0) if f.size > 1e5 else (1.3, 45e-6)
+    is_long = f.size > 1e5
+    more, extra = (1.1, 0.0) if is_long else (1.3, 45e-6)
 
     def slower():
         ours, scipys = in_turn(
             lambda: hetero.solve_poisson(f, device="cpu", method="dst"),
             lambda: idstn(dstn(f, type=1) / eigenvalues, type=1),
-            9 if f.size > 1e5 else 99,
+            is_long,
         )
         return (ours - extra) / scipys
 
@@ -246,7 +248,7 @@ def test_kmeans_costs_no_more_than_scikit_learns(what, n, d, k, dtype):
     ours, theirs = (getattr(one, what) for one in fitted)
 
     def ratio():
-        pair = in_turn(lambda: ours(rows[:n]), lambda: theirs(rows[:n]), 9 if n * d > 1e5 else 99)
+        pair = in_turn(lambda: ours(rows[:n]), lambda: theirs(rows[:n]), n * d > 1e5)
         return pair[0] / pair[1]
 
     assert best_round(ratio, 1.1) <= 1.1

@@ -15,7 +15,7 @@ from hetero.profile import inventory
 
 def test_use_blocks_name_a_method_of_another_operation():
     launch = pytest.importorskip("test_ranks").launch
-    code, output = launch(4, __file__)
+    code, output = launch(2, __file__)
     assert code == 0, output
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ def dense(condition=1e3):
     return np.ascontiguousarray(A * scale * scale[:, None])
 
 
+@cache
 def systems(dtype):
     grid, box = (hetero.Poisson(shape, dtype=dtype) for shape in ((9, 14), (3, 6, 7)))
     B = np.random.default_rng(1).random((N, N)) - 0.5
@@ -61,7 +63,7 @@ def moving_after(monkeypatch, count):
 @pytest.mark.parametrize(
     ("method", "name", "after"),
     [
-        *(("hybrid", name, 0) for name in systems("float32") if "ill" not in name),
+        *(("hybrid", name, 0) for name in ("dense", "dense F", "csr", "poisson", "poisson 3d")),
         *(("adaptive", "dense, ill-conditioned", after) for after in (1, 2, 7, 30)),
     ],
 )

@@ -116,13 +116,11 @@ DEVICE void take_sums(GLOBAL const word_t *words, int blocks, unsigned int stamp
     for (int at = thread; at < entries; at += IN_FLIGHT * THREADS) {
         double taken[IN_FLIGHT];
         int there = 0;
-        UNROLL
-        for (int u = 0; u < IN_FLIGHT; ++u) {
+        UNROLLED(u, IN_FLIGHT) {
             if (at + u * THREADS < entries)
                 there |= look(words + 2 * (at + u * THREADS), stamp, taken + u) << u;
         }
-        UNROLL
-        for (int u = 0; u < IN_FLIGHT; ++u) {
+        UNROLLED(u, IN_FLIGHT) {
             if (at + u * THREADS >= entries) continue;
             if (!(there >> u & 1)) taken[u] = take(words + 2 * (at + u * THREADS), stamp SAME_LIMITS);
             sum += taken[u];
@@ -168,8 +166,7 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p,
     // Points that are in the grid; of those, the block's own; and of those, what neighbours read.
     int exists = 0, is_own = 0, is_edge = 0;
     if (thread / width < THREADS / width) {
-        UNROLL
-        for (int m = 0; m < POINTS; ++m) {
+        UNROLLED(m, POINTS) {
             const int row = first_row + m;
             exists |= (row <= own && begin + row >= 0 && begin + row < height) << m;
             is_own |= (row >= 0 && row < own) << m;
@@ -191,8 +188,7 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p,
             old_p[(row + 2) * pitch + 1 + of_row] = p[(index_t)(begin + row) * width + of_row];
     }
     REAL my_x[POINTS], my_r[POINTS];
-    UNROLL
-    for (int m = 0; m < POINTS; ++m) {
+    UNROLLED(m, POINTS) {
         const index_t place = first_place + m * width;
         my_x[m] = IS(is_own) ? x[place] : 0;
         my_r[m] = IS(exists) ? r[place] : 0;
@@ -246,13 +242,11 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p,
         add_up_threads(sums, scratch, thread);
         if (thread == 0) {
             const index_t place = FIRST_SUM + 2 * SUMS * (first_block + blockIdx.x);
-            UNROLL
-            for (int s = 0; s < SUMS; ++s) put(all_sums + place + 2 * s, sums[s], now);
+            UNROLLED(s, SUMS) put(all_sums + place + 2 * s, sums[s], now);
 #if PEERS > 1
             for (int device = 0; device < PEERS; ++device) {
                 if (device == rank) continue;
-                UNROLL
-                for (int s = 0; s < SUMS; ++s)
+                UNROLLED(s, SUMS)
                     put(PEER(device, word_t, ADDRESS_OF_SUMS) + place + 2 * s, sums[s], now);
             }
 #endif

@@ -20,8 +20,7 @@
 
 DEVICE void pass_on(GLOBAL const double *before, GLOBAL double *after, int status)
 {
-    UNROLL
-    for (int entry = 0; entry < RECORD; ++entry) after[entry] = before[entry];
+    UNROLLED(entry, RECORD) after[entry] = before[entry];
     after[STATUS] = status;
 }
 

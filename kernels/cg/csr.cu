@@ -22,8 +22,7 @@
 #define LOAD_ENTRIES(place) \
     REAL value[DEPTH]; \
     INDEX index[DEPTH]; \
-    UNROLL \
-    for (int u = 0; u < DEPTH; ++u) { \
+    UNROLLED(u, DEPTH) { \
         const index_t at = place; \
         value[u] = 0; \
         index[u] = -1; \
@@ -50,8 +49,7 @@ TIMES_ROW
     REAL sum = 0;
     for (index_t chunk = begin; chunk < end; chunk += THREADS * DEPTH) {
         LOAD_ENTRIES(chunk + u * THREADS + thread)
-        UNROLL
-        for (int u = 0; u < DEPTH; ++u)
+        UNROLLED(u, DEPTH)
             products[u * THREADS + thread] = index[u] >= 0 ? value[u] * p[index[u]] : 0;
         __syncthreads();
         const int from = mine > chunk ? (int)(mine - chunk) : 0;
@@ -75,21 +73,14 @@ TIMES_ROW
     REAL sum = 0;
     for (index_t chunk = begin + lane; chunk < end; chunk += LANES * DEPTH) {
         LOAD_ENTRIES(chunk + u * LANES)
-        UNROLL
-        for (int u = 0; u < DEPTH; ++u)
+        UNROLLED(u, DEPTH)
             if (index[u] >= 0) sum += value[u] * p[index[u]];
     }
     products[thread] = sum;
-    UNROLL
-    for (int width = LANES; width > 1; width = width >= 4 ? width / 4 : 1) {
-        const int next = width >= 4 ? width / 4 : 1;
-        __syncthreads();
-        if (lane < next) {
-            UNROLL
-            for (int other = next; other < width; other += next) sum += products[thread + other];
-            products[thread] = sum;
-        }
-    }
+    ADD_TREE(LANES, 1, lane, {
+        OTHERS sum += products[thread + other];
+        products[thread] = sum;
+    })
     __syncthreads();
     return sum;
 }

@@ -19,8 +19,7 @@ strided(GLOBAL const float *RESTRICT data, GLOBAL float *RESTRICT out, index_t s
 {
     const index_t first = (index_t)blockIdx.x * (THREADS * STEPS) + threadIdx.x, last = ((index_t)1 << shift) - 1;
     float sum = 0;
-    UNROLL
-    for (int step = 0; step < STEPS; ++step) {
+    UNROLLED(step, STEPS) {
         const index_t at = first + step * THREADS, piece = at / PIECE;
         sum += data[((piece & last) * stride + (piece >> shift)) * PIECE + at % PIECE];
     }
@@ -38,8 +37,7 @@ banks(GLOBAL float *RESTRICT out, index_t stride, index_t rounds)
     float sum = 0;
     int at = (int)threadIdx.x % 32 * (int)stride;
     for (index_t round = 0; round < rounds; ++round) {
-        UNROLL
-        for (int read = 0; read < READS; ++read) sum += held[at + read];
+        UNROLLED(read, READS) sum += held[at + read];
         at = (at + READS) % SIZE;
     }
     out[(index_t)blockIdx.x * THREADS + threadIdx.x] = sum;

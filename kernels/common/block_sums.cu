@@ -7,6 +7,8 @@
 // FRESH reads memory that other blocks of the same launch may have written.
 // Precondition: SUMS and THREADS are powers of two, THREADS >= 4 * SUMS.
 
+#include "tree.cu"
+
 #ifndef IN_FLIGHT
 #define IN_FLIGHT 8
 #endif
@@ -17,22 +19,11 @@
 // Every thread gives SUMS values; thread 0 gets the block's sums in them. `scratch`: SUMS * THREADS.
 DEVICE void add_up_threads(double *sums, LOCAL double *scratch, int thread)
 {
-    UNROLL
-    for (int s = 0; s < SUMS; ++s) scratch[s * THREADS + thread] = sums[s];
-    UNROLL
-    for (int width = THREADS; width > 1; width = width >= 4 ? width / 4 : 1) {
-        const int next = width >= 4 ? width / 4 : 1;
-        __syncthreads();
-        if (thread < next) {
-            UNROLL
-            for (int s = 0; s < SUMS; ++s) {
-                UNROLL
-                for (int other = next; other < width; other += next)
-                    sums[s] += scratch[s * THREADS + thread + other];
-                scratch[s * THREADS + thread] = sums[s];
-            }
-        }
-    }
+    UNROLLED(s, SUMS) scratch[s * THREADS + thread] = sums[s];
+    ADD_TREE(THREADS, 1, thread, UNROLLED(s, SUMS) {
+        OTHERS sums[s] += scratch[s * THREADS + thread + other];
+        scratch[s * THREADS + thread] = sums[s];
+    })
 }
 
 // The same; thread 0 writes the block's sums.
@@ -40,12 +31,10 @@ DEVICE void write_block_sums(const double *values, LOCAL double *scratch, GLOBAL
                              int thread, index_t block)
 {
     double sums[SUMS];
-    UNROLL
-    for (int s = 0; s < SUMS; ++s) sums[s] = values[s];
+    UNROLLED(s, SUMS) sums[s] = values[s];
     add_up_threads(sums, scratch, thread);
     if (thread == 0) {
-        UNROLL
-        for (int s = 0; s < SUMS; ++s) partial[block * SUMS + s] = sums[s];
+        UNROLLED(s, SUMS) partial[block * SUMS + s] = sums[s];
     }
 }
 
@@ -55,16 +44,10 @@ DEVICE void write_block_sums(const double *values, LOCAL double *scratch, GLOBAL
 DEVICE void add_up_entries(double sum, LOCAL double *scratch, int thread)
 {
     scratch[thread] = sum;
-    UNROLL
-    for (int width = THREADS; width > SUMS; width = width >= 4 * SUMS ? width / 4 : SUMS) {
-        const int next = width >= 4 * SUMS ? width / 4 : SUMS;
-        __syncthreads();
-        if (thread < next) {
-            UNROLL
-            for (int other = next; other < width; other += next) sum += scratch[thread + other];
-            scratch[thread] = sum;
-        }
-    }
+    ADD_TREE(THREADS, SUMS, thread, {
+        OTHERS sum += scratch[thread + other];
+        scratch[thread] = sum;
+    })
     __syncthreads();
 }
 
@@ -76,13 +59,11 @@ DEVICE void add_up_blocks(GLOBAL const double *partial, index_t blocks, LOCAL do
     double sum = 0;
     for (int at = thread; at < entries; at += IN_FLIGHT * THREADS) {
         double loaded[IN_FLIGHT];
-        UNROLL
-        for (int u = 0; u < IN_FLIGHT; ++u) {
+        UNROLLED(u, IN_FLIGHT) {
             loaded[u] = 0;
             if (at + u * THREADS < entries) loaded[u] = FRESH(partial + at + u * THREADS);
         }
-        UNROLL
-        for (int u = 0; u < IN_FLIGHT; ++u) sum += loaded[u];
+        UNROLLED(u, IN_FLIGHT) sum += loaded[u];
     }
     add_up_entries(sum, scratch, thread);
 }

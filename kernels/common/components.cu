@@ -1,4 +1,4 @@
-// The components of vectors to an array and back, by how many there are.
+// The components of vectors to an array and back, and set to zero, by how many there are.
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -8,3 +8,9 @@
 #define PACK2(v, from) v.x = (from)[0]; v.y = (from)[1]
 #define UNPACK1(to, v) (to)[0] = v
 #define PACK1(v, from) v = (from)[0]
+#define SCATTER4(to, pitch, v) (to)[0] = v.x; (to)[pitch] = v.y; (to)[2 * (pitch)] = v.z; (to)[3 * (pitch)] = v.w
+#define SCATTER2(to, pitch, v) (to)[0] = v.x; (to)[pitch] = v.y
+#define SCATTER1(to, pitch, v) (to)[0] = v
+#define CLEAR4(v) v.x = v.y = v.z = v.w = 0
+#define CLEAR2(v) v.x = v.y = 0
+#define CLEAR1(v) v = 0

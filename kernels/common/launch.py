@@ -200,8 +200,13 @@ _OPENCL = """\
 typedef long index_t;
 """
 
+# Alike in both: an unrolled loop of i from 0 to n - 1.
+_LOOPS = """\
+#define UNROLLED(i, n) UNROLL for (int i = 0; i < (n); ++i)
+"""
+
 _INCLUDE = re.compile(r'^#include "(\w+\.cu)"$', re.MULTILINE)
-_PRELUDES = {"cuda": _CUDA, "opencl": _OPENCL}
+_PRELUDES = {"cuda": _CUDA + _LOOPS, "opencl": _OPENCL + _LOOPS}
 
 
 @cache

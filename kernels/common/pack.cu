@@ -1,5 +1,5 @@
 // A vector of WIDTH elements of type REAL, 16 bytes where WIDTH > 1: its type, VECTOR, and its
-// components to an array and back. Whoever includes this has set REAL and WIDTH.
+// components to an array and back, and set to zero. Whoever includes this has set REAL and WIDTH.
 
 #include "components.cu"
 #if WIDTH == 1
@@ -9,3 +9,4 @@
 #endif
 #define UNPACK(to, v) JOIN(UNPACK, WIDTH)(to, v)
 #define PACK(v, from) JOIN(PACK, WIDTH)(v, from)
+#define CLEAR(v) JOIN(CLEAR, WIDTH)(v)

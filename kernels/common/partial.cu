@@ -25,14 +25,12 @@ sum_partials(GLOBAL const REAL *RESTRICT partial, GLOBAL REAL *RESTRICT out, ind
     if (output < outputs) {
         for (index_t part = group; part < parts; part += GROUPS * IN_FLIGHT) {
             REAL values[IN_FLIGHT];
-            UNROLL
-            for (int u = 0; u < IN_FLIGHT; ++u) {
+            UNROLLED(u, IN_FLIGHT) {
                 const index_t p = part + u * GROUPS;
                 values[u] = 0;
                 if (p < parts) values[u] = partial[p * outputs + output];
             }
-            UNROLL
-            for (int u = 0; u < IN_FLIGHT; ++u) sum += values[u];
+            UNROLLED(u, IN_FLIGHT) sum += values[u];
         }
     }
 

@@ -13,17 +13,11 @@ peak(GLOBAL REAL *RESTRICT out, index_t rounds)
     const index_t at = (index_t)blockIdx.x * THREADS + threadIdx.x;
     const REAL x = (REAL)1 - (REAL)(at % 7 + 1) / 1024, y = (REAL)(at % 5) / 1024;
     REAL sums[CHAINS];
-    UNROLL
-    for (int c = 0; c < CHAINS; ++c) sums[c] = (REAL)(at % 3 + c);
+    UNROLLED(c, CHAINS) sums[c] = (REAL)(at % 3 + c);
     for (index_t round = 0; round < rounds; ++round) {
-        UNROLL
-        for (int step = 0; step < STEPS; ++step) {
-            UNROLL
-            for (int c = 0; c < CHAINS; ++c) sums[c] = sums[c] * x + y;
-        }
+        UNROLLED(step, STEPS) UNROLLED(c, CHAINS) sums[c] = sums[c] * x + y;
     }
     REAL sum = 0;
-    UNROLL
-    for (int c = 0; c < CHAINS; ++c) sum += sums[c];
+    UNROLLED(c, CHAINS) sum += sums[c];
     out[at] = sum;
 }

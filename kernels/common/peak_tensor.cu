@@ -13,21 +13,13 @@ peak_tensor(GLOBAL REAL *RESTRICT out, index_t rounds)
 {
     const index_t at = (index_t)blockIdx.x * THREADS + threadIdx.x;
     REAL a[4], b[2], c[CHAINS][4];
-    UNROLL
-    for (int i = 0; i < 4; ++i) a[i] = (REAL)((at + i) % 7) / 1024;
-    UNROLL
-    for (int i = 0; i < 2; ++i) b[i] = (REAL)((at + i) % 5) / 1024;
-    UNROLL
-    for (int i = 0; i < 4 * CHAINS; ++i) c[i / 4][i % 4] = 0;
+    UNROLLED(i, 4) a[i] = (REAL)((at + i) % 7) / 1024;
+    UNROLLED(i, 2) b[i] = (REAL)((at + i) % 5) / 1024;
+    UNROLLED(i, 4 * CHAINS) c[i / 4][i % 4] = 0;
     for (index_t round = 0; round < rounds; ++round) {
-        UNROLL
-        for (int step = 0; step < STEPS; ++step) {
-            UNROLL
-            for (int i = 0; i < CHAINS; ++i) multiply_float64(c[i], a, b);
-        }
+        UNROLLED(step, STEPS) UNROLLED(i, CHAINS) multiply_float64(c[i], a, b);
     }
     REAL sum = 0;
-    UNROLL
-    for (int i = 0; i < 4 * CHAINS; ++i) sum += c[i / 4][i % 4];
+    UNROLLED(i, 4 * CHAINS) sum += c[i / 4][i % 4];
     out[at] = sum;
 }

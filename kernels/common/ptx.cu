@@ -44,10 +44,8 @@ DEVICE void multiply_float64(double *c, const double *a, const double *b)
                  : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
                  : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
 #else
-    UNROLL
-    for (int h = 0; h < 2; ++h) {
-        UNROLL
-        for (int r = 0; r < 2; ++r)
+    UNROLLED(h, 2) {
+        UNROLLED(r, 2)
             asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, "
                          "{%0, %1};"
                          : "+d"(c[2 * r]), "+d"(c[2 * r + 1])

@@ -4,8 +4,7 @@
 #include "pack.cu"
 
 #define EACH(v) \
-    UNROLL      \
-    for (int v = 0; v < WIDTH; ++v)
+    UNROLLED(v, WIDTH)
 
 #define LOAD(a, pointer)                                              \
     do {                                                              \

@@ -57,8 +57,7 @@ convolve(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT taps,
     REAL sums[ROWS * WIDTH];
 
     image += b * image_batch;
-    UNROLL
-    for (int i = 0; i < ROWS * WIDTH; ++i) sums[i] = 0;
+    UNROLLED(i, ROWS * WIDTH) sums[i] = 0;
 
     NO_UNROLL
     for (index_t u = 0; u < filter_height; u += STAGE_ROWS) {

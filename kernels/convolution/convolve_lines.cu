@@ -35,8 +35,7 @@ convolve_lines(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT co
     REAL sums[ROWS * WIDTH];
 
     image += b * image_batch;
-    UNROLL
-    for (int i = 0; i < ROWS * WIDTH; ++i) sums[i] = 0;
+    UNROLLED(i, ROWS * WIDTH) sums[i] = 0;
 
     NO_UNROLL
     for (index_t r = 0; r < rank; ++r) {
@@ -55,8 +54,7 @@ convolve_lines(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT co
             LOCAL const REAL *from = slab + group * SLAB * MOST_COLUMNS + lane * WIDTH;
             REAL line[SLAB * WIDTH];
             int c = 0;
-            UNROLL
-            for (int i = 0; i < SLAB * WIDTH; ++i) line[i] = 0;
+            UNROLLED(i, SLAB * WIDTH) line[i] = 0;
             NO_UNROLL
             for (; c + CHUNK <= taps_across; c += CHUNK) {
                 add_chunk(line, from + c, MOST_COLUMNS, row_taps + c, 0, SLAB, 1, CHUNK);
@@ -64,8 +62,7 @@ convolve_lines(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT co
 #if TAIL_COLUMNS != CHUNK
             add_chunk(line, from + c, MOST_COLUMNS, row_taps + c, 0, SLAB, 1, TAIL_COLUMNS);
 #endif
-            UNROLL
-            for (int k = 0; k < SLAB; ++k) {
+            UNROLLED(k, SLAB) {
                 const int at = group * SLAB + k;
                 if (at < now) {
                     VECTOR v;

@@ -30,8 +30,7 @@
 // Loads SHIFT + SPAN elements from an aligned address, but for the first SHIFT of them.
 DEVICE void load_row(REAL *row, GLOBAL const REAL *from)
 {
-    UNROLL
-    for (int k = 0; k < VECTORS; ++k) {
+    UNROLLED(k, VECTORS) {
         if (LAST(k) - FIRST(k) == 1) {
             row[k * WIDTH + FIRST(k)] = from[k * WIDTH + FIRST(k)];
         } else {
@@ -46,20 +45,16 @@ DEVICE void walk(GLOBAL const REAL *image, GLOBAL REAL *out, const REAL *factors
                  index_t image_row, index_t out_row, REAL loaded[LOADED_ROWS][VECTORS * WIDTH])
 {
     REAL sums[ROWS][WIDTH];
-    UNROLL
-    for (int r = 0; r < LOADED_ROWS; ++r) {
+    UNROLLED(r, LOADED_ROWS) {
         if (r + AHEAD < LOADED_ROWS) {
             const int next = r + AHEAD < LOADED_ROWS ? r + AHEAD : 0;
             load_row(loaded[next], image + next * image_row);
         }
-        UNROLL
-        for (int o = 0; o < ROWS; ++o) {
+        UNROLLED(o, ROWS) {
             const int u = r - o;
             if (u < 0 || u >= FH) continue;
-            UNROLL
-            for (int v = 0; v < FW; ++v) {
-                UNROLL
-                for (int i = 0; i < WIDTH; ++i) {
+            UNROLLED(v, FW) {
+                UNROLLED(i, WIDTH) {
                     const REAL sum = u == 0 && v == 0 ? 0 : sums[o][i];
                     sums[o][i] = sum + factors[u * FW + v] * loaded[r][SHIFT + v + i];
                 }
@@ -82,28 +77,23 @@ DEVICE void walk_rim(GLOBAL const REAL *image, GLOBAL REAL *out, GLOBAL const RE
 {
     int columns[SPAN];
 
-    UNROLL
-    for (int i = 0; i < SPAN; ++i) columns[i] = extended(column + i, width, boundary);
+    UNROLLED(i, SPAN) columns[i] = extended(column + i, width, boundary);
     NO_UNROLL
     for (int o = 0; o < rows; ++o) {
         REAL sums[WIDTH];
-        UNROLL
-        for (int i = 0; i < WIDTH; ++i) sums[i] = 0;
+        UNROLLED(i, WIDTH) sums[i] = 0;
         NO_UNROLL
         for (int u = 0; u < FH; ++u) {
             const int at = extended(row + o + u, height, boundary);
             GLOBAL const REAL *from = image + (at < 0 ? 0 : at) * image_row;
             REAL line[SPAN];
-            UNROLL
-            for (int i = 0; i < SPAN; ++i) {
+            UNROLLED(i, SPAN) {
                 const REAL inside = from[columns[i] < 0 ? 0 : columns[i]];
                 line[i] = at < 0 || columns[i] < 0 ? fillvalue : inside;
             }
-            UNROLL
-            for (int v = 0; v < FW; ++v) {
+            UNROLLED(v, FW) {
                 const REAL factor = taps[u * tap_row + v * tap_column];
-                UNROLL
-                for (int i = 0; i < WIDTH; ++i) sums[i] += factor * line[v + i];
+                UNROLLED(i, WIDTH) sums[i] += factor * line[v + i];
             }
         }
         store_outputs(out + o * out_row, sums, points, 1);
@@ -133,16 +123,9 @@ convolve_small(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT ta
                        && from_column + TILE_COLUMNS + (VECTORS - 1) * WIDTH <= width;
     if (inside) {  // before the taps, on which nothing waits yet
         image += from_row * image_row + column - (int)left - SHIFT;
-        UNROLL
-        for (int r = 0; r < AHEAD && r < LOADED_ROWS; ++r) {
-            load_row(loaded[r], image + r * image_row);
-        }
+        UNROLLED(r, AHEAD < LOADED_ROWS ? AHEAD : LOADED_ROWS) load_row(loaded[r], image + r * image_row);
     }
-    UNROLL
-    for (int u = 0; u < FH; ++u) {
-        UNROLL
-        for (int v = 0; v < FW; ++v) factors[u * FW + v] = taps[u * tap_row + v * tap_column];
-    }
+    UNROLLED(u, FH) UNROLLED(v, FW) factors[u * FW + v] = taps[u * tap_row + v * tap_column];
     if (inside) {
         walk(image, out, factors, image_row, out_row, loaded);
     } else if (rows_left > 0) {

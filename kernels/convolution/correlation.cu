@@ -43,18 +43,15 @@ DEVICE void store_outputs(GLOBAL REAL *out, const REAL *sums, index_t points, in
         return;
     }
 #endif
-    UNROLL
-    for (int i = 0; i < WIDTH; ++i) {
+    UNROLLED(i, WIDTH)
         if (i < points) out[i * out_column] = sums[i];
-    }
 }
 
 // Stores a thread's ROWS rows of sums; the tile begins at `row` and `column` of the output.
 #define STORE_TILE \
     const index_t first_row = row + group * ROWS, first_column = column + lane * WIDTH; \
     out += b * out_batch + first_row * out_row + first_column * out_column; \
-    UNROLL \
-    for (int o = 0; o < ROWS; ++o) \
+    UNROLLED(o, ROWS) \
         if (first_row + o < out_height) \
             store_outputs(out + o * out_row, sums + o * WIDTH, out_width - first_column, out_column);
 
@@ -75,8 +72,7 @@ DEVICE void fetch_tile(LOCAL REAL *tile, GLOBAL const REAL *image, int thread, i
     index_t offsets[FETCHES];
     int there[FETCHES];
 
-    UNROLL
-    for (int f = 0; f < FETCHES; ++f) {
+    UNROLLED(f, FETCHES) {
         const int c = lane + 32 * f;
         index_t at = column + c;
         if (!inside) at = c < columns ? extended(at, width, boundary) : -1;
@@ -86,22 +82,18 @@ DEVICE void fetch_tile(LOCAL REAL *tile, GLOBAL const REAL *image, int thread, i
     NO_UNROLL
     for (int begin = warp; begin < rows; begin += WARPS * FETCH_ROWS) {
         REAL values[FETCH_ROWS][FETCHES];
-        UNROLL
-        for (int k = 0; k < FETCH_ROWS; ++k) {
+        UNROLLED(k, FETCH_ROWS) {
             const int r = begin + k * WARPS;
             index_t at = r < rows ? row + r : -1;
             if (!inside && r < rows) at = extended(at, height, boundary);
             GLOBAL const REAL *from = image + at * image_row;
-            UNROLL
-            for (int f = 0; f < FETCHES; ++f) {
+            UNROLLED(f, FETCHES) {
                 values[k][f] = fillvalue;
                 if (at >= 0 && there[f]) values[k][f] = from[offsets[f]];
             }
         }
-        UNROLL
-        for (int k = 0; k < FETCH_ROWS; ++k) {
-            UNROLL
-            for (int f = 0; f < FETCHES; ++f) {
+        UNROLLED(k, FETCH_ROWS) {
+            UNROLLED(f, FETCHES) {
                 const int r = begin + k * WARPS, c = lane + 32 * f;
                 if (r < rows && c < columns) tile[r * MOST_COLUMNS + c] = values[k][f];
             }
@@ -117,8 +109,7 @@ DEVICE ALWAYS_INLINE void add_chunk(REAL *sums, LOCAL const REAL *tile, const in
                                     const int rows, const int columns)
 {
     REAL factors[MOST_TAPS][MOST_TAPS];
-    UNROLL
-    for (int r = 0; r < outs + rows - 1; ++r) {
+    UNROLLED(r, outs + rows - 1) {
         REAL window[ROUND_UP(WIDTH + MOST_TAPS - 1)];
         UNROLL
         for (int c = 0; c < WIDTH + columns - 1; c += WIDTH) {
@@ -136,17 +127,10 @@ DEVICE ALWAYS_INLINE void add_chunk(REAL *sums, LOCAL const REAL *tile, const in
                 }
             }
         }
-        UNROLL
-        for (int o = 0; o < outs; ++o) {
+        UNROLLED(o, outs) {
             const int u = r - o;
             if (u < 0 || u >= rows) continue;
-            UNROLL
-            for (int c = 0; c < columns; ++c) {
-                UNROLL
-                for (int i = 0; i < WIDTH; ++i) {
-                    sums[o * WIDTH + i] += factors[u][c] * window[c + i];
-                }
-            }
+            UNROLLED(c, columns) UNROLLED(i, WIDTH) sums[o * WIDTH + i] += factors[u][c] * window[c + i];
         }
     }
 }

@@ -152,12 +152,10 @@ convolve_unrolled(PADDED)
             __syncthreads();
             NO_UNROLL
             for (int p = 0; p < pieces; ++p) {
-                UNROLL
-                for (int i = 0; i < PIECE; ++i) sum += mine[p * PIECE + i] * some[p * PIECE + i];
+                UNROLLED(i, PIECE) sum += mine[p * PIECE + i] * some[p * PIECE + i];
             }
             if (TAIL > 0 && pieces < BX / PIECE) {
-                UNROLL
-                for (int i = 0; i < TAIL; ++i) sum += mine[pieces * PIECE + i] * some[pieces * PIECE + i];
+                UNROLLED(i, TAIL) sum += mine[pieces * PIECE + i] * some[pieces * PIECE + i];
             }
         }
     }

@@ -53,8 +53,7 @@ DEVICE void load_points(REAL *values, GLOBAL const REAL *from, int there)
 #define SLOT(phase, side, sweep) \
     ((((phase) % 2 * 2 + (side)) * DEPTH + (sweep)) * (THREADS + 2) + 1)
 #define EXCHANGE(phase, rows) \
-    UNROLL \
-    for (int s = 0; s < DEPTH; ++s) { \
+    UNROLLED(s, DEPTH) { \
         exchange[SLOT(phase, 0, s) + thread] = rows[s][WIDTH - 1]; \
         exchange[SLOT(phase, 1, s) + thread] = rows[s][0]; \
     } \
@@ -82,16 +81,11 @@ DEVICE void walk(GLOBAL const REAL *u, GLOBAL const REAL *f, GLOBAL REAL *u_new,
     const int stores = lane * WIDTH >= SKIRT && lane * WIDTH < SKIRT + VALID && column < columns;
     int row = begin - DEPTH;
 
-    UNROLL
-    for (int i = 0; i < WIDTH; ++i) {
-        UNROLL
-        for (int s = 0; s < DEPTH; ++s) before[s][i] = centre[s][i] = given[s][i] = 0;
-    }
+    UNROLLED(i, WIDTH) UNROLLED(s, DEPTH) before[s][i] = centre[s][i] = given[s][i] = 0;
     u += row * pitch + column;
     f += (row - 1) * pitch + column;
     u_new += (row - DEPTH) * pitch + column;
-    UNROLL
-    for (int k = 0; k < AHEAD; ++k) {
+    UNROLLED(k, AHEAD) {
         load_points(u_ahead[k], u, inside && (!rim || (unsigned int)(row + k) < held));
         load_points(f_ahead[k], f, inside && (!rim || (unsigned int)(row + k - 1) < held));
         u += pitch;
@@ -100,12 +94,10 @@ DEVICE void walk(GLOBAL const REAL *u, GLOBAL const REAL *f, GLOBAL REAL *u_new,
 
     NO_UNROLL
     for (; row < end + DEPTH; row += PHASES) {
-        UNROLL
-        for (int phase = 0; phase < PHASES; ++phase) {
+        UNROLLED(phase, PHASES) {
             const int r = row + phase;
             REAL after[WIDTH];
-            UNROLL
-            for (int i = 0; i < WIDTH; ++i) {
+            UNROLLED(i, WIDTH) {
                 GIVEN(phase, 0)[i] = scale * f_ahead[phase % AHEAD][i];
                 after[i] = u_ahead[phase % AHEAD][i];
             }
@@ -114,21 +106,18 @@ DEVICE void walk(GLOBAL const REAL *u, GLOBAL const REAL *f, GLOBAL REAL *u_new,
             load_points(f_ahead[phase % AHEAD], f,
                         inside && (!rim || (unsigned int)(r + AHEAD - 1) < held));
             EXCHANGE(phase, centre);
-            UNROLL
-            for (int s = 0; s < DEPTH; ++s) {
+            UNROLLED(s, DEPTH) {
                 const REAL left = LEFT(phase, centre, s), right = RIGHT(phase, centre, s);
                 const int made = !rim || (r - s - 1 >= first && r - s - 1 < last) ? points : 0;
                 REAL next[WIDTH];
-                UNROLL
-                for (int i = 0; i < WIDTH; ++i) {
+                UNROLLED(i, WIDTH) {
                     const REAL beside = i > 0 ? centre[s][i > 0 ? i - 1 : 0] : left;
                     const REAL beyond = i < WIDTH - 1 ? centre[s][i < WIDTH - 1 ? i + 1 : 0] : right;
                     const REAL rest = fma(along_columns, beside + beyond, GIVEN(phase, s)[i]);
                     next[i] = fma(along_rows, before[s][i] + after[i], rest);
                     if (rim && i >= made) next[i] = 0;
                 }
-                UNROLL
-                for (int i = 0; i < WIDTH; ++i) {
+                UNROLLED(i, WIDTH) {
                     before[s][i] = centre[s][i];
                     centre[s][i] = after[i];
                     after[i] = next[i];

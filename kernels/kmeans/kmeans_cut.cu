@@ -37,8 +37,7 @@ cut_rows(const float *__restrict__ rows, const float *__restrict__ norms, unsign
     float x[8], squares = 0.0f;
     for (index_t group = lane; group < 4 * steps; group += 32) {
         load(x, from, group * 8, there, 1, vectors);
-        UNROLL
-        for (int i = 0; i < 8; ++i) {
+        UNROLLED(i, 8) {
             x[i] *= scale;
             squares = fmaf(x[i], x[i], squares);
         }

@@ -51,14 +51,12 @@ take_means(GLOBAL const REAL *RESTRICT partial, GLOBAL const REAL *RESTRICT part
             NO_UNROLL
             for (index_t part = group; part < parts; part += 4 * (THREADS / LANES)) {
                 REAL values[4];
-                UNROLL
-                for (int u = 0; u < 4; ++u) {
+                UNROLLED(u, 4) {
                     const index_t p = part + u * (THREADS / LANES);
                     values[u] = 0;
                     if (p < parts) values[u] = partial[(p * k + c) * d + j];
                 }
-                UNROLL
-                for (int u = 0; u < 4; ++u) sum += values[u];
+                UNROLLED(u, 4) sum += values[u];
             }
         }
         scratch[thread] = sum;

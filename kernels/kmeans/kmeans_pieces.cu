@@ -68,8 +68,7 @@ assign_pieces(const unsigned char *__restrict__ x_pieces, const float2 *__restri
     for (index_t panel = blockIdx.x; panel < panels; panel += gridDim.x) {
         Nearest nearest[2];
         float2 facts[2];
-        UNROLL
-        for (int half = 0; half < 2; ++half) {
+        UNROLLED(half, 2) {
             nearest[half] = {INFINITY, INFINITY, 0};
             facts[half] = x_facts[panel * PANEL + first + 8 * half];
         }
@@ -79,19 +78,16 @@ assign_pieces(const unsigned char *__restrict__ x_pieces, const float2 *__restri
             multiply_tile<2>(sum, steps, in, turn);
             if (takes_turns) give_turn(other);
             const int left = (int)tile * PANEL + lane % 4 * 2;
-            UNROLL
-            for (int j = 0; j < 16; ++j) {
+            UNROLLED(j, 16) {
                 const float4 two = c_facts[left / 2 + 4 * j];
-                UNROLL
-                for (int half = 0; half < 2; ++half) {
+                UNROLLED(half, 2) {
                     const int i = 4 * j + 2 * half;
                     look(nearest[half], fmaf(sum[i] * facts[half].x, two.x, two.y), left + 8 * j);
                     look(nearest[half], fmaf(sum[i + 1] * facts[half].x, two.z, two.w), left + 8 * j + 1);
                 }
             }
         }
-        UNROLL
-        for (int half = 0; half < 2; ++half) {
+        UNROLLED(half, 2) {
             const index_t row = panel * PANEL + first + 8 * half;
             combine(nearest[half]);
             if (lane % 4 || row >= n) continue;

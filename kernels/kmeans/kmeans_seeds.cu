@@ -31,14 +31,12 @@ try_seeds(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
     const index_t begin = (index_t)blockIdx.x * length;
     const index_t end = begin + length < n ? begin + length : n;
     double totals[CANDIDATES];
-    UNROLL
-    for (int c = 0; c < CANDIDATES; ++c) totals[c] = 0;
+    UNROLLED(c, CANDIDATES) totals[c] = 0;
 
     for (index_t first = begin; first < end; first += THREADS) {
         const int rows = end - first < THREADS ? (int)(end - first) : THREADS;
         REAL distances[CANDIDATES];
-        UNROLL
-        for (int c = 0; c < CANDIDATES; ++c) distances[c] = 0;
+        UNROLLED(c, CANDIDATES) distances[c] = 0;
         for (index_t column = 0; column < d; column += COLUMNS) {
             const int wide = d - column < COLUMNS ? (int)(d - column) : COLUMNS;
             for (int element = thread; element < THREADS * COLUMNS; element += THREADS) {
@@ -54,8 +52,7 @@ try_seeds(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
             if (thread < rows) {
                 for (int j = 0; j < wide; ++j) {
                     const REAL x = points[thread * (COLUMNS + 1) + j];
-                    UNROLL
-                    for (int c = 0; c < CANDIDATES; ++c) {
+                    UNROLLED(c, CANDIDATES) {
                         const REAL apart = x - seeds[c * COLUMNS + j];
                         distances[c] += apart * apart;
                     }
@@ -66,8 +63,7 @@ try_seeds(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
         if (thread < rows) {
             const index_t row = first + thread;
             const REAL weight = WEIGHTED ? weights[row] : (REAL)1;
-            UNROLL
-            for (int c = 0; c < CANDIDATES; ++c) {
+            UNROLLED(c, CANDIDATES) {
                 REAL distance = distances[c];
 #if !FIRST
                 const REAL before = closest[row];

@@ -60,8 +60,7 @@ assign_small(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
         int label = -1;
         if (thread < rows) {
             REAL x[WHOLE];
-            UNROLL
-            for (int j = 0; j < WHOLE; ++j) x[j] = j < D ? points[thread * PITCH + j] : (REAL)0;
+            UNROLLED(j, WHOLE) x[j] = j < D ? points[thread * PITCH + j] : (REAL)0;
             REAL smallest = (REAL)INFINITY;
             label = 0;
             for (int c = 0; c < clusters; ++c) {
@@ -71,8 +70,7 @@ assign_small(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
                     REAL y[WIDTH];
                     const VECTOR v = shared_c[(c * WHOLE + j) / WIDTH];
                     UNPACK(y, v);
-                    UNROLL
-                    for (int w = 0; w < WIDTH; ++w) product += x[j + w] * y[w];
+                    UNROLLED(w, WIDTH) product += x[j + w] * y[w];
                 }
                 const REAL distance = norms[c] - 2 * product;
                 if (distance < smallest) {
@@ -84,8 +82,7 @@ assign_small(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
             const REAL weight = WEIGHTED ? weights[first + thread] : (REAL)1;
             points[thread * PITCH + D] = weight;
 #if WEIGHTED
-            UNROLL
-            for (int j = 0; j < D; ++j) points[thread * PITCH + j] = weight * x[j];
+            UNROLLED(j, D) points[thread * PITCH + j] = weight * x[j];
 #endif
         }
         ((LOCAL int *)labels_of_rows)[thread] = label;

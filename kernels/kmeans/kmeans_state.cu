@@ -30,8 +30,7 @@
 
 // A thread's rows have no nearest centroid yet.
 #define CLEAR_NEAREST(rows) \
-    UNROLL \
-    for (int i = 0; i < (rows); ++i) { \
+    UNROLLED(i, rows) { \
         least[i * THREADS + thread] = (REAL)INFINITY; \
         nearest[i * THREADS + thread] = 0; \
     }

@@ -52,8 +52,7 @@ sum_by_label(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
 
         // How many rows of a thread's segment with the same label come before each of its own.
         int before[STEPS];
-        UNROLL
-        for (int step = 0; step < STEPS; ++step) {
+        UNROLLED(step, STEPS) {
             const int from = (segment * STEPS + step) * TOGETHER;
             const int label = each_label[from + lane];
             int lower = 0, alike = 0;
@@ -94,8 +93,7 @@ sum_by_label(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
             }
         }
         __syncthreads();
-        UNROLL
-        for (int step = 0; step < STEPS; ++step) {
+        UNROLLED(step, STEPS) {
             const int row = (segment * STEPS + step) * TOGETHER + lane;
             const int label = each_label[row];
             if (label >= 0) listed[own_counts[label] + before[step]] = (unsigned short)row;
@@ -116,8 +114,7 @@ sum_by_label(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
                 }
                 for (int at = from; at < until; at += IN_FLIGHT) {
                     REAL x[IN_FLIGHT][WIDTH];
-                    UNROLL
-                    for (int u = 0; u < IN_FLIGHT; ++u) {
+                    UNROLLED(u, IN_FLIGHT) {
                         SET_ZERO(x[u]);
                         if (at + u < until) {
                             const index_t row = begin + listed[at + u];
@@ -128,8 +125,7 @@ sum_by_label(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
 #endif
                         }
                     }
-                    UNROLL
-                    for (int u = 0; u < IN_FLIGHT; ++u) EACH(w) sums[w] += x[u][w];
+                    UNROLLED(u, IN_FLIGHT) EACH(w) sums[w] += x[u][w];
                 }
                 STORE(partial + out * d + column, sums);
             }

@@ -14,29 +14,18 @@
 // and WARP_M / 8 * THREADS of double and int.
 
 #define TILE_K 16
-#define TILE_M (WARP_M * WARPS_M)
-#define TILE_N (WARP_N * WARPS_N)
+#include "matmul_fragments.cu"
+#include "kmeans_state.cu"
+
 #define THREADS (32 * WARPS_M * WARPS_N)
 #define ROWS (WARP_M / 8)
 
-#if ALIGNED
-#define PIECE 2
-#else
-#define PIECE 1
-#endif
-// Where an element lies: see matmul_tensor.cu. Quarters of a row of X change places from row to row; a row
-// of the centroids' tile is 4 elements longer than it.
-#define PLACE_X(row, k) ((row) * TILE_K + ((k) ^ ((row) & 3) << 2))
+// Where an element lies: see matmul_tensor.cu. A row of the centroids' tile is 4 elements longer than it.
 #define PITCH_C (TILE_N + 4)
 #define SIZE_X (TILE_M * TILE_K)
 #define STAGE (SIZE_X + TILE_K * PITCH_C)
 #define SLOT_X (THREADS * PIECE / TILE_K)
 #define SLOT_C (THREADS * 2 / TILE_N)
-
-#define REAL double
-#include "ptx.cu"
-#include "matmul_fragments.cu"
-#include "kmeans_state.cu"
 
 KERNEL(THREADS, RESIDENT)
 assign_tensor(const double *__restrict__ X, const double *__restrict__ packed,
@@ -46,13 +35,7 @@ assign_tensor(const double *__restrict__ X, const double *__restrict__ packed,
     extern __shared__ __align__(128) double shared[];
     if (state[STOPPED]) return;
 
-    const int thread = (int)threadIdx.x;
-    const int lane = thread % 32;
-    const int g = lane >> 2;
-    const int t = lane & 3;
-    const int warp = thread / 32;
-    const int warp_m = warp / WARPS_N * WARP_M;
-    const int warp_n = warp % WARPS_N * WARP_N;
+    FIND_THREAD(thread / 32)
     const index_t tile_m = (index_t)blockIdx.x * TILE_M;
     const int columns = (int)d;
     const int steps = (columns + TILE_K - 1) / TILE_K;
@@ -67,37 +50,32 @@ assign_tensor(const double *__restrict__ X, const double *__restrict__ packed,
     const double *from_x = X + (tile_m + x_m) * d + x_k;
     const double *from_c = packed + 2 * thread;
     const unsigned int base = shared_address(shared);
-    const unsigned int to_x = base + 8 * PLACE_X(x_m, x_k);
+    const unsigned int to_x = base + 8 * PLACE_KFAST(x_m, x_k);
     const unsigned int to_c = base + 8 * (SIZE_X + c_k * PITCH_C + c_n);
     int at_k = 0;
 
     // A step's tiles, and on to the next ones: after the last columns of X come the first ones again.
 #define COPY_TILES(stage) \
     { \
-        UNROLL \
-        for (int slot = 0; slot < TILE_M / SLOT_X; ++slot) \
+        UNROLLED(slot, TILE_M / SLOT_X) \
             copy_piece(to_x + 8 * (STAGE * (stage) + slot * SLOT_X * TILE_K), \
                        from_x + at_k + slot * SLOT_X * d, PIECE, \
                        slot * SLOT_X < left && at_k + x_k < columns); \
-        UNROLL \
-        for (int slot = 0; slot < TILE_K / SLOT_C; ++slot) \
+        UNROLLED(slot, TILE_K / SLOT_C) \
             copy_piece(to_c + 8 * (STAGE * (stage) + slot * SLOT_C * PITCH_C), \
                        from_c + slot * 2 * THREADS, 2, true); \
         from_c += TILE_K * TILE_N; \
         at_k = at_k + TILE_K < columns ? at_k + TILE_K : 0; \
     }
 
-    UNROLL
-    for (int stage = 0; stage < STAGES - 1; ++stage) {
+    UNROLLED(stage, STAGES - 1) {
         if (stage < total) COPY_TILES(stage);
         end_of_copies();
     }
     CLEAR_NEAREST(ROWS)
 
-    double sum[WARP_M / 16][WARP_N / 8][4];
-    double fa[2][WARP_M / 16][4];
-    double fb[2][WARP_N / 8][2];
-    const int read_x = PLACE_X(warp_m + g, t);
+    DECLARE_SUMS
+    const int read_x = PLACE_KFAST(warp_m + g, t);
     const int read_c = SIZE_X + t * PITCH_C + warp_n + g;
 #define AT_A(q) (read_x ^ (q) * 4)
 #define AT_B(q) (read_c + (q) * 4 * PITCH_C)
@@ -122,14 +100,11 @@ assign_tensor(const double *__restrict__ X, const double *__restrict__ packed,
         }
 
         const int column = tile * TILE_N + warp_n + 2 * t;
-        UNROLL
-        for (int i = 0; i < ROWS; ++i) {
+        UNROLLED(i, ROWS) {
             double smallest = least[i * THREADS + thread];
             int whose = nearest[i * THREADS + thread];
-            UNROLL
-            for (int j = 0; j < WARP_N / 8; ++j) {
-                UNROLL
-                for (int c = 0; c < 2; ++c) {
+            UNROLLED(j, WARP_N / 8) {
+                UNROLLED(c, 2) {
                     const double distance =
                         norms[column + 8 * j + c] - 2 * sum[i / 2][j][i % 2 * 2 + c];
                     if (distance < smallest) {

@@ -14,15 +14,9 @@
 #define TILE_K 8
 
 #include "matmul_registers.cu"
+#include "matmul_buffers.cu"
 #include "kmeans_state.cu"
 
-#if ALIGNED
-#define PIECE WIDTH
-#define LOADED VECTOR
-#else
-#define PIECE 1
-#define LOADED REAL
-#endif
 // Threads that have a row's TILE_K elements; a thread's rows are APART from each other.
 #define RUN (TILE_K / PIECE)
 #define APART (THREADS / RUN)
@@ -32,19 +26,6 @@
 #define READ_FACTORS(set, buffer, kk) \
     READ_FACTORS_AT(set, read_x + (buffer) * (TILE_K * PITCH_A) + (kk) * PITCH_A, \
                     read_c + (buffer) * (TILE_K * TILE_N) + (kk) * TILE_N)
-
-// A loaded piece of a row goes to as many lines of the shared tile.
-DEVICE void scatter(LOCAL REAL *to, LOADED piece)
-{
-#if ALIGNED
-    REAL elements[WIDTH];
-    UNPACK(elements, piece);
-    UNROLL
-    for (int w = 0; w < WIDTH; ++w) to[w * PITCH_A] = elements[w];
-#else
-    *to = piece;
-#endif
-}
 
 KERNEL(THREADS, RESIDENT)
 assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
@@ -67,8 +48,7 @@ assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
     const int left = (int)(n - tile_m < TILE_M ? n - tile_m : TILE_M) - x_m;
 #if LISTED
     GLOBAL const REAL *rows_of_x[LOADS_X];
-    UNROLL
-    for (int s = 0; s < LOADS_X; ++s)
+    UNROLLED(s, LOADS_X)
         rows_of_x[s] = X + (s * APART < left ? ROW(tile_m + x_m + s * APART) * d : 0) + x_k;
 #define ROW_OF_X(s) rows_of_x[s]
 #else
@@ -80,19 +60,11 @@ assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
 
     LOADED next_x[LOADS_X];
     VECTOR next_c[LOADS_C];
-    UNROLL
-    for (int s = 0; s < LOADS_X; ++s) {
-        const REAL zeros[WIDTH] = {0};
-#if ALIGNED
-        PACK(next_x[s], zeros);
-#else
-        next_x[s] = zeros[0];
-#endif
-        if (s * APART < left && x_k < d)
-            next_x[s] = *(GLOBAL const LOADED *)ROW_OF_X(s);
+    UNROLLED(s, LOADS_X) {
+        CLEAR_PIECE(next_x[s]);
+        if (s * APART < left && x_k < d) next_x[s] = LOAD(ROW_OF_X(s));
     }
-    UNROLL
-    for (int s = 0; s < LOADS_C; ++s) next_c[s] = from_c[s * THREADS];
+    UNROLLED(s, LOADS_C) next_c[s] = from_c[s * THREADS];
     CLEAR_NEAREST(THREAD_M)
 
     DECLARE_SUMS
@@ -100,17 +72,10 @@ assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
     LOCAL const REAL *const read_c = (LOCAL const REAL *)shared_c + warp_n + LANE_N(lane);
 
 #define STORE_NEXT(buffer) \
-    UNROLL \
-    for (int s = 0; s < LOADS_X; ++s) \
-        scatter(to_x + (buffer) * (TILE_K * PITCH_A) + s * APART, next_x[s]); \
-    UNROLL \
-    for (int s = 0; s < LOADS_C; ++s) \
+    UNROLLED(s, LOADS_X) \
+        store_piece(to_x + (buffer) * (TILE_K * PITCH_A) + s * APART, PITCH_A, 1, next_x[s]); \
+    UNROLLED(s, LOADS_C) \
         shared_c[(buffer) * (TILE_K * TILE_N / WIDTH) + s * THREADS + thread] = next_c[s]
-
-#define TO_NEXT \
-    reading = 1 - reading; \
-    STORE_NEXT(reading); \
-    __syncthreads()
 
     STORE_NEXT(0);
     __syncthreads();
@@ -126,13 +91,10 @@ assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
             const int next = step + 1 < steps ? (step + 1) * TILE_K : 0;
             const int more = step + 1 < steps || tile + 1 < (int)tiles;
             const int rows = more && next + x_k < d ? left : 0;
-            UNROLL
-            for (int s = 0; s < LOADS_X; ++s)
-                if (s * APART < rows)
-                    next_x[s] = *(GLOBAL const LOADED *)(ROW_OF_X(s) + next);
+            UNROLLED(s, LOADS_X)
+                if (s * APART < rows) next_x[s] = LOAD(ROW_OF_X(s) + next);
             from_c += TILE_K * TILE_N / WIDTH;
-            UNROLL
-            for (int s = 0; s < LOADS_C; ++s)
+            UNROLLED(s, LOADS_C)
                 if (more) next_c[s] = from_c[s * THREADS];
 
             MULTIPLY_TILES
@@ -141,8 +103,7 @@ assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
         REAL smallest[THREAD_M];
         int whose[THREAD_M];
         const int column = tile * TILE_N + warp_n + LANE_N(lane);
-        UNROLL
-        for (int i = 0; i < THREAD_M; ++i) {
+        UNROLLED(i, THREAD_M) {
             smallest[i] = least[i * THREADS + thread];
             whose[i] = nearest[i * THREADS + thread];
         }
@@ -151,10 +112,8 @@ assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
             REAL norm[WIDTH];
             const VECTOR v = *(GLOBAL const VECTOR *)(norms + column + j * 4);
             UNPACK(norm, v);
-            UNROLL
-            for (int w = 0; w < WIDTH; ++w) {
-                UNROLL
-                for (int i = 0; i < THREAD_M; ++i) {
+            UNROLLED(w, WIDTH) {
+                UNROLLED(i, THREAD_M) {
                     const REAL distance = norm[w] - 2 * sum[i][j + w];
                     if (distance < smallest[i]) {
                         smallest[i] = distance;
@@ -163,8 +122,7 @@ assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
                 }
             }
         }
-        UNROLL
-        for (int i = 0; i < THREAD_M; ++i) {
+        UNROLLED(i, THREAD_M) {
             least[i * THREADS + thread] = smallest[i];
             nearest[i * THREADS + thread] = whose[i];
         }

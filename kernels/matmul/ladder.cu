@@ -85,18 +85,15 @@ matmul_rows(MATRICES)
     if (i >= m || j >= n) return;
     GLOBAL const REAL *rows[EACH];
     REAL sums[EACH];
-    UNROLL
-    for (int r = 0; r < EACH; ++r) {
+    UNROLLED(r, EACH) {
         rows[r] = A + (i + r < m ? i + r : m - 1) * k;
         sums[r] = 0;
     }
     for (index_t l = 0; l < k; ++l) {
         const REAL b = B[l * n + j];
-        UNROLL
-        for (int r = 0; r < EACH; ++r) sums[r] += rows[r][l] * b;
+        UNROLLED(r, EACH) sums[r] += rows[r][l] * b;
     }
-    UNROLL
-    for (int r = 0; r < EACH; ++r)
+    UNROLLED(r, EACH)
         if (i + r < m) C[(i + r) * n + j] = sums[r];
 }
 #endif
@@ -115,8 +112,7 @@ matmul_shared(MATRICES)
     const int x = (int)threadIdx.x % BX, y = (int)threadIdx.x / BX;
     FIND_BLOCK(TILES *BX, ROWS *BY)
     REAL sums[ROWS][TILES];
-    UNROLL
-    for (int e = 0; e < ROWS * TILES; ++e) sums[e / TILES][e % TILES] = 0;
+    UNROLLED(e, ROWS * TILES) sums[e / TILES][e % TILES] = 0;
     for (index_t first = 0; first < k; first += BX) {
         for (int r = y; r < ROWS * BY; r += BY)
             tile_a[r][x] = top + r < m && first + x < k ? A[(top + r) * k + first + x] : (REAL)0;
@@ -125,16 +121,13 @@ matmul_shared(MATRICES)
                 tile_b[l][c] = first + l < k && left + c < n ? B[(first + l) * n + left + c] : (REAL)0;
         }
         __syncthreads();
-        UNROLL
-        for (int l = 0; l < BX; ++l) {
-            UNROLL
-            for (int e = 0; e < ROWS * TILES; ++e)
+        UNROLLED(l, BX) {
+            UNROLLED(e, ROWS * TILES)
                 sums[e / TILES][e % TILES] += tile_a[y * ROWS + e / TILES][l] * tile_b[l][e % TILES * BX + x];
         }
         __syncthreads();
     }
-    UNROLL
-    for (int e = 0; e < ROWS * TILES; ++e) {
+    UNROLLED(e, ROWS * TILES) {
         const index_t i = top + y * ROWS + e / TILES, j = left + e % TILES * BX + x;
         if (i < m && j < n) C[i * n + j] = sums[e / TILES][e % TILES];
     }
@@ -159,8 +152,7 @@ matmul_column(MATRICES)
     FIND_BLOCK(BX *BY, EACH)
     const index_t j = left + thread < n ? left + thread : n - 1, tiles = (k + BX - 1) / BX;
     REAL sums[EACH];
-    UNROLL
-    for (int r = 0; r < EACH; ++r) sums[r] = 0;
+    UNROLLED(r, EACH) sums[r] = 0;
     index_t at = 0;
 #if PARTITIONS
     at = blockIdx.x % PARTITIONS * 256 / (index_t)sizeof(REAL) / BX % tiles;
@@ -184,9 +176,9 @@ matmul_column(MATRICES)
 
 // -- 8 and 9. unrolled, tuned: fine-tuning ----------------------------------------------------------------------------
 // White's listing 4.17: a pointer moves along B in place of products of indices, an element of B is loaded once and
-// kept, whole tiles have a loop of their own, UNROLLED columns at a time. Blocks begin at different tiles.
+// kept, whole tiles have a loop of their own, PIECE columns at a time. Blocks begin at different tiles.
 #if STEP == 8 || STEP == 9
-#define UNROLLED (BX < 32 / (int)sizeof(REAL) ? BX : 32 / (int)sizeof(REAL))
+#define PIECE (BX < 32 / (int)sizeof(REAL) ? BX : 32 / (int)sizeof(REAL))
 KERNEL(BX *BY, 1)
 matmul_unrolled(MATRICES)
 {
@@ -195,8 +187,7 @@ matmul_unrolled(MATRICES)
     FIND_BLOCK(BX *BY, EACH)
     const index_t j = left + thread < n ? left + thread : n - 1, tiles = (k + BX - 1) / BX;
     REAL sums[EACH];
-    UNROLL
-    for (int r = 0; r < EACH; ++r) sums[r] = 0;
+    UNROLLED(r, EACH) sums[r] = 0;
     index_t at = blockIdx.x % 8 * 256 / (index_t)sizeof(REAL) / BX % tiles;
     for (index_t step = 0; step < tiles; ++step) {
         const index_t first = at * BX;
@@ -208,25 +199,22 @@ matmul_unrolled(MATRICES)
         __syncthreads();
         int l = 0;
         NO_UNROLL
-        for (; l + UNROLLED <= length; l += UNROLLED) {
+        for (; l + PIECE <= length; l += PIECE) {
             UNROLL
-            for (int u = 0; u < UNROLLED; ++u, b += n) {
+            for (int u = 0; u < PIECE; ++u, b += n) {
                 const REAL one = *b;
-                UNROLL
-                for (int r = 0; r < EACH; ++r) sums[r] += tile[r][l + u] * one;
+                UNROLLED(r, EACH) sums[r] += tile[r][l + u] * one;
             }
         }
         NO_UNROLL
         for (; l < length; ++l, b += n) {
             const REAL one = *b;
-            UNROLL
-            for (int r = 0; r < EACH; ++r) sums[r] += tile[r][l] * one;
+            UNROLLED(r, EACH) sums[r] += tile[r][l] * one;
         }
         __syncthreads();
         at = at + 1 < tiles ? at + 1 : 0;
     }
-    UNROLL
-    for (int r = 0; r < EACH; ++r)
+    UNROLLED(r, EACH)
         if (top + r < m && left + thread < n) C[(top + r) * n + j] = sums[r];
 }
 #endif

@@ -28,8 +28,7 @@ matmul_pieces(float *C, const unsigned char *partial, index_t m, index_t n, inde
     const unsigned char *a = partial + a_at + row * steps * BOTH_BYTES, *b = partial + b_at + column * steps * BOTH_BYTES;
     const unsigned int first = (shared_place(memory) + 1023) & ~1023u, full = shared_place(barriers);
     float total[64], leading[64], others[64];
-    UNROLL
-    for (int i = 0; i < 64; ++i) total[i] = others[i] = 0.0f;
+    UNROLLED(i, 64) total[i] = others[i] = 0.0f;
     if (thread == 0) {
         for (int i = 0; i <= AHEAD; ++i) new_barrier(full + 8 * i, 1);
         fence_barriers();
@@ -60,12 +59,10 @@ matmul_pieces(float *C, const unsigned char *partial, index_t m, index_t n, inde
         multiply_pairs<2, 1>(others, at + group * (64 * STEP * 2), at + BOTH_BYTES, 1, 3, true);
         await_products<1>(leading);
         await_products<0>(others);
-        UNROLL
-        for (int i = 0; i < 64; ++i) total[i] += leading[i];
+        UNROLLED(i, 64) total[i] += leading[i];
         __syncthreads();
     }
-    UNROLL
-    for (int i = 0; i < 64; ++i) total[i] = fmaf(others[i], 1.0f / LIFT, total[i]);
+    UNROLLED(i, 64) total[i] = fmaf(others[i], 1.0f / LIFT, total[i]);
     write_sums(C, total, (const int *)(partial + a_exponents_at), (const int *)(partial + b_exponents_at),
                row * PANEL + thread / 32 * 16, column * PANEL, m, n, c_row, c_col, c_vector);
 }

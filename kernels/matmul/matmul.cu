@@ -14,30 +14,10 @@
 // of C with n fast. chunk is a multiple of TILE_K; chunk * parts >= k > chunk * (parts - 1).
 
 #include "matmul_registers.cu"
+#include "matmul_buffers.cu"
 
-#if ALIGNED
-#define PIECE WIDTH
-#define LOADED VECTOR
-#else
-#define PIECE 1
-#define LOADED REAL
-#endif
 #define LOADS_A (TILE_M * TILE_K / (PIECE * THREADS))
 #define LOADS_B (TILE_N * TILE_K / (PIECE * THREADS))
-
-#if WIDTH == 4
-#define SCATTER(to, pitch, v) \
-    (to)[0] = v.x; (to)[pitch] = v.y; (to)[2 * (pitch)] = v.z; (to)[3 * (pitch)] = v.w
-#else
-#define SCATTER(to, pitch, v) (to)[0] = v.x; (to)[pitch] = v.y
-#endif
-#if !ALIGNED
-#define SET_ZERO(a) a = 0
-#elif WIDTH == 4
-#define SET_ZERO(a) a.x = a.y = a.z = a.w = 0
-#else
-#define SET_ZERO(a) a.x = a.y = 0
-#endif
 
 // A tile is cut into pieces, numbered so that a warp's loads coalesce; a thread has the pieces
 // thread + slot * THREADS. A piece's first element is at (k, outer), where outer is the row of A or
@@ -60,36 +40,15 @@ DEVICE int piece_outer(int piece, int k_fast, int tile)
 #define SLOT_BK(s) piece_k((s) * THREADS, B_K, TILE_N)
 #define SLOT_N(s) piece_outer((s) * THREADS, B_K, TILE_N)
 #define STORE_NEXT(buffer) \
-    UNROLL \
-    for (int s = 0; s < LOADS_A; ++s) \
+    UNROLLED(s, LOADS_A) \
         store_piece(to_a + (buffer) * (TILE_K * PITCH_A) + SLOT_AK(s) * PITCH_A + SLOT_M(s), \
                     PITCH_A, A_K, next_a[s]); \
-    UNROLL \
-    for (int s = 0; s < LOADS_B; ++s) \
+    UNROLLED(s, LOADS_B) \
         store_piece(to_b + (buffer) * (TILE_K * PITCH_B) + SLOT_BK(s) * PITCH_B + SLOT_N(s), \
                     PITCH_B, B_K, next_b[s])
 #define READ_FACTORS(set, buffer, kk) \
     READ_FACTORS_AT(set, read_a + (buffer) * (TILE_K * PITCH_A) + (kk) * PITCH_A, \
                     read_b + (buffer) * (TILE_K * PITCH_B) + (kk) * PITCH_B)
-#define TO_NEXT \
-    reading = 1 - reading; \
-    STORE_NEXT(reading); \
-    __syncthreads()
-#define LOAD(pointer) (*(GLOBAL const LOADED *)(pointer))
-
-// Store a loaded piece at (k, outer) of a k-major shared tile.
-DEVICE void store_piece(LOCAL REAL *to, int pitch, int k_fast, LOADED piece)
-{
-#if ALIGNED
-    if (k_fast) {
-        SCATTER(to, pitch, piece);
-    } else {
-        *(LOCAL VECTOR *)to = piece;
-    }
-#else
-    *to = piece;
-#endif
-}
 
 KERNEL(THREADS, RESIDENT)
 matmul(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL *RESTRICT C, SIZES)
@@ -114,15 +73,13 @@ matmul(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL
 
     LOADED next_a[LOADS_A];
     LOADED next_b[LOADS_B];
-    UNROLL
-    for (int s = 0; s < LOADS_A; ++s) {
-        SET_ZERO(next_a[s]);
+    UNROLLED(s, LOADS_A) {
+        CLEAR_PIECE(next_a[s]);
         if (SLOT_M(s) < left_m && a_k + SLOT_AK(s) < first)
             next_a[s] = LOAD(A + SLOT_AK(s) * A_K_STRIDE + SLOT_M(s) * A_M_STRIDE);
     }
-    UNROLL
-    for (int s = 0; s < LOADS_B; ++s) {
-        SET_ZERO(next_b[s]);
+    UNROLLED(s, LOADS_B) {
+        CLEAR_PIECE(next_b[s]);
         if (SLOT_N(s) < left_n && b_k + SLOT_BK(s) < first)
             next_b[s] = LOAD(B + SLOT_BK(s) * B_K_STRIDE + SLOT_N(s) * B_N_STRIDE);
     }
@@ -145,12 +102,10 @@ matmul(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL
         // would let the compiler move the loads down to their use, and their latency would show.
         const int rows_left = step + 1 < steps ? left_m : 0;
         const int columns_left = step + 1 < steps ? left_n : 0;
-        UNROLL
-        for (int s = 0; s < LOADS_A; ++s)
+        UNROLLED(s, LOADS_A)
             if (SLOT_M(s) < rows_left)
                 next_a[s] = LOAD(A + SLOT_AK(s) * A_K_STRIDE + SLOT_M(s) * A_M_STRIDE);
-        UNROLL
-        for (int s = 0; s < LOADS_B; ++s)
+        UNROLLED(s, LOADS_B)
             if (SLOT_N(s) < columns_left)
                 next_b[s] = LOAD(B + SLOT_BK(s) * B_K_STRIDE + SLOT_N(s) * B_N_STRIDE);
         A += TILE_K * A_K_STRIDE;

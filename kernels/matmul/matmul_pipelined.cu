@@ -47,8 +47,7 @@
         const REAL *at = from; \
         const int apart = APART(piece, fast, tile); \
         const int in_turn = (fast) ? (tile) / apart : (loads); \
-        UNROLL \
-        for (int slot = 0; slot < (loads); ++slot) { \
+        UNROLLED(slot, loads) { \
             const int row = (fast) ? slot % in_turn * apart : 0; \
             const int of_k = (fast) ? slot / in_turn * RUN_LENGTH : slot * apart; \
             copy_piece((to) + BYTES * (row + of_k * (pitch)), at, piece, \
@@ -137,10 +136,8 @@ matmul(const REAL *__restrict__ A, const REAL *__restrict__ B, REAL *__restrict_
         MULTIPLY_TILES
 #ifdef GUARD
         if (step % (CHUNK / TILE_K) != 0 && step + 1 < steps) continue;
-        UNROLL
-        for (int i = 0; i < THREAD_M; ++i) {
-            UNROLL
-            for (int j = 0; j < THREAD_N; ++j) {
+        UNROLLED(i, THREAD_M) {
+            UNROLLED(j, THREAD_N) {
                 sum[i][j] = total[i][j] += sum[i][j];
                 if (step + 1 < steps) sum[i][j] = 0;
             }

@@ -45,11 +45,7 @@
     REAL factors_a[2][THREAD_M]; \
     REAL factors_b[2][THREAD_N];
 #define CLEAR_SUMS \
-    UNROLL \
-    for (int i = 0; i < THREAD_M; ++i) { \
-        UNROLL \
-        for (int j = 0; j < THREAD_N; ++j) sum[i][j] = 0; \
-    }
+    UNROLLED(i, THREAD_M) UNROLLED(j, THREAD_N) sum[i][j] = 0;
 
 // A thread's factors of one k, from two places in k-major shared tiles.
 #define READ_FACTORS_AT(set, from_a, from_b) \
@@ -64,16 +60,11 @@
         UNPACK(factors_b[set] + j, v); \
     }
 #define MULTIPLY_FACTORS(set) \
-    UNROLL \
-    for (int i = 0; i < THREAD_M; ++i) { \
-        UNROLL \
-        for (int j = 0; j < THREAD_N; ++j) sum[i][j] += factors_a[set][i] * factors_b[set][j]; \
-    }
+    UNROLLED(i, THREAD_M) UNROLLED(j, THREAD_N) sum[i][j] += factors_a[set][i] * factors_b[set][j];
 // The products of the tiles in a buffer or stage, `reading`. TO_NEXT goes on to the next one: the last product
 // covers the barrier and the first reading of that. READ_FACTORS(set, buffer, kk) is the kernel's as well.
 #define MULTIPLY_TILES \
-    UNROLL \
-    for (int kk = 0; kk < TILE_K; ++kk) { \
+    UNROLLED(kk, TILE_K) { \
         if (kk + 1 < TILE_K) { \
             READ_FACTORS(kk + 1 & 1, reading, kk + 1); \
         } else { \
@@ -84,8 +75,7 @@
     }
 #define STORE_SUMS \
     C += part * c_part + b * c_batch; \
-    UNROLL \
-    for (int i = 0; i < THREAD_M; ++i) { \
+    UNROLLED(i, THREAD_M) { \
         const index_t row = tile_m + warp_m + LANE_M(lane) + i / WIDTH * (8 * WIDTH) + i % WIDTH; \
         if (row < m) { \
             UNROLL \
@@ -98,8 +88,7 @@
                         *(GLOBAL VECTOR *)(C + row * c_row + col) = v; \
                     } \
                 } else { \
-                    UNROLL \
-                    for (int w = 0; w < WIDTH; ++w) \
+                    UNROLLED(w, WIDTH) \
                         if (col + w < n) C[row * c_row + (col + w) * c_col] = sum[i][j + w]; \
                 } \
             } \

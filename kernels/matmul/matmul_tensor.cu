@@ -15,38 +15,26 @@
 // fast extent, and the address, of A and of B, are even (16 bytes). c_vector = 1: the same holds of C
 // with n fast. chunk is a multiple of TILE_K; chunk * parts >= k > chunk * (parts - 1).
 
-#include "matmul_blocks.cu"
-
 #define TILE_K (16 * SLICES)
-#define TILE_M (WARP_M * WARPS_M)
-#define TILE_N (WARP_N * WARPS_N)
+#include "matmul_blocks.cu"
+#include "matmul_fragments.cu"
+
 #define THREADS (32 * WARPS_M * WARPS_N * SLICES)
 
-// Where an element lies. With k fast a row begins at bank 0, and its quarters change places from row to row;
-// with k slow a row is 4 elements longer than the tile. So the 16 lanes that read together, 4 rows by
-// 4 of k, meet 32 banks.
+// Where an element lies. With k slow a row is 4 elements longer than the tile, with k fast see PLACE_KFAST. So the
+// 16 lanes that read together, 4 rows by 4 of k, meet 32 banks.
 #define PITCH_A (A_K ? TILE_K : TILE_M + 4)
 #define PITCH_B (B_K ? TILE_K : TILE_N + 4)
 #define SIZE_A (A_K ? TILE_M * TILE_K : TILE_K * (TILE_M + 4))
 #define SIZE_B (B_K ? TILE_N * TILE_K : TILE_K * (TILE_N + 4))
 #define STAGE (SIZE_A + SIZE_B)
-#define PLACE_KFAST(outer, k) ((outer) * TILE_K + ((k) ^ ((outer) & 3) << 2))
 #define PLACE_A(outer, k) (A_K ? PLACE_KFAST(outer, k) : (k) * PITCH_A + (outer))
 #define PLACE_B(outer, k) (B_K ? PLACE_KFAST(outer, k) : (k) * PITCH_B + (outer))
 
-#if ALIGNED
-#define PIECE 2
-#else
-#define PIECE 1
-#endif
 #define LOADS_A (TILE_M * TILE_K / (PIECE * THREADS))
 #define LOADS_B (TILE_N * TILE_K / (PIECE * THREADS))
 #define SLOT_A (A_K ? THREADS * PIECE / TILE_K : THREADS * PIECE / TILE_M)
 #define SLOT_B (B_K ? THREADS * PIECE / TILE_K : THREADS * PIECE / TILE_N)
-
-#define REAL double
-#include "ptx.cu"
-#include "matmul_fragments.cu"
 
 // Pieces of a tile are numbered so that neighbouring threads copy neighbours; a thread has the pieces
 // thread + slot * THREADS. With powers of two, and slots of 4 rows or more, each slot lies at a fixed
@@ -60,14 +48,7 @@ matmul(const double *__restrict__ A, const double *__restrict__ B, double *__res
 {
     extern __shared__ __align__(128) double shared[];
 
-    const int thread = (int)threadIdx.x;
-    const int lane = thread % 32;
-    const int g = lane >> 2;
-    const int t = lane & 3;
-    const int slice = thread / (32 * WARPS_M * WARPS_N);
-    const int warp = thread / 32 % (WARPS_M * WARPS_N);
-    const int warp_m = warp / WARPS_N * WARP_M;
-    const int warp_n = warp % WARPS_N * WARP_N;
+    FIND_THREAD(thread / 32 % (WARPS_M * WARPS_N))
 
     FIND_BLOCK
 
@@ -95,8 +76,7 @@ matmul(const double *__restrict__ A, const double *__restrict__ B, double *__res
 #define COPY_OPERAND(from, to, fast, loads, apart, pitch, step, there, own_k, stage, depth) \
     { \
         const double *piece = from; \
-        UNROLL \
-        for (int slot = 0; slot < (loads); ++slot) { \
+        UNROLLED(slot, loads) { \
             copy_piece(to + 8 * (STAGE * (stage) + slot * (apart) * (pitch)), piece, PIECE, \
                        slot * (apart) < there && \
                            ((depth) == TILE_K || own_k + ((fast) ? 0 : slot * (apart)) < (depth))); \
@@ -119,11 +99,9 @@ matmul(const double *__restrict__ A, const double *__restrict__ B, double *__res
         end_of_copies();
     }
 
-    double sum[WARP_M / 16][WARP_N / 8][4];
+    DECLARE_SUMS
     CLEAR_SUMS;
 
-    double fa[2][WARP_M / 16][4];
-    double fb[2][WARP_N / 8][2];
     // With k fast, another quarter of a row is the first one's place with bits changed.
     const int read_a = PLACE_A(warp_m + g, t) + slice * 16 * (A_K ? 1 : PITCH_A);
     const int read_b = SIZE_A + PLACE_B(warp_n + g, t) + slice * 16 * (B_K ? 1 : PITCH_B);
@@ -154,25 +132,21 @@ matmul(const double *__restrict__ A, const double *__restrict__ B, double *__res
     for (int s = 1; s < SLICES; ++s) {
         __syncthreads();
         if (slice == s) {
-            UNROLL
-            for (int i = 0; i < SUMS; ++i) place[i * (THREADS / SLICES)] = mine[i];
+            UNROLLED(i, SUMS) place[i * (THREADS / SLICES)] = mine[i];
         }
         __syncthreads();
         if (slice == 0) {
-            UNROLL
-            for (int i = 0; i < SUMS; ++i) mine[i] += place[i * (THREADS / SLICES)];
+            UNROLLED(i, SUMS) mine[i] += place[i * (THREADS / SLICES)];
         }
     }
     if (slice > 0) return;
 #endif
 
     C += part * c_part + b * c_batch;
-    UNROLL
-    for (int i = 0; i < WARP_M / 8; ++i) {
+    UNROLLED(i, WARP_M / 8) {
         const index_t row = tile_m + warp_m + 8 * i + g;
         if (row < m) {
-            UNROLL
-            for (int j = 0; j < WARP_N / 8; ++j) {
+            UNROLLED(j, WARP_N / 8) {
                 const index_t col = tile_n + warp_n + 8 * j + 2 * t;
                 const double *const two = sum[i / 2][j] + i % 2 * 2;
                 double *const to = C + row * c_row + col * c_col;

@@ -9,8 +9,7 @@ DEVICE void load(float *x, const float *row, index_t first, index_t k, index_t s
         x[4] = q.x, x[5] = q.y, x[6] = q.z, x[7] = q.w;
         return;
     }
-    UNROLL
-    for (int i = 0; i < 8; ++i) x[i] = first + i < k ? row[(first + i) * stride] : 0.0f;
+    UNROLLED(i, 8) x[i] = first + i < k ? row[(first + i) * stride] : 0.0f;
 }
 
 // The bits of the largest magnitude among groups of 8 elements of a row, from one on, each `each` further.
@@ -21,8 +20,7 @@ DEVICE unsigned int largest_of(const float *row, index_t group, index_t each, in
     #pragma unroll 2
     for (; group * 8 < k; group += each) {
         load(x, row, group * 8, k, stride, vectors);
-        UNROLL
-        for (int i = 0; i < 8; ++i) largest = max(largest, __float_as_uint(x[i]) & 0x7fffffffu);
+        UNROLLED(i, 8) largest = max(largest, __float_as_uint(x[i]) & 0x7fffffffu);
     }
     return largest;
 }
@@ -62,8 +60,7 @@ DEVICE unsigned int nearest_bfloat16(float x, float y)
 // The pieces of bfloat16 of two elements.
 DEVICE void cut(float x, float y, unsigned int (&pieces)[3])
 {
-    UNROLL
-    for (int p = 0; p < 3; ++p) {
+    UNROLLED(p, 3) {
         pieces[p] = nearest_bfloat16(x, y);
         x -= __uint_as_float(pieces[p] << 16);
         y -= __uint_as_float(pieces[p] & 0xffff0000u);
@@ -75,11 +72,9 @@ template <int COUNT>
 DEVICE void write_pieces(unsigned char *to, index_t row, index_t group, const float *x)
 {
     unsigned int pieces[4][COUNT];
-    UNROLL
-    for (int i = 0; i < 4; ++i) cut(x[2 * i], x[2 * i + 1], pieces[i]);
+    UNROLLED(i, 4) cut(x[2 * i], x[2 * i + 1], pieces[i]);
     to += group / 4 * (COUNT * PIECE_BYTES);
-    UNROLL
-    for (int p = 0; p < COUNT; ++p)
+    UNROLLED(p, COUNT)
         *(uint4 *)(to + place_of((int)(row % PANEL), (int)(group % 4), p)) =
             make_uint4(pieces[0][p], pieces[1][p], pieces[2][p], pieces[3][p]);
 }

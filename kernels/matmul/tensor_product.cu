@@ -45,13 +45,11 @@ DEVICE void write_sums(float *C, const float (&sum)[64], const int *down, const 
                        index_t m, index_t n, index_t c_row, index_t c_col, bool c_vector)
 {
     const int lane = (int)threadIdx.x % 32;
-    UNROLL
-    for (int half = 0; half < 2; ++half) {
+    UNROLLED(half, 2) {
         const index_t r = top + lane / 4 + 8 * half;
         if (r >= m) continue;
         float *to = C + r * c_row;
-        UNROLL
-        for (int j = 0; j < 16; ++j) {
+        UNROLLED(j, 16) {
             const index_t c = left + lane % 4 * 2 + 8 * j;
             const int2 e = *(const int2 *)(across + c);
             const float x = scaled(sum[4 * j + 2 * half], down[r] - 2 * TOP + e.x);

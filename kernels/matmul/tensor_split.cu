@@ -85,8 +85,7 @@ DEVICE void split_rows(const Operand &of, index_t block, Finding *finding, bool 
     #pragma unroll 2
     for (index_t group = turn; group < groups; group += each) {
         load(x, from, group * 8, is_there ? of.k : 0, of.k_stride, FAST && vectors);
-        UNROLL
-        for (int i = 0; i < 8; ++i) {
+        UNROLLED(i, 8) {
             x[i] *= scale;
             tiny += x[i] != 0.0f && fabsf(x[i]) < TINY;
             large += fabsf(x[i]) >= LARGE;

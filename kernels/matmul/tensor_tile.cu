@@ -75,8 +75,7 @@ DEVICE void multiply_pairs(float (&sum)[64], unsigned int a, unsigned int b, int
     begin_products();
     UNROLL
     for (int pair = first; pair < last; ++pair)
-        UNROLL
-        for (int slice = 0; slice < 2 * DEPTH; ++slice) {
+        UNROLLED(slice, 2 * DEPTH) {
             const int at = slice / 2 * 2 * PIECES * PIECE_BYTES + slice % 2 * 32;
             multiply<PIECES == 2>(sum, tile_descriptor(a + at + order[pair][0] * PIECE_BYTES),
                                   tile_descriptor(b + at + order[pair][1] * PIECE_BYTES),
@@ -94,32 +93,25 @@ DEVICE void multiply_tile(float (&total)[64], index_t steps, const Stages &in, T
     const int stages = STAGES_BYTES / (2 * PIECES * PIECE_BYTES), pairs = PIECES == 2 ? 3 : 6;
     const int group = (int)threadIdx.x / 128 - 1, lane = (int)threadIdx.x % 32;
     float leading[64], others[64];
-    UNROLL
-    for (int i = 0; i < 64; ++i) total[i] = others[i] = 0.0f;
+    UNROLLED(i, 64) total[i] = others[i] = 0.0f;
     int before = -1;  // the stage that the products under way read
     for (index_t step = 0; step < steps; step += depth) {
-        UNROLL
-        for (int i = 0; i < depth; ++i) await(in.full + 8 * (turn.stage + i), turn.parity);
+        UNROLLED(i, depth) await(in.full + 8 * (turn.stage + i), turn.parity);
         const unsigned int a = in.memory + turn.stage * 2 * PIECES * PIECE_BYTES + group * (64 * STEP * 2);
         const unsigned int b = in.memory + (turn.stage * 2 + 1) * PIECES * PIECE_BYTES;
         multiply_pairs<PIECES, depth>(leading, a, b, 0, 1, false);
         multiply_pairs<PIECES, depth>(others, a, b, 1, pairs, true);
         await_products<1>(leading);
         if (before >= 0)
-            UNROLL
-            for (int i = 0; i < depth; ++i)
+            UNROLLED(i, depth)
                 if (lane == 0) arrive(in.empty + 8 * (before + i));
-        UNROLL
-        for (int i = 0; i < 64; ++i) total[i] += leading[i];
+        UNROLLED(i, 64) total[i] += leading[i];
         before = turn.stage;
-        UNROLL
-        for (int i = 0; i < depth; ++i) turn.next(stages);
+        UNROLLED(i, depth) turn.next(stages);
     }
     await_products<0>(others);
-    UNROLL
-    for (int i = 0; i < depth; ++i)
+    UNROLLED(i, depth)
         if (lane == 0) arrive(in.empty + 8 * (before + i));
     const float lowered = PIECES == 2 ? 1.0f / LIFT : 1.0f;
-    UNROLL
-    for (int i = 0; i < 64; ++i) total[i] = fmaf(others[i], lowered, total[i]);
+    UNROLLED(i, 64) total[i] = fmaf(others[i], lowered, total[i]);
 }

@@ -108,16 +108,13 @@ matvec_unrolled(GLOBAL const REAL *RESTRICT A, CONSTANT(REAL, held), GLOBAL REAL
     for (int at = 0; at < whole; ++at, from += BX) {
         REAL fetched[SHARE];
         GLOBAL const REAL *one = from;
-        UNROLL
-        for (int r = 0; r < SHARE; ++r) {
+        UNROLLED(r, SHARE) {
             fetched[r] = *one;
             if (r + 1 < rows) one += k;
         }
-        UNROLL
-        for (int r = 0; r < SHARE; ++r) to[r * (BX + 1)] = fetched[r];
+        UNROLLED(r, SHARE) to[r * (BX + 1)] = fetched[r];
         __syncthreads();
-        UNROLL
-        for (int i = 0; i < SHARE; ++i) sum += mine[i] * held[at * BX + begin + i];
+        UNROLLED(i, SHARE) sum += mine[i] * held[at * BX + begin + i];
         __syncthreads();
     }
     if (wide) {

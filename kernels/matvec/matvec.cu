@@ -24,8 +24,7 @@ MATVEC(matvec_rows)
 
     REAL sum[ROWS];
     index_t line[ROWS];
-    UNROLL
-    for (int i = 0; i < ROWS; ++i) {
+    UNROLLED(i, ROWS) {
         sum[i] = 0;
         line[i] = (row + i < m ? row + i : m - 1) * a_row;
     }
@@ -36,32 +35,20 @@ MATVEC(matvec_rows)
     for (index_t j = begin + lane * WIDTH; j < end; j += LANES * WIDTH * DEPTH) {
         VECTOR a[DEPTH][ROWS];
         VECTOR xs[DEPTH];
-        UNROLL
-        for (int u = 0; u < DEPTH; ++u) {
+        UNROLLED(u, DEPTH) {
             const index_t at = j + u * LANES * WIDTH;
-            SET_ZERO(xs[u]);
-            UNROLL
-            for (int i = 0; i < ROWS; ++i) { SET_ZERO(a[u][i]); }
+            CLEAR(xs[u]);
+            UNROLLED(i, ROWS) CLEAR(a[u][i]);
             if (at < end) {
                 xs[u] = AT(x, WIDTH == 1 ? at * x_element : at);
-                UNROLL
-                for (int i = 0; i < ROWS; ++i)
+                UNROLLED(i, ROWS)
                     a[u][i] = AT_ONCE(A + line[i], WIDTH == 1 ? at * a_col : at);
             }
         }
-        UNROLL
-        for (int u = 0; u < DEPTH; ++u) {
-            UNROLL
-            for (int i = 0; i < ROWS; ++i) { ADD_DOT(sum[i], a[u][i], xs[u]); }
-        }
+        UNROLLED(u, DEPTH) UNROLLED(i, ROWS) { ADD_DOT(sum[i], a[u][i], xs[u]); }
     }
 
-    ADD_LANES(sum, sums, lane)
-    if (lane == 0) {
-        UNROLL
-        for (int i = 0; i < ROWS; ++i)
-            if (row + i < m) y[part * y_part + b * y_batch + (row + i) * y_element] = sum[i];
-    }
+    STORE_ROWS(1)
 }
 
 // A block takes LANES * WIDTH rows, and its GROUPS groups take every GROUPS-th column of the part.
@@ -73,7 +60,7 @@ MATVEC(matvec_columns)
     const index_t row = ((index_t)tile * LANES + lane) * WIDTH;
 
     VECTOR sum;
-    SET_ZERO(sum);
+    CLEAR(sum);
     A += b * a_batch + (row < m ? row : m - WIDTH) * (WIDTH == 1 ? a_row : 1);
     x += b * x_batch;
 
@@ -81,36 +68,28 @@ MATVEC(matvec_columns)
     for (index_t j = begin + group; j < end; j += GROUPS * DEPTH) {
         VECTOR a[DEPTH];
         REAL xs[DEPTH];
-        UNROLL
-        for (int u = 0; u < DEPTH; ++u) {
+        UNROLLED(u, DEPTH) {
             const index_t at = j + u * GROUPS;
             xs[u] = 0;
-            SET_ZERO(a[u]);
+            CLEAR(a[u]);
             if (at < end) {
                 xs[u] = x[at * x_element];
                 a[u] = AT_ONCE(A, at * a_col);
             }
         }
-        UNROLL
-        for (int u = 0; u < DEPTH; ++u) { ADD_SCALED(sum, a[u], xs[u]); }
+        UNROLLED(u, DEPTH) { ADD_SCALED(sum, a[u], xs[u]); }
     }
 
     // GROUPS sums of a row become one, four at a time.
     LOCAL VECTOR *mine = sums + threadIdx.x;
     *mine = sum;
-    UNROLL
-    for (int width = GROUPS; width > 1; width = width >= 4 ? width / 4 : 1) {
-        const int next = width >= 4 ? width / 4 : 1;
-        __syncthreads();
-        if (group < next) {
-            UNROLL
-            for (int other = next; other < width; other += next) {
-                const VECTOR more = mine[other * LANES];
-                ADD_SCALED(sum, more, (REAL)1);
-            }
-            *mine = sum;
+    ADD_TREE(GROUPS, 1, group, {
+        OTHERS {
+            const VECTOR more = mine[other * LANES];
+            ADD_SCALED(sum, more, (REAL)1);
         }
-    }
+        *mine = sum;
+    })
     if (group == 0 && row < m) {
         y += part * y_part + b * y_batch;
         STORE_EACH(y, row, y_element, sum);

@@ -3,53 +3,42 @@
 
 #define THREADS (LANES * GROUPS)
 #include "pack.cu"
+#include "tree.cu"
 
-// What is done to a vector's components: s += a . b; s += a * b with a scalar b; a = 0; and storing
+// What is done to a vector's components: s += a . b; s += a * b with a scalar b; and storing
 // them one by one, since y may have any stride.
 #if WIDTH == 4
 #define ADD_DOT(s, a, b) s += a.x * b.x; s += a.y * b.y; s += a.z * b.z; s += a.w * b.w
 #define ADD_SCALED(s, a, b) s.x += a.x * b; s.y += a.y * b; s.z += a.z * b; s.w += a.w * b
-#define SET_ZERO(a) a.x = a.y = a.z = a.w = 0
 #define STORE_EACH(y, at, stride, v) \
     y[(at) * stride] = v.x; y[(at + 1) * stride] = v.y; \
     y[(at + 2) * stride] = v.z; y[(at + 3) * stride] = v.w
 #elif WIDTH == 2
 #define ADD_DOT(s, a, b) s += a.x * b.x; s += a.y * b.y
 #define ADD_SCALED(s, a, b) s.x += a.x * b; s.y += a.y * b
-#define SET_ZERO(a) a.x = a.y = 0
 #define STORE_EACH(y, at, stride, v) y[(at) * stride] = v.x; y[(at + 1) * stride] = v.y
 #else
 #define ADD_DOT(s, a, b) s += a * b
 #define ADD_SCALED(s, a, b) s += a * b
-#define SET_ZERO(a) a = 0
 #define STORE_EACH(y, at, stride, v) y[(at) * stride] = v
 #endif
 
 #define AT(pointer, offset) (*(GLOBAL const VECTOR *)((pointer) + (offset)))
 #define AT_ONCE(pointer, offset) LOAD_ONCE((GLOBAL const VECTOR *)((pointer) + (offset)))
 
-// ROWS sums of each of a group's LANES threads become one of each in lane 0, four at a time: half the
-// barriers of a binary tree. `sums` has room for ROWS of every thread.
-#define ADD_LANES(sum, sums, lane) \
-    { \
-        LOCAL REAL *const mine = (sums) + threadIdx.x; \
-        UNROLL \
-        for (int i = 0; i < ROWS; ++i) mine[i * THREADS] = sum[i]; \
-        UNROLL \
-        for (int width = LANES; width > 1; width = width >= 4 ? width / 4 : 1) { \
-            const int next = width >= 4 ? width / 4 : 1; \
-            __syncthreads(); \
-            if (lane < next) { \
-                UNROLL \
-                for (int i = 0; i < ROWS; ++i) { \
-                    UNROLL \
-                    for (int other = next; other < width; other += next) \
-                        sum[i] += mine[i * THREADS + other]; \
-                    mine[i * THREADS] = sum[i]; \
-                } \
-            } \
-        } \
-    }
+// ROWS sums of each of a group's LANES threads become one of each in lane 0, which stores them: those of `row`
+// and of the rows that follow, `apart` from each other. `sums` has room for ROWS of every thread.
+#define STORE_ROWS(apart) \
+    LOCAL REAL *const mine = sums + threadIdx.x; \
+    UNROLLED(i, ROWS) mine[i * THREADS] = sum[i]; \
+    ADD_TREE(LANES, 1, lane, UNROLLED(i, ROWS) { \
+        OTHERS sum[i] += mine[i * THREADS + other]; \
+        mine[i * THREADS] = sum[i]; \
+    }) \
+    if (lane == 0) \
+        UNROLLED(i, ROWS) \
+            if (row + i * (apart) < m) \
+                y[part * y_part + b * y_batch + (row + i * (apart)) * y_element] = sum[i];
 
 #define MATVEC(name) \
     KERNEL(THREADS, 1) \

@@ -34,7 +34,7 @@ MATVEC(matvec_shifted)
     const bool somewhere = row > -WIDTH && row < m;
 
     VECTOR sum;
-    SET_ZERO(sum);
+    CLEAR(sum);
     A += row;
     NO_UNROLL
     for (index_t j = begin + group; j < end && somewhere; j += GROUPS * DEPTH) {
@@ -42,33 +42,29 @@ MATVEC(matvec_shifted)
         REAL xs[DEPTH];
         // Where the matrix begins or ends within the vector, its elements one by one: in this loop, so
         // that a warp waits for both at once.
-        UNROLL
-        for (int u = 0; u < DEPTH; ++u) {
+        UNROLLED(u, DEPTH) {
             const index_t at = j + u * GROUPS;
             xs[u] = 0;
-            SET_ZERO(a[u]);
+            CLEAR(a[u]);
             if (at < end) {
                 xs[u] = x[at * x_element];
                 if (inside) {
                     a[u] = AT_ONCE(A, at * a_col);
                 } else {
                     REAL elements[WIDTH];
-                    UNROLL
-                    for (int i = 0; i < WIDTH; ++i)
+                    UNROLLED(i, WIDTH)
                         elements[i] = row + i >= 0 && row + i < m ? A[at * a_col + i] : 0;
                     PACK(a[u], elements);
                 }
             }
         }
-        UNROLL
-        for (int u = 0; u < DEPTH; ++u) { ADD_SCALED(sum, a[u], xs[u]); }
+        UNROLLED(u, DEPTH) { ADD_SCALED(sum, a[u], xs[u]); }
     }
     REAL mine[WIDTH];
     UNPACK(mine, sum);
 
     // Row r of the block lies at r + shift in a group's sums. SLOTS threads share a row's groups.
-    UNROLL
-    for (int i = 0; i < WIDTH; ++i) sums[thread * WIDTH + i] = mine[i];
+    UNROLLED(i, WIDTH) sums[thread * WIDTH + i] = mine[i];
     __syncthreads();
     const int slot = thread / (LANES * WIDTH);
     const int r = thread % (LANES * WIDTH);

@@ -31,8 +31,7 @@ MATVEC(matvec_shifted_rows)
     a_row *= WIDTH;
 
     REAL sum[ROWS];
-    UNROLL
-    for (int i = 0; i < ROWS; ++i) sum[i] = 0;
+    UNROLLED(i, ROWS) sum[i] = 0;
 
     NO_UNROLL
     for (index_t j = lane * WIDTH; j < stop; j += LANES * WIDTH * DEPTH) {
@@ -40,24 +39,20 @@ MATVEC(matvec_shifted_rows)
         VECTOR xs[DEPTH];
         // Where a row begins or ends within the vector, its elements one by one: in this loop, so that
         // a warp waits for both at once.
-        UNROLL
-        for (int u = 0; u < DEPTH; ++u) {
+        UNROLLED(u, DEPTH) {
             const index_t at = j + u * LANES * WIDTH;
-            SET_ZERO(xs[u]);
-            UNROLL
-            for (int i = 0; i < ROWS; ++i) { SET_ZERO(a[u][i]); }
+            CLEAR(xs[u]);
+            UNROLLED(i, ROWS) CLEAR(a[u][i]);
             if (at < stop) {
                 const int first = at < shift ? shift - (int)at : 0;
                 const int last = stop - at < WIDTH ? (int)(stop - at) : WIDTH;
                 if (first == 0 && last == WIDTH) {
                     LOAD_PARTLY(xs[u], x + at * x_element, x_element, 0, WIDTH);
-                    UNROLL
-                    for (int i = 0; i < ROWS; ++i)
+                    UNROLLED(i, ROWS)
                         if (row + i * WIDTH < m) a[u][i] = AT_ONCE(A, at + i * a_row);
                 } else {
                     LOAD_PARTLY(xs[u], x + at * x_element, x_element, first, last);
-                    UNROLL
-                    for (int i = 0; i < ROWS; ++i) {
+                    UNROLLED(i, ROWS) {
                         if (row + i * WIDTH < m) {
                             LOAD_PARTLY(a[u][i], A + at + i * a_row, 1, first, last);
                         }
@@ -65,17 +60,8 @@ MATVEC(matvec_shifted_rows)
                 }
             }
         }
-        UNROLL
-        for (int u = 0; u < DEPTH; ++u) {
-            UNROLL
-            for (int i = 0; i < ROWS; ++i) { ADD_DOT(sum[i], a[u][i], xs[u]); }
-        }
+        UNROLLED(u, DEPTH) UNROLLED(i, ROWS) { ADD_DOT(sum[i], a[u][i], xs[u]); }
     }
 
-    ADD_LANES(sum, sums, lane)
-    if (lane == 0) {
-        UNROLL
-        for (int i = 0; i < ROWS; ++i)
-            if (row + i * WIDTH < m) y[part * y_part + b * y_batch + (row + i * WIDTH) * y_element] = sum[i];
-    }
+    STORE_ROWS(WIDTH)
 }

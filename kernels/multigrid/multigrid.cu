@@ -51,8 +51,7 @@ DEVICE REAL interpolated(GLOBAL const REAL *RESTRICT coarse, index_t z0, index_t
 {
     REAL sum = 0;
     if (z0 < 0 || z0 >= mz) return sum;
-    UNROLL
-    for (int b = 0; b < (ROWS > 1 ? 2 : 1); ++b) {
+    UNROLLED(b, ROWS > 1 ? 2 : 1) {
         const int y0 = y_left + b;
         if (y0 < 0 || y0 >= my) continue;
         GLOBAL const REAL *line = coarse + (z0 * my + y0) * mx;
@@ -154,8 +153,7 @@ sweep(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f, GLOBAL REAL 
     const int tap_x = mine ? x_first[x0] - x_low : 0;
     const int tap_y = ROWS > 1 && mine ? y_first[y0] - y_low : 0;
     REAL taps[TAPS];
-    UNROLL
-    for (int c = 0; c < TAPS; ++c) taps[c] = x_taps[x0 * TAPS + c];
+    UNROLLED(c, TAPS) taps[c] = x_taps[x0 * TAPS + c];
     const REAL z_scale = mz == nz ? (REAL)1 : (REAL)(mz + 1) / (REAL)(nz + 1);
     REAL left_sum = 0, right_sum = 0;
 #endif
@@ -289,12 +287,10 @@ sweep(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f, GLOBAL REAL 
             }
             REAL sum = 0;
             if (mine) {
-                UNROLL
-                for (int b = 0; b < (ROWS > 1 ? TAPS : 1); ++b) {
+                UNROLLED(b, ROWS > 1 ? TAPS : 1) {
                     LOCAL const REAL *line = residuals[reading][tap_y + b] + tap_x;
                     REAL value = 0;
-                    UNROLL
-                    for (int c = 0; c < TAPS; ++c) value += taps[c] * line[c];
+                    UNROLLED(c, TAPS) value += taps[c] * line[c];
                     sum += (ROWS > 1 ? y_taps[y0 * TAPS + b] : 1) * value;
                 }
             }

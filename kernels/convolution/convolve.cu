@@ -29,17 +29,8 @@
 DEVICE ALWAYS_INLINE void add_rows(REAL *sums, LOCAL const REAL *tile, LOCAL const REAL *taps,
                                    const int rows, int columns)
 {
-    int c = 0;
-    NO_UNROLL
-    for (; c + CHUNK_COLUMNS <= columns; c += CHUNK_COLUMNS) {
-        add_chunk(sums, tile + c, MOST_COLUMNS, taps + c, STAGE_COLUMNS, ROWS, rows,
-                  CHUNK_COLUMNS);
-    }
-#if TAIL_COLUMNS != CHUNK_COLUMNS
-    if (c < columns) {
-        add_chunk(sums, tile + c, MOST_COLUMNS, taps + c, STAGE_COLUMNS, ROWS, rows, TAIL_COLUMNS);
-    }
-#endif
+    BY_CHUNKS(c, columns, CHUNK_COLUMNS, TAIL_COLUMNS, c < columns,
+              add_chunk(sums, tile + c, MOST_COLUMNS, taps + c, STAGE_COLUMNS, ROWS, rows, chunk))
 }
 
 KERNEL(THREADS, BLOCKS)
@@ -78,18 +69,8 @@ convolve(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT taps,
             }
             __syncthreads();
             LOCAL const REAL *mine = tile + group * ROWS * MOST_COLUMNS + lane * WIDTH;
-            int r = 0;
-            NO_UNROLL
-            for (; r + CHUNK_ROWS <= rows; r += CHUNK_ROWS) {
-                add_rows(sums, mine + r * MOST_COLUMNS, stage_taps + r * STAGE_COLUMNS, CHUNK_ROWS,
-                         columns);
-            }
-#if TAIL_ROWS != CHUNK_ROWS
-            if (r < rows) {
-                add_rows(sums, mine + r * MOST_COLUMNS, stage_taps + r * STAGE_COLUMNS, TAIL_ROWS,
-                         columns);
-            }
-#endif
+            BY_CHUNKS(r, rows, CHUNK_ROWS, TAIL_ROWS, r < rows,
+                      add_rows(sums, mine + r * MOST_COLUMNS, stage_taps + r * STAGE_COLUMNS, chunk, columns))
         }
     }
 

@@ -53,15 +53,9 @@ convolve_lines(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT co
             __syncthreads();
             LOCAL const REAL *from = slab + group * SLAB * MOST_COLUMNS + lane * WIDTH;
             REAL line[SLAB * WIDTH];
-            int c = 0;
             UNROLLED(i, SLAB * WIDTH) line[i] = 0;
-            NO_UNROLL
-            for (; c + CHUNK <= taps_across; c += CHUNK) {
-                add_chunk(line, from + c, MOST_COLUMNS, row_taps + c, 0, SLAB, 1, CHUNK);
-            }
-#if TAIL_COLUMNS != CHUNK
-            add_chunk(line, from + c, MOST_COLUMNS, row_taps + c, 0, SLAB, 1, TAIL_COLUMNS);
-#endif
+            BY_CHUNKS(c, taps_across, CHUNK, TAIL_COLUMNS, true,
+                      add_chunk(line, from + c, MOST_COLUMNS, row_taps + c, 0, SLAB, 1, chunk))
             UNROLLED(k, SLAB) {
                 const int at = group * SLAB + k;
                 if (at < now) {
@@ -73,16 +67,8 @@ convolve_lines(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT co
             __syncthreads();
         }
         LOCAL const REAL *from = made + group * ROWS * TILE_COLUMNS + lane * WIDTH;
-        int u = 0;
-        NO_UNROLL
-        for (; u + CHUNK <= taps_down; u += CHUNK) {
-            add_chunk(sums, from + u * TILE_COLUMNS, TILE_COLUMNS, column_taps + u, 1, ROWS, CHUNK,
-                      1);
-        }
-#if TAIL_ROWS != CHUNK
-        add_chunk(sums, from + u * TILE_COLUMNS, TILE_COLUMNS, column_taps + u, 1, ROWS, TAIL_ROWS,
-                  1);
-#endif
+        BY_CHUNKS(u, taps_down, CHUNK, TAIL_ROWS, true,
+                  add_chunk(sums, from + u * TILE_COLUMNS, TILE_COLUMNS, column_taps + u, 1, ROWS, chunk, 1))
     }
 
     STORE_TILE

@@ -92,14 +92,26 @@ DEVICE void fetch_tile(LOCAL REAL *tile, GLOBAL const REAL *image, int thread, i
                 if (at >= 0 && there[f]) values[k][f] = from[offsets[f]];
             }
         }
-        UNROLLED(k, FETCH_ROWS) {
-            UNROLLED(f, FETCHES) {
-                const int r = begin + k * WARPS, c = lane + 32 * f;
-                if (r < rows && c < columns) tile[r * MOST_COLUMNS + c] = values[k][f];
-            }
+        UNROLLED(k, FETCH_ROWS) UNROLLED(f, FETCHES) {
+            const int r = begin + k * WARPS, c = lane + 32 * f;
+            if (r < rows && c < columns) tile[r * MOST_COLUMNS + c] = values[k][f];
         }
     }
 }
+
+// Goes over `count` taps, `full` of them at a time, and then the `tail`, where it is left: `add` is for `chunk` taps, a
+// constant, from `at` on.
+#define BY_CHUNKS(at, count, full, tail, is_left, add) \
+    int at = 0; \
+    NO_UNROLL \
+    for (; at + full <= (count); at += full) { \
+        const int chunk = full; \
+        add; \
+    } \
+    if (tail != full && (is_left)) { \
+        const int chunk = tail; \
+        add; \
+    }
 
 // Adds a chunk of the filter, of rows x columns taps, to outs x WIDTH sums. All three are
 // constants, and no loop is left when compiled. In `tile` the first output meets the first tap.

@@ -22,6 +22,10 @@ DEVICE REAL element(GLOBAL const REAL *image, index_t row, index_t column, index
     return row >= 0 && row < height && column >= 0 && column < width ? image[row * width + column] : (REAL)0;
 }
 
+// The element that meets the tap (u, v) for the thread's result.
+#define OF_IMAGE(u, v)                                                                                      \
+    element(image, row - filter_height / 2 + (u), column - filter_width / 2 + (v), height, width)
+
 // -- 1. naive: a thread for each result; every product takes two loads ------------------------------------------------
 KERNEL(BX *BY, 1)
 convolve_naive(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT taps, IMAGES)
@@ -29,9 +33,7 @@ convolve_naive(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT ta
     FIND_RESULT
     REAL sum = 0;
     for (index_t u = 0; u < filter_height; ++u)
-        for (index_t v = 0; v < filter_width; ++v)
-            sum += element(image, row + u - filter_height / 2, column + v - filter_width / 2, height, width)
-                   * taps[u * filter_width + v];
+        for (index_t v = 0; v < filter_width; ++v) sum += OF_IMAGE(u, v) * taps[u * filter_width + v];
     STORE_RESULT
 }
 
@@ -44,15 +46,14 @@ convolve_shared(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT t
     SHARED REAL tile[2 * BY][BX];
     SHARED REAL some[BY];
     FIND_RESULT
-    const index_t top = row - filter_height / 2, left = column - filter_width / 2;
     REAL sum = 0;
     for (index_t v = 0; v < filter_width; ++v) {
         for (index_t u = 0; u < filter_height; u += BY) {
             const int length = filter_height - u < BY ? (int)(filter_height - u) : BY;
             __syncthreads();
             if (x == 0 && y < length) some[y] = taps[(u + y) * filter_width + v];
-            tile[y][x] = element(image, top + u, left + v, height, width);
-            tile[y + BY][x] = element(image, top + u + BY, left + v, height, width);
+            tile[y][x] = OF_IMAGE(u, v);
+            tile[y + BY][x] = OF_IMAGE(u + BY, v);
             __syncthreads();
             for (int i = 0; i < length; ++i) sum += tile[y + i][x] * some[i];
         }
@@ -62,26 +63,29 @@ convolve_shared(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT t
 
 // -- 3. row: the filter is gone through by rows (listing 5.3) ---------------------------------------------------------
 // For BX taps the block brings 2 BX columns. BX is larger than BY, and a row of the filter lies together in memory.
+// Threads with a tap bring it; near and far are elements of the image, BX columns apart.
+#define ADD_BY_ROWS(has_tap, tap, near, far)                                                                \
+    SHARED REAL tile[BY][2 * BX];                                                                           \
+    SHARED REAL some[BX];                                                                                   \
+    FIND_RESULT                                                                                             \
+    REAL sum = 0;                                                                                           \
+    for (index_t u = 0; u < filter_height; ++u) {                                                           \
+        for (index_t v = 0; v < filter_width; v += BX) {                                                    \
+            const int length = filter_width - v < BX ? (int)(filter_width - v) : BX;                        \
+            __syncthreads();                                                                                \
+            if (has_tap) some[x] = tap;                                                                     \
+            tile[y][x] = near;                                                                              \
+            tile[y][x + BX] = far;                                                                          \
+            __syncthreads();                                                                                \
+            for (int i = 0; i < length; ++i) sum += tile[y][x + i] * some[i];                               \
+        }                                                                                                   \
+    }                                                                                                       \
+    STORE_RESULT
+
 KERNEL(BX *BY, 1)
 convolve_row(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT taps, IMAGES)
 {
-    SHARED REAL tile[BY][2 * BX];
-    SHARED REAL some[BX];
-    FIND_RESULT
-    const index_t top = row - filter_height / 2, left = column - filter_width / 2;
-    REAL sum = 0;
-    for (index_t u = 0; u < filter_height; ++u) {
-        for (index_t v = 0; v < filter_width; v += BX) {
-            const int length = filter_width - v < BX ? (int)(filter_width - v) : BX;
-            __syncthreads();
-            if (y == 0 && x < length) some[x] = taps[u * filter_width + v + x];
-            tile[y][x] = element(image, top + u, left + v, height, width);
-            tile[y][x + BX] = element(image, top + u, left + v + BX, height, width);
-            __syncthreads();
-            for (int i = 0; i < length; ++i) sum += tile[y][x + i] * some[i];
-        }
-    }
-    STORE_RESULT
+    ADD_BY_ROWS(y == 0 && x < length, taps[u * filter_width + v + x], OF_IMAGE(u, v), OF_IMAGE(u, v + BX))
 }
 
 // -- 4. padded: image and filter are extended in a copy made before (listing 5.4) -------------------------------------
@@ -94,22 +98,8 @@ convolve_row(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT taps
 KERNEL(BX *BY, 1)
 convolve_padded(PADDED)
 {
-    SHARED REAL tile[BY][2 * BX];
-    SHARED REAL some[BX];
-    FIND_RESULT
-    REAL sum = 0;
-    for (index_t u = 0; u < filter_height; ++u) {
-        for (index_t v = 0; v < filter_width; v += BX) {
-            const int length = filter_width - v < BX ? (int)(filter_width - v) : BX;
-            __syncthreads();
-            if (y == 0) some[x] = padded_taps[u * tap_pitch + v + x];
-            tile[y][x] = padded[(row + u) * pitch + column + v];
-            tile[y][x + BX] = padded[(row + u) * pitch + column + v + BX];
-            __syncthreads();
-            for (int i = 0; i < length; ++i) sum += tile[y][x + i] * some[i];
-        }
-    }
-    STORE_RESULT
+    ADD_BY_ROWS(y == 0, padded_taps[u * tap_pitch + v + x], padded[(row + u) * pitch + column + v],
+                padded[(row + u) * pitch + column + v + BX])
 }
 
 // The copy of height x width elements that begins `top` rows and `left` columns inside; zeros around them.

@@ -34,24 +34,15 @@ matmul_sequential(MATRICES)
 // -- 2. naive: a thread for each element of C -------------------------------------------------------------------------
 // The threads of a warp lie along a row of C: they read neighbouring elements of B in one go, and one element of A for
 // all. uncoalesced (SWAPPED): they lie along a column of C, and read and write elements that are a row apart.
+// The patterns that White rejects: a thread makes NX x NY elements one after another. grouped: they are neighbours.
+// row, hybrid-row and hybrid-column: they are as far apart as there are threads; DOWN: columns first.
 #if STEP == 2
 #ifndef SWAPPED
 #define SWAPPED 0
 #endif
-KERNEL(BX *BY, 1)
-matmul_naive(MATRICES)
-{
-    const int x = (int)threadIdx.x % BX, y = (int)threadIdx.x / BX;
-    FIND_BLOCK(SWAPPED ? BY : BX, SWAPPED ? BX : BY)
-    const index_t i = top + (SWAPPED ? x : y), j = left + (SWAPPED ? y : x);
-    if (i < m && j < n) C[i * n + j] = dot(A + i * k, B + j, n, k);
-}
-
-// The patterns that White rejects: a thread makes NX x NY elements one after another. grouped: they are neighbours.
-// row, hybrid-row and hybrid-column: they are as far apart as there are threads; DOWN: columns first.
 #ifndef NX
-#define NX 2
-#define NY 2
+#define NX 1
+#define NY 1
 #endif
 #ifndef GROUPED
 #define GROUPED 0
@@ -59,16 +50,20 @@ matmul_naive(MATRICES)
 #ifndef DOWN
 #define DOWN 0
 #endif
+#define WIDE (SWAPPED ? BY : BX)
+#define HIGH (SWAPPED ? BX : BY)
 KERNEL(BX *BY, 1)
-matmul_pattern(MATRICES)
+matmul_naive(MATRICES)
 {
-    const index_t across = (n + NX * BX - 1) / (NX * BX), down = (m + NY * BY - 1) / (NY * BY);
-    const index_t x = blockIdx.x % across * BX + threadIdx.x % BX, y = blockIdx.x / across * BY + threadIdx.x / BX;
+    const index_t across = (n + NX * WIDE - 1) / (NX * WIDE), down = (m + NY * HIGH - 1) / (NY * HIGH);
+    const int along = (int)threadIdx.x % BX, other = (int)threadIdx.x / BX;
+    const index_t x = blockIdx.x % across * WIDE + (SWAPPED ? other : along);
+    const index_t y = blockIdx.x / across * HIGH + (SWAPPED ? along : other);
     NO_UNROLL
     for (int e = 0; e < NX * NY; ++e) {
         const int ex = DOWN ? e / NY : e % NX, ey = DOWN ? e % NY : e / NX;
-        const index_t i = GROUPED ? y * NY + ey : y + ey * down * BY;
-        const index_t j = GROUPED ? x * NX + ex : x + ex * across * BX;
+        const index_t i = GROUPED ? y * NY + ey : y + ey * down * HIGH;
+        const index_t j = GROUPED ? x * NX + ex : x + ex * across * WIDE;
         if (i < m && j < n) C[i * n + j] = dot(A + i * k, B + j, n, k);
     }
 }
@@ -134,29 +129,27 @@ matmul_shared(MATRICES)
 }
 #endif
 
-// -- 6 and 7. column, rotated: only A in shared memory ----------------------------------------------------------------
+// -- 6 to 9. column, rotated, unrolled, tuned: only A in shared memory ------------------------------------------------
 // White's listing 4.10: BX BY threads in one line, each with EACH elements of its own column of C. An element of B
 // comes from memory to the one thread that needs it, once; a tile of A, EACH x BX, is the same for all threads, and
 // shared memory gives an element of it to a whole warp. Loads of B overlap with sums.
 // rotated (listing 4.12): blocks begin at different tiles of k, so that not all of them ask the same partition of
 // memory at once. The T10 had 8 of 256 bytes in turn; today addresses are hashed.
-#if STEP == 6 || STEP == 7
-#ifndef PARTITIONS
-#define PARTITIONS 0
-#endif
+// unrolled, tuned (listing 4.17): a pointer moves along B in place of products of indices, an element of B is loaded
+// once and kept, whole tiles have a loop of their own, PIECE columns at a time.
+#if STEP >= 6
+#define PARTITIONS (STEP > 6 ? 8 : 1)
+#define PIECE (BX < 32 / (int)sizeof(REAL) ? BX : 32 / (int)sizeof(REAL))
 KERNEL(BX *BY, 1)
 matmul_column(MATRICES)
 {
-    SHARED REAL tile[EACH][BX];
+    SHARED REAL tile[EACH][BX] __attribute__((aligned(STEP < 8 ? sizeof(REAL) : 16)));
     const int thread = (int)threadIdx.x;
     FIND_BLOCK(BX *BY, EACH)
     const index_t j = left + thread < n ? left + thread : n - 1, tiles = (k + BX - 1) / BX;
     REAL sums[EACH];
     UNROLLED(r, EACH) sums[r] = 0;
-    index_t at = 0;
-#if PARTITIONS
-    at = blockIdx.x % PARTITIONS * 256 / (index_t)sizeof(REAL) / BX % tiles;
-#endif
+    index_t at = blockIdx.x % PARTITIONS * 256 / (index_t)sizeof(REAL) / BX % tiles;
     for (index_t step = 0; step < tiles; ++step) {
         const index_t first = at * BX;
         const int length = k - first < BX ? (int)(k - first) : BX;
@@ -164,39 +157,11 @@ matmul_column(MATRICES)
             tile[e / BX][e % BX] =
                 top + e / BX < m && e % BX < length ? A[(top + e / BX) * k + first + e % BX] : (REAL)0;
         __syncthreads();
+#if STEP < 8
         for (int l = 0; l < length; ++l)
             for (int r = 0; r < EACH; ++r) sums[r] += tile[r][l] * B[(first + l) * n + j];
-        __syncthreads();
-        at = at + 1 < tiles ? at + 1 : 0;
-    }
-    for (int r = 0; r < EACH; ++r)
-        if (top + r < m && left + thread < n) C[(top + r) * n + j] = sums[r];
-}
-#endif
-
-// -- 8 and 9. unrolled, tuned: fine-tuning ----------------------------------------------------------------------------
-// White's listing 4.17: a pointer moves along B in place of products of indices, an element of B is loaded once and
-// kept, whole tiles have a loop of their own, PIECE columns at a time. Blocks begin at different tiles.
-#if STEP == 8 || STEP == 9
-#define PIECE (BX < 32 / (int)sizeof(REAL) ? BX : 32 / (int)sizeof(REAL))
-KERNEL(BX *BY, 1)
-matmul_unrolled(MATRICES)
-{
-    SHARED REAL tile[EACH][BX] __attribute__((aligned(16)));
-    const int thread = (int)threadIdx.x;
-    FIND_BLOCK(BX *BY, EACH)
-    const index_t j = left + thread < n ? left + thread : n - 1, tiles = (k + BX - 1) / BX;
-    REAL sums[EACH];
-    UNROLLED(r, EACH) sums[r] = 0;
-    index_t at = blockIdx.x % 8 * 256 / (index_t)sizeof(REAL) / BX % tiles;
-    for (index_t step = 0; step < tiles; ++step) {
-        const index_t first = at * BX;
-        const int length = k - first < BX ? (int)(k - first) : BX;
+#else
         GLOBAL const REAL *b = B + first * n + j;
-        for (int e = thread; e < EACH * BX; e += BX * BY)
-            tile[e / BX][e % BX] =
-                top + e / BX < m && e % BX < length ? A[(top + e / BX) * k + first + e % BX] : (REAL)0;
-        __syncthreads();
         int l = 0;
         NO_UNROLL
         for (; l + PIECE <= length; l += PIECE) {
@@ -211,6 +176,7 @@ matmul_unrolled(MATRICES)
             const REAL one = *b;
             UNROLLED(r, EACH) sums[r] += tile[r][l] * one;
         }
+#endif
         __syncthreads();
         at = at + 1 < tiles ? at + 1 : 0;
     }

@@ -15,9 +15,8 @@ from .plan_tensor import CAPABILITY, PANEL, by_pieces
 __all__ = ["LADDER"]
 
 _memory = partial(Rung, kernel="matmul_naive", block=Block(32, 4), tile=lambda b: (b.x, b.y))
-_pattern = partial(
-    _memory, kernel="matmul_pattern", instead_of="naive", tile=lambda b: (2 * b.x, 2 * b.y)
-)
+_SQUARE = (("NX", 2), ("NY", 2))
+_pattern = partial(_memory, instead_of="naive", tile=lambda b: (2 * b.x, 2 * b.y), macros=_SQUARE)
 _rows = partial(_memory, kernel="matmul_rows", tile=lambda b: (b.x, b.each * b.y))
 _column = partial(
     Rung,
@@ -92,7 +91,7 @@ _RUNGS = (
             instead_of="naive", tile=lambda b: (b.y, b.x), macros=(("SWAPPED", 1),)),
     _pattern(2, "grouped", "rejected: 2 x 2 neighbours one after another for each thread",
              "it loses: a warp uses every other element of the lines of B that it reads",
-             "White, figure 4.8a", macros=(("GROUPED", 1),)),
+             "White, figure 4.8a", macros=(*_SQUARE, ("GROUPED", 1))),
     _pattern(2, "row", "rejected: four elements of a row, a quarter of it apart",
              "nothing but fewer threads: reads stay coalesced, none is saved",
              "White, figure 4.8c", tile=lambda b: (4 * b.x, b.y), macros=(("NX", 4), ("NY", 1))),
@@ -101,7 +100,7 @@ _RUNGS = (
              "White, figures 4.8d and 4.9"),
     _pattern(2, "hybrid-column", "rejected: 2 x 2 elements, half of C apart, columns first",
              "as hybrid-row: the order counts where memory has partitions",
-             "White, figures 4.8d and 4.9", macros=(("DOWN", 1),)),
+             "White, figures 4.8d and 4.9", macros=(*_SQUARE, ("DOWN", 1))),
     _rows(3, "rows2", "a thread has two elements of a column", "3 loads do what took 4",
           "Jensen, gpu3", block=Block(32, 4, 2)),
     _rows(4, "rows4", "a thread has four elements of a column", "5 loads do what took 6",
@@ -123,13 +122,13 @@ _RUNGS = (
             "White, listing 4.10"),
     _column(7, "rotated", "blocks begin at different tiles of k",
             "partitions of memory share the load; nothing where addresses are hashed",
-            "White, listing 4.12", macros=(("PARTITIONS", 8),)),
+            "White, listing 4.12"),
     _column(8, "unrolled", "fine-tuned: a pointer moves along B, loops are unrolled",
             "fewer instructions for each product; nothing where the compiler did it",
-            "White, listing 4.17", kernel="matmul_unrolled"),
+            "White, listing 4.17"),
     _column(9, "tuned", "the block and the elements of a thread by White's five steps",
             "multiprocessors are full, and the last wave of blocks is not nearly empty",
-            "White, section 4.5", kernel="matmul_unrolled", derive=procedure.matmul_block),
+            "White, section 4.5", derive=procedure.matmul_block),
     _pieces(10, "wgmma", "two float16 pieces of each number, multiplied by tensor cores",
             "three products of pieces at 16 times the rate of float32's"),
     _pieces(11, "ahead", "one thread asks for bulk copies, five steps ahead of the products",

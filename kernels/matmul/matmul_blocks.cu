@@ -28,3 +28,14 @@
     const index_t length = begin + chunk < k ? chunk : k - begin; \
     const int steps = (int)((length + TILE_K - 1) / TILE_K); \
     const int first = (int)(length - (index_t)(steps - 1) * TILE_K);
+
+#define A_K_STRIDE (ALIGNED && A_K ? 1 : a_col)
+#define A_M_STRIDE (ALIGNED && !A_K ? 1 : a_row)
+#define B_K_STRIDE (ALIGNED && B_K ? 1 : b_row)
+#define B_N_STRIDE (ALIGNED && !B_K ? 1 : b_col)
+// From a thread's first piece of each operand on: how many rows and columns are left; and to that piece.
+#define GO_TO_FIRST \
+    const int left_m = (int)(m - tile_m < TILE_M ? m - tile_m : TILE_M) - a_m; \
+    const int left_n = (int)(n - tile_n < TILE_N ? n - tile_n : TILE_N) - b_n; \
+    A += b * a_batch + (begin + a_k) * A_K_STRIDE + (tile_m + a_m) * A_M_STRIDE; \
+    B += b * b_batch + (begin + b_k) * B_K_STRIDE + (tile_n + b_n) * B_N_STRIDE;

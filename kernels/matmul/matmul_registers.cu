@@ -20,11 +20,6 @@
 #define LANE_M(lane) (((lane) >> 1 & 7) * WIDTH)
 #define LANE_N(lane) (((lane) & 1 | (lane) >> 4 << 1) * WIDTH)
 
-#define A_K_STRIDE (ALIGNED && A_K ? 1 : a_col)
-#define A_M_STRIDE (ALIGNED && !A_K ? 1 : a_row)
-#define B_K_STRIDE (ALIGNED && B_K ? 1 : b_row)
-#define B_N_STRIDE (ALIGNED && !B_K ? 1 : b_col)
-
 // Declares the thread's place, and its warp's in the tile.
 #define FIND_THREAD \
     const int thread = (int)threadIdx.x; \
@@ -32,12 +27,6 @@
     const int warp = thread / 32; \
     const int warp_m = warp / WARPS_N * (8 * THREAD_M); \
     const int warp_n = warp % WARPS_N * (4 * THREAD_N);
-// From a thread's first piece of each operand on: how many rows and columns are left; and to that piece.
-#define GO_TO_FIRST \
-    const int left_m = (int)(m - tile_m < TILE_M ? m - tile_m : TILE_M) - a_m; \
-    const int left_n = (int)(n - tile_n < TILE_N ? n - tile_n : TILE_N) - b_n; \
-    A += b * a_batch + (begin + a_k) * A_K_STRIDE + (tile_m + a_m) * A_M_STRIDE; \
-    B += b * b_batch + (begin + b_k) * B_K_STRIDE + (tile_n + b_n) * B_N_STRIDE;
 // A thread's sums, and two sets of its factors: one is read from shared memory while the other is
 // multiplied.
 #define DECLARE_SUMS \

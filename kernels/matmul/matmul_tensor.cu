@@ -54,20 +54,13 @@ matmul(const double *__restrict__ A, const double *__restrict__ B, double *__res
 
     // A thread's pieces are SLOT_A apart along the slow dimension: with k fast they are rows, of which
     // those past the edge are not there; else they are steps of k, and all of them are there or none.
-    const index_t a_k_stride = ALIGNED && A_K ? 1 : a_col, a_m_stride = ALIGNED && !A_K ? 1 : a_row;
-    const index_t b_k_stride = ALIGNED && B_K ? 1 : b_row, b_n_stride = ALIGNED && !B_K ? 1 : b_col;
-    const int left_m = (int)(m - tile_m < TILE_M ? m - tile_m : TILE_M);
-    const int left_n = (int)(n - tile_n < TILE_N ? n - tile_n : TILE_N);
     const int a_k = PIECE_K(thread, A_K, TILE_M), a_m = PIECE_OUTER(thread, A_K, TILE_M);
     const int b_k = PIECE_K(thread, B_K, TILE_N), b_n = PIECE_OUTER(thread, B_K, TILE_N);
-    const double *from_a =
-        A + b * a_batch + (begin + a_k) * a_k_stride + (tile_m + a_m) * a_m_stride;
-    const double *from_b =
-        B + b * b_batch + (begin + b_k) * b_k_stride + (tile_n + b_n) * b_n_stride;
-    const index_t slot_a = SLOT_A * (A_K ? a_m_stride : a_k_stride);
-    const index_t slot_b = SLOT_B * (B_K ? b_n_stride : b_k_stride);
-    const int there_a = A_K ? left_m - a_m : a_m < left_m ? TILE_K : 0;
-    const int there_b = B_K ? left_n - b_n : b_n < left_n ? TILE_K : 0;
+    GO_TO_FIRST
+    const index_t slot_a = SLOT_A * (A_K ? A_M_STRIDE : A_K_STRIDE);
+    const index_t slot_b = SLOT_B * (B_K ? B_N_STRIDE : B_K_STRIDE);
+    const int there_a = A_K ? left_m : left_m > 0 ? TILE_K : 0;
+    const int there_b = B_K ? left_n : left_n > 0 ? TILE_K : 0;
     const unsigned int base = shared_address(shared);
     const unsigned int to_a = base + 8 * PLACE_A(a_m, a_k);
     const unsigned int to_b = base + 8 * (SIZE_A + PLACE_B(b_n, b_k));
@@ -85,10 +78,10 @@ matmul(const double *__restrict__ A, const double *__restrict__ B, double *__res
     }
 #define COPY_TILES(stage, depth) \
     { \
-        COPY_OPERAND(from_a, to_a, A_K, LOADS_A, SLOT_A, PITCH_A, slot_a, there_a, a_k, stage, depth) \
-        COPY_OPERAND(from_b, to_b, B_K, LOADS_B, SLOT_B, PITCH_B, slot_b, there_b, b_k, stage, depth) \
-        from_a += (depth) * a_k_stride; \
-        from_b += (depth) * b_k_stride; \
+        COPY_OPERAND(A, to_a, A_K, LOADS_A, SLOT_A, PITCH_A, slot_a, there_a, a_k, stage, depth) \
+        COPY_OPERAND(B, to_b, B_K, LOADS_B, SLOT_B, PITCH_B, slot_b, there_b, b_k, stage, depth) \
+        A += (depth) * A_K_STRIDE; \
+        B += (depth) * B_K_STRIDE; \
     }
 
     COPY_TILES(0, first);

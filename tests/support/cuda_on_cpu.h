@@ -20,6 +20,7 @@
 #define RESTRICT
 #define UNROLL
 #define NO_UNROLL
+#define UNROLLED(i, n) for (int i = 0; i < (n); ++i)
 #define __restrict__
 #define __shared__ static
 #define __syncthreads() block_barrier.arrive((int)fibers.size())

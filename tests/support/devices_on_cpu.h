@@ -31,6 +31,7 @@ extern "C" void connect(const Machine *to) { machine = to; }
 #define RESTRICT
 #define UNROLL
 #define NO_UNROLL
+#define UNROLLED(i, n) for (int i = 0; i < (n); ++i)
 
 static unsigned int atomicAdd(unsigned int *at, unsigned int value)
 {

@@ -246,8 +246,7 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p,
 #if PEERS > 1
             for (int device = 0; device < PEERS; ++device) {
                 if (device == rank) continue;
-                UNROLLED(s, SUMS)
-                    put(PEER(device, word_t, ADDRESS_OF_SUMS) + place + 2 * s, sums[s], now);
+                UNROLLED(s, SUMS) put(PEER(device, word_t, ADDRESS_OF_SUMS) + place + 2 * s, sums[s], now);
             }
 #endif
         }

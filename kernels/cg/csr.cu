@@ -49,8 +49,7 @@ TIMES_ROW
     REAL sum = 0;
     for (index_t chunk = begin; chunk < end; chunk += THREADS * DEPTH) {
         LOAD_ENTRIES(chunk + u * THREADS + thread)
-        UNROLLED(u, DEPTH)
-            products[u * THREADS + thread] = index[u] >= 0 ? value[u] * p[index[u]] : 0;
+        UNROLLED(u, DEPTH) products[u * THREADS + thread] = index[u] >= 0 ? value[u] * p[index[u]] : 0;
         __syncthreads();
         const int from = mine > chunk ? (int)(mine - chunk) : 0;
         const index_t left = mine_past - chunk;

@@ -3,8 +3,7 @@
 
 #include "pack.cu"
 
-#define EACH(v) \
-    UNROLLED(v, WIDTH)
+#define EACH(v) UNROLLED(v, WIDTH)
 
 #define LOAD(a, pointer)                                              \
     do {                                                              \

@@ -53,11 +53,9 @@ DEVICE void walk(GLOBAL const REAL *image, GLOBAL REAL *out, const REAL *factors
         UNROLLED(o, ROWS) {
             const int u = r - o;
             if (u < 0 || u >= FH) continue;
-            UNROLLED(v, FW) {
-                UNROLLED(i, WIDTH) {
-                    const REAL sum = u == 0 && v == 0 ? 0 : sums[o][i];
-                    sums[o][i] = sum + factors[u * FW + v] * loaded[r][SHIFT + v + i];
-                }
+            UNROLLED(v, FW) UNROLLED(i, WIDTH) {
+                const REAL sum = u == 0 && v == 0 ? 0 : sums[o][i];
+                sums[o][i] = sum + factors[u * FW + v] * loaded[r][SHIFT + v + i];
             }
         }
         if (r >= FH - 1) {

@@ -73,10 +73,7 @@ assign_small(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
                     UNROLLED(w, WIDTH) product += x[j + w] * y[w];
                 }
                 const REAL distance = norms[c] - 2 * product;
-                if (distance < smallest) {
-                    smallest = distance;
-                    label = c;
-                }
+                KEEP_NEAREST(smallest, label, distance, c)
             }
             write_label(labels, state, first + thread, label);
             const REAL weight = WEIGHTED ? weights[first + thread] : (REAL)1;

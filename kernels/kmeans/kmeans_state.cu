@@ -28,6 +28,13 @@
 #define ROW(i) (i)
 #endif
 
+// A centroid is the nearest so far where it is at the least distance.
+#define KEEP_NEAREST(least, nearest, distance, centroid) \
+    if (distance < least) { \
+        least = distance; \
+        nearest = centroid; \
+    }
+
 // A thread's rows have no nearest centroid yet.
 #define CLEAR_NEAREST(rows) \
     UNROLLED(i, rows) { \

@@ -103,15 +103,9 @@ assign_tensor(const double *__restrict__ X, const double *__restrict__ packed,
         UNROLLED(i, ROWS) {
             double smallest = least[i * THREADS + thread];
             int whose = nearest[i * THREADS + thread];
-            UNROLLED(j, WARP_N / 8) {
-                UNROLLED(c, 2) {
-                    const double distance =
-                        norms[column + 8 * j + c] - 2 * sum[i / 2][j][i % 2 * 2 + c];
-                    if (distance < smallest) {
-                        smallest = distance;
-                        whose = column + 8 * j + c;
-                    }
-                }
+            UNROLLED(j, WARP_N / 8) UNROLLED(c, 2) {
+                const double distance = norms[column + 8 * j + c] - 2 * sum[i / 2][j][i % 2 * 2 + c];
+                KEEP_NEAREST(smallest, whose, distance, column + 8 * j + c)
             }
             least[i * THREADS + thread] = smallest;
             nearest[i * THREADS + thread] = whose;

@@ -48,8 +48,7 @@ assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
     const int left = (int)(n - tile_m < TILE_M ? n - tile_m : TILE_M) - x_m;
 #if LISTED
     GLOBAL const REAL *rows_of_x[LOADS_X];
-    UNROLLED(s, LOADS_X)
-        rows_of_x[s] = X + (s * APART < left ? ROW(tile_m + x_m + s * APART) * d : 0) + x_k;
+    UNROLLED(s, LOADS_X) rows_of_x[s] = X + (s * APART < left ? ROW(tile_m + x_m + s * APART) * d : 0) + x_k;
 #define ROW_OF_X(s) rows_of_x[s]
 #else
     X += (tile_m + x_m) * d + x_k;
@@ -72,8 +71,7 @@ assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
     LOCAL const REAL *const read_c = (LOCAL const REAL *)shared_c + warp_n + LANE_N(lane);
 
 #define STORE_NEXT(buffer) \
-    UNROLLED(s, LOADS_X) \
-        store_piece(to_x + (buffer) * (TILE_K * PITCH_A) + s * APART, PITCH_A, 1, next_x[s]); \
+    UNROLLED(s, LOADS_X) store_piece(to_x + (buffer) * (TILE_K * PITCH_A) + s * APART, PITCH_A, 1, next_x[s]); \
     UNROLLED(s, LOADS_C) \
         shared_c[(buffer) * (TILE_K * TILE_N / WIDTH) + s * THREADS + thread] = next_c[s]
 
@@ -112,14 +110,9 @@ assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
             REAL norm[WIDTH];
             const VECTOR v = *(GLOBAL const VECTOR *)(norms + column + j * 4);
             UNPACK(norm, v);
-            UNROLLED(w, WIDTH) {
-                UNROLLED(i, THREAD_M) {
-                    const REAL distance = norm[w] - 2 * sum[i][j + w];
-                    if (distance < smallest[i]) {
-                        smallest[i] = distance;
-                        whose[i] = column + j * 4 + w;
-                    }
-                }
+            UNROLLED(w, WIDTH) UNROLLED(i, THREAD_M) {
+                const REAL distance = norm[w] - 2 * sum[i][j + w];
+                KEEP_NEAREST(smallest[i], whose[i], distance, column + j * 4 + w)
             }
         }
         UNROLLED(i, THREAD_M) {

@@ -32,19 +32,14 @@
     { \
         const double *const from = shared + (stage) * STAGE; \
         UNROLLED(h, 2) { \
-            UNROLLED(i, WARP_M / 8) \
-                fa[set][i / 2][2 * h + i % 2] = from[AT_A(2 * (kk) + h) + EIGHT_A * i]; \
-            UNROLLED(j, WARP_N / 8) \
-                fb[set][j][h] = from[AT_B(2 * (kk) + h) + EIGHT_B * j]; \
+            UNROLLED(i, WARP_M / 8) fa[set][i / 2][2 * h + i % 2] = from[AT_A(2 * (kk) + h) + EIGHT_A * i]; \
+            UNROLLED(j, WARP_N / 8) fb[set][j][h] = from[AT_B(2 * (kk) + h) + EIGHT_B * j]; \
         } \
     }
 #define MULTIPLY(set) \
-    UNROLLED(i, WARP_M / 16) \
-        UNROLLED(j, WARP_N / 8) multiply_float64(sum[i][j], fa[set][i], fb[set][j]);
+    UNROLLED(i, WARP_M / 16) UNROLLED(j, WARP_N / 8) multiply_float64(sum[i][j], fa[set][i], fb[set][j]);
 #define CLEAR_SUMS \
-    UNROLLED(i, WARP_M / 16) \
-        UNROLLED(j, WARP_N / 8) \
-            UNROLLED(c, 4) sum[i][j][c] = 0.0;
+    UNROLLED(i, WARP_M / 16) UNROLLED(j, WARP_N / 8) UNROLLED(c, 4) sum[i][j][c] = 0.0;
 // The products of a stage, and the first reading of the next one.
 #define MULTIPLY_STAGE \
     READ(1, reading, 1); \

@@ -136,11 +136,9 @@ matmul(const REAL *__restrict__ A, const REAL *__restrict__ B, REAL *__restrict_
         MULTIPLY_TILES
 #ifdef GUARD
         if (step % (CHUNK / TILE_K) != 0 && step + 1 < steps) continue;
-        UNROLLED(i, THREAD_M) {
-            UNROLLED(j, THREAD_N) {
-                sum[i][j] = total[i][j] += sum[i][j];
-                if (step + 1 < steps) sum[i][j] = 0;
-            }
+        UNROLLED(i, THREAD_M) UNROLLED(j, THREAD_N) {
+            sum[i][j] = total[i][j] += sum[i][j];
+            if (step + 1 < steps) sum[i][j] = 0;
         }
 #endif
     }

@@ -41,8 +41,7 @@ MATVEC(matvec_rows)
             UNROLLED(i, ROWS) CLEAR(a[u][i]);
             if (at < end) {
                 xs[u] = AT(x, WIDTH == 1 ? at * x_element : at);
-                UNROLLED(i, ROWS)
-                    a[u][i] = AT_ONCE(A + line[i], WIDTH == 1 ? at * a_col : at);
+                UNROLLED(i, ROWS) a[u][i] = AT_ONCE(A + line[i], WIDTH == 1 ? at * a_col : at);
             }
         }
         UNROLLED(u, DEPTH) UNROLLED(i, ROWS) { ADD_DOT(sum[i], a[u][i], xs[u]); }

@@ -52,8 +52,7 @@ MATVEC(matvec_shifted)
                     a[u] = AT_ONCE(A, at * a_col);
                 } else {
                     REAL elements[WIDTH];
-                    UNROLLED(i, WIDTH)
-                        elements[i] = row + i >= 0 && row + i < m ? A[at * a_col + i] : 0;
+                    UNROLLED(i, WIDTH) elements[i] = row + i >= 0 && row + i < m ? A[at * a_col + i] : 0;
                     PACK(a[u], elements);
                 }
             }

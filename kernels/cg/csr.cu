@@ -33,20 +33,16 @@
     }
 
 // The product of one row of the block's with p; every thread of the block takes part.
-#define TIMES_ROW \
-    DEVICE REAL times_row(GLOBAL const INDEX *pointers, GLOBAL const INDEX *indices, \
-                          GLOBAL const REAL *values, GLOBAL const REAL *p, index_t rows, \
-                          index_t tile, LOCAL REAL *products, int thread)
-
-#if LANES == 1
-TIMES_ROW
+DEVICE REAL times_row(GLOBAL const INDEX *pointers, GLOBAL const INDEX *indices, GLOBAL const REAL *values,
+                      GLOBAL const REAL *p, index_t rows, index_t tile, LOCAL REAL *products, int thread)
 {
+    REAL sum = 0;
+#if LANES == 1
     const index_t row = tile * ROWS + thread;
     const index_t past = tile * ROWS + ROWS < rows ? tile * ROWS + ROWS : rows;
     const index_t begin = pointers[tile * ROWS], end = pointers[past];
     const index_t mine = row < rows ? pointers[row] : end;
     const index_t mine_past = row < rows ? pointers[row + 1] : end;
-    REAL sum = 0;
     for (index_t chunk = begin; chunk < end; chunk += THREADS * DEPTH) {
         LOAD_ENTRIES(chunk + u * THREADS + thread)
         UNROLLED(u, DEPTH) products[u * THREADS + thread] = index[u] >= 0 ? value[u] * p[index[u]] : 0;
@@ -57,19 +53,10 @@ TIMES_ROW
         for (int at = from; at < to; ++at) sum += products[at];
         __syncthreads();
     }
-    return sum;
-}
-#define PRODUCTS (THREADS * DEPTH)
-#define IS_FIRST 1
-
 #else
-
-TIMES_ROW
-{
     const int lane = thread % LANES;
     const index_t row = tile * ROWS + thread / LANES;
     const index_t begin = row < rows ? pointers[row] : 0, end = row < rows ? pointers[row + 1] : 0;
-    REAL sum = 0;
     for (index_t chunk = begin + lane; chunk < end; chunk += LANES * DEPTH) {
         LOAD_ENTRIES(chunk + u * LANES)
         UNROLLED(u, DEPTH)
@@ -81,14 +68,12 @@ TIMES_ROW
         products[thread] = sum;
     })
     __syncthreads();
+#endif
     return sum;
 }
-#define PRODUCTS THREADS
-#define IS_FIRST (thread % LANES == 0)
-
-#endif
 
 // Products and, when they have been added up, sums.
+#define PRODUCTS (LANES == 1 ? THREADS * DEPTH : THREADS)
 #define PRODUCT_DOUBLES (PRODUCTS * sizeof(REAL) / 8)
 #define SHARED_DOUBLES (PRODUCT_DOUBLES > SUMS * THREADS ? PRODUCT_DOUBLES : SUMS * THREADS)
 
@@ -112,7 +97,7 @@ csr_product(GLOBAL const INDEX *RESTRICT pointers, GLOBAL const INDEX *RESTRICT 
     for (index_t tile = blockIdx.x; tile * ROWS < rows; tile += blocks) {
         const index_t row = tile * ROWS + thread / LANES;
         const REAL product = times_row(pointers, indices, values, p, rows, tile, products, thread);
-        if (IS_FIRST && row < rows) {
+        if (thread % LANES == 0 && row < rows) {
             q[row] = product;
 #if STEP
             const double qv = product, pv = p[own + row], rv = r[row], m = INVERSE_AT(row);

@@ -149,14 +149,15 @@ jacobi_blocked(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f,
     const int row = (int)begin + (int)(blockIdx.x / (unsigned int)tiles) * (int)strip;
     const int stop = row + (int)strip < (int)end ? row + (int)strip : (int)end;
 
+#define WALK(rim) \
+    walk(u, f, u_new, exchange, thread, lane, (int)held, (int)first, (int)last, (int)columns, \
+         pitch, column, row, stop, (REAL)row_factor, (REAL)column_factor, (REAL)f_factor, rim)
 #ifdef SEPARATE_RIM
     if (block_column >= SKIRT && block_column + GROUPS * VALID + SKIRT <= columns
         && row - DEPTH > 0 && stop + DEPTH + PHASES + AHEAD < held) {
-        walk(u, f, u_new, exchange, thread, lane, (int)held, (int)first, (int)last, (int)columns,
-             pitch, column, row, stop, (REAL)row_factor, (REAL)column_factor, (REAL)f_factor, 0);
+        WALK(0);
         return;
     }
 #endif
-    walk(u, f, u_new, exchange, thread, lane, (int)held, (int)first, (int)last, (int)columns,
-         pitch, column, row, stop, (REAL)row_factor, (REAL)column_factor, (REAL)f_factor, 1);
+    WALK(1);
 }

@@ -22,31 +22,15 @@ MATVEC(matvec_rows)
     FIND_BLOCK
     const index_t row = ((index_t)tile * GROUPS + group) * ROWS;
 
-    REAL sum[ROWS];
     index_t line[ROWS];
-    UNROLLED(i, ROWS) {
-        sum[i] = 0;
-        line[i] = (row + i < m ? row + i : m - 1) * a_row;
-    }
+    UNROLLED(i, ROWS) line[i] = (row + i < m ? row + i : m - 1) * a_row;
     A += b * a_batch;
     x += b * x_batch;
 
-    NO_UNROLL
-    for (index_t j = begin + lane * WIDTH; j < end; j += LANES * WIDTH * DEPTH) {
-        VECTOR a[DEPTH][ROWS];
-        VECTOR xs[DEPTH];
-        UNROLLED(u, DEPTH) {
-            const index_t at = j + u * LANES * WIDTH;
-            CLEAR(xs[u]);
-            UNROLLED(i, ROWS) CLEAR(a[u][i]);
-            if (at < end) {
-                xs[u] = AT(x, WIDTH == 1 ? at * x_element : at);
-                UNROLLED(i, ROWS) a[u][i] = AT_ONCE(A + line[i], WIDTH == 1 ? at * a_col : at);
-            }
-        }
-        UNROLLED(u, DEPTH) UNROLLED(i, ROWS) { ADD_DOT(sum[i], a[u][i], xs[u]); }
-    }
-
+    ADD_ROWS(begin + lane * WIDTH, end, {
+        xs[u] = AT(x, WIDTH == 1 ? at * x_element : at);
+        UNROLLED(i, ROWS) a[u][i] = AT_ONCE(A + line[i], WIDTH == 1 ? at * a_col : at);
+    })
     STORE_ROWS(1)
 }
 
@@ -58,26 +42,10 @@ MATVEC(matvec_columns)
     FIND_BLOCK
     const index_t row = ((index_t)tile * LANES + lane) * WIDTH;
 
-    VECTOR sum;
-    CLEAR(sum);
     A += b * a_batch + (row < m ? row : m - WIDTH) * (WIDTH == 1 ? a_row : 1);
     x += b * x_batch;
 
-    NO_UNROLL
-    for (index_t j = begin + group; j < end; j += GROUPS * DEPTH) {
-        VECTOR a[DEPTH];
-        REAL xs[DEPTH];
-        UNROLLED(u, DEPTH) {
-            const index_t at = j + u * GROUPS;
-            xs[u] = 0;
-            CLEAR(a[u]);
-            if (at < end) {
-                xs[u] = x[at * x_element];
-                a[u] = AT_ONCE(A, at * a_col);
-            }
-        }
-        UNROLLED(u, DEPTH) { ADD_SCALED(sum, a[u], xs[u]); }
-    }
+    ADD_COLUMNS(true, a[u] = AT_ONCE(A, at * a_col);)
 
     // GROUPS sums of a row become one, four at a time.
     LOCAL VECTOR *mine = sums + threadIdx.x;

@@ -26,6 +26,44 @@
 #define AT(pointer, offset) (*(GLOBAL const VECTOR *)((pointer) + (offset)))
 #define AT_ONCE(pointer, offset) LOAD_ONCE((GLOBAL const VECTOR *)((pointer) + (offset)))
 
+// Adds up products of ROWS rows with x from the element `from` on, up to `stop`. `load` fetches what is there of
+// xs[u] and a[u][...], the vectors of x and of the rows at the element `at`; what is not there stays zero.
+#define ADD_ROWS(from, stop, load) \
+    REAL sum[ROWS]; \
+    UNROLLED(i, ROWS) sum[i] = 0; \
+    NO_UNROLL \
+    for (index_t j = from; j < (stop); j += LANES * WIDTH * DEPTH) { \
+        VECTOR a[DEPTH][ROWS]; \
+        VECTOR xs[DEPTH]; \
+        UNROLLED(u, DEPTH) { \
+            const index_t at = j + u * LANES * WIDTH; \
+            CLEAR(xs[u]); \
+            UNROLLED(i, ROWS) CLEAR(a[u][i]); \
+            if (at < (stop)) load \
+        } \
+        UNROLLED(u, DEPTH) UNROLLED(i, ROWS) { ADD_DOT(sum[i], a[u][i], xs[u]); } \
+    }
+// The same of the group's columns, each times its element of x: `load` fetches a[u], the vector of the column `at`. A
+// group that is not `inside` has none.
+#define ADD_COLUMNS(inside, load) \
+    VECTOR sum; \
+    CLEAR(sum); \
+    NO_UNROLL \
+    for (index_t j = begin + group; j < end && (inside); j += GROUPS * DEPTH) { \
+        VECTOR a[DEPTH]; \
+        REAL xs[DEPTH]; \
+        UNROLLED(u, DEPTH) { \
+            const index_t at = j + u * GROUPS; \
+            xs[u] = 0; \
+            CLEAR(a[u]); \
+            if (at < end) { \
+                xs[u] = x[at * x_element]; \
+                load \
+            } \
+        } \
+        UNROLLED(u, DEPTH) { ADD_SCALED(sum, a[u], xs[u]); } \
+    }
+
 // ROWS sums of each of a group's LANES threads become one of each in lane 0, which stores them: those of `row`
 // and of the rows that follow, `apart` from each other. `sums` has room for ROWS of every thread.
 #define STORE_ROWS(apart) \

@@ -33,32 +33,18 @@ MATVEC(matvec_shifted)
     const bool inside = row >= 0 && row + WIDTH <= m;
     const bool somewhere = row > -WIDTH && row < m;
 
-    VECTOR sum;
-    CLEAR(sum);
     A += row;
-    NO_UNROLL
-    for (index_t j = begin + group; j < end && somewhere; j += GROUPS * DEPTH) {
-        VECTOR a[DEPTH];
-        REAL xs[DEPTH];
-        // Where the matrix begins or ends within the vector, its elements one by one: in this loop, so
-        // that a warp waits for both at once.
-        UNROLLED(u, DEPTH) {
-            const index_t at = j + u * GROUPS;
-            xs[u] = 0;
-            CLEAR(a[u]);
-            if (at < end) {
-                xs[u] = x[at * x_element];
-                if (inside) {
-                    a[u] = AT_ONCE(A, at * a_col);
-                } else {
-                    REAL elements[WIDTH];
-                    UNROLLED(i, WIDTH) elements[i] = row + i >= 0 && row + i < m ? A[at * a_col + i] : 0;
-                    PACK(a[u], elements);
-                }
-            }
+    // Where the matrix begins or ends within the vector, its elements one by one: in the same loop, so
+    // that a warp waits for both at once.
+    ADD_COLUMNS(somewhere, {
+        if (inside) {
+            a[u] = AT_ONCE(A, at * a_col);
+        } else {
+            REAL elements[WIDTH];
+            UNROLLED(i, WIDTH) elements[i] = row + i >= 0 && row + i < m ? A[at * a_col + i] : 0;
+            PACK(a[u], elements);
         }
-        UNROLLED(u, DEPTH) { ADD_SCALED(sum, a[u], xs[u]); }
-    }
+    })
     REAL mine[WIDTH];
     UNPACK(mine, sum);
 

@@ -30,38 +30,20 @@ MATVEC(matvec_shifted_rows)
     x += b * x_batch - shift * x_element;
     a_row *= WIDTH;
 
-    REAL sum[ROWS];
-    UNROLLED(i, ROWS) sum[i] = 0;
-
-    NO_UNROLL
-    for (index_t j = lane * WIDTH; j < stop; j += LANES * WIDTH * DEPTH) {
-        VECTOR a[DEPTH][ROWS];
-        VECTOR xs[DEPTH];
-        // Where a row begins or ends within the vector, its elements one by one: in this loop, so that
-        // a warp waits for both at once.
-        UNROLLED(u, DEPTH) {
-            const index_t at = j + u * LANES * WIDTH;
-            CLEAR(xs[u]);
-            UNROLLED(i, ROWS) CLEAR(a[u][i]);
-            if (at < stop) {
-                const int first = at < shift ? shift - (int)at : 0;
-                const int last = stop - at < WIDTH ? (int)(stop - at) : WIDTH;
-                if (first == 0 && last == WIDTH) {
-                    LOAD_PARTLY(xs[u], x + at * x_element, x_element, 0, WIDTH);
-                    UNROLLED(i, ROWS)
-                        if (row + i * WIDTH < m) a[u][i] = AT_ONCE(A, at + i * a_row);
-                } else {
-                    LOAD_PARTLY(xs[u], x + at * x_element, x_element, first, last);
-                    UNROLLED(i, ROWS) {
-                        if (row + i * WIDTH < m) {
-                            LOAD_PARTLY(a[u][i], A + at + i * a_row, 1, first, last);
-                        }
-                    }
-                }
-            }
+    // Where a row begins or ends within the vector, its elements one by one: in the same loop, so that
+    // a warp waits for both at once.
+    ADD_ROWS(lane * WIDTH, stop, {
+        const int first = at < shift ? shift - (int)at : 0;
+        const int last = stop - at < WIDTH ? (int)(stop - at) : WIDTH;
+        if (first == 0 && last == WIDTH) {
+            LOAD_PARTLY(xs[u], x + at * x_element, x_element, 0, WIDTH);
+            UNROLLED(i, ROWS)
+                if (row + i * WIDTH < m) a[u][i] = AT_ONCE(A, at + i * a_row);
+        } else {
+            LOAD_PARTLY(xs[u], x + at * x_element, x_element, first, last);
+            UNROLLED(i, ROWS)
+                if (row + i * WIDTH < m) { LOAD_PARTLY(a[u][i], A + at + i * a_row, 1, first, last); }
         }
-        UNROLLED(u, DEPTH) UNROLLED(i, ROWS) { ADD_DOT(sum[i], a[u][i], xs[u]); }
-    }
-
+    })
     STORE_ROWS(WIDTH)
 }

@@ -183,7 +183,7 @@ class Queue:
         """Bytes per second of a device-to-device copy, read plus written."""
 
         def copy(_: int) -> None:
-            self.device.copy_from_peer(self._target, self.device, self._source, self._nbytes)
+            self.device.copy(self._target, self._source, self._nbytes)
 
         return 2 * self._nbytes / self.seconds(copy, 4)
 
@@ -200,11 +200,13 @@ class Queue:
         late: list[float] = []  # other load on the host only adds to these
         while len(samples) < repeats and len(samples) + len(late) < 2 * repeats:
             self._copy_for(hidden)
-            begin = device.event()
+            begin = device.record(timed=True)
             for i in range(count):
                 call(i)
             waited = device.passed(begin)
-            (late if waited else samples).append(device.elapsed(begin, device.event()) / count)
+            (late if waited else samples).append(
+                device.elapsed(begin, device.record(timed=True)) / count
+            )
             if waited:
                 hidden = min(2 * hidden, max(_LONGEST_COPY, hidden))
         return median(samples) if samples else min(late)
@@ -216,14 +218,14 @@ class Queue:
         needed = int(seconds * self._rate)
         for start in range(0, needed, self._nbytes):
             size = min(self._nbytes, needed - start)
-            self.device.copy_from_peer(self._target, self.device, self._source, size)
+            self.device.copy(self._target, self._source, size)
 
     def _copied(self) -> float:
         """Bytes per second of a copy."""
         size = min(_COPIED, self._nbytes)
-        begin = self.device.event()
-        self.device.copy_from_peer(self._target, self.device, self._source, size)
-        return size / self.device.elapsed(begin, self.device.event())
+        begin = self.device.record(timed=True)
+        self.device.copy(self._target, self._source, size)
+        return size / self.device.elapsed(begin, self.device.record(timed=True))
 
     def quickly(self, call: Callable[[int], None]) -> float:
         """Seconds of device time, with as few calls as its length allows."""
@@ -234,9 +236,9 @@ class Queue:
 
     def _alone(self, call: Callable[[int], None]) -> float:
         """Seconds of one call on an idle device, the host's share included."""
-        begin = self.device.event()
+        begin = self.device.record(timed=True)
         call(0)
-        return self.device.elapsed(begin, self.device.event())
+        return self.device.elapsed(begin, self.device.record(timed=True))
 
 
 # -- Failures and other load -----------------------------------------------------------------------

@@ -170,7 +170,7 @@ def _ways(
     if any([device.trim() | release(device) for device in used]):  # noqa: C419  # each of them
         yield row, is_whole
     nbytes = sum(o.nbytes for o in (*call.operands, problem.output)) // 4
-    while any([device.shed(nbytes) for device in used]):  # noqa: C419
+    while any([storage.shed(device, nbytes) for device in used]):  # noqa: C419
         yield row, is_whole
         nbytes *= 2
     if len(used) == 1 and (ranged := _in_ranges(used[0], row, problem)) is not None:
@@ -197,7 +197,7 @@ def _shed(used: tuple[Device, ...], problem: Problem, call: Call, limit: int) ->
         moved = (o for o in call.operands if device.name not in (o.location, *o.copies))
         needed = problem.output.nbytes + sum(o.nbytes for o in moved)
         with device.active():
-            device.shed(device.storage().copied() + min(needed, limit) - limit)
+            storage.shed(device, device.storage().copied() + min(needed, limit) - limit)
 
 
 def _in_shares(

@@ -19,7 +19,6 @@ from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.host.copying.staging import DOWNLOAD, UPLOAD, Copy, Ring, begin
 from hetero.kernels.common.launch import Target
-from hetero.kernels.procedure import Card, of_limits
 
 __all__ = ["Copy", "Device"]
 
@@ -69,29 +68,11 @@ class Device(abc.ABC):
         calibrated, and computes only where it is named.
         """
 
-    def card(self) -> Card:
-        """What launch parameters are derived from."""
-        return of_limits(self)
-
     # -- where it works
 
     @abc.abstractmethod
     def active(self) -> Any:
         """Context manager inside which the other methods may be called from this thread."""
-
-    def reraise(self, error: Exception, is_short: bool) -> NoReturn:
-        """Raise an error as one of ours that names the device; ``is_short`` where that has no
-        memory."""
-        if isinstance(error, DeviceError):
-            error.device = error.device or self.name
-            raise error
-        made = DeviceError(str(error))
-        if isinstance(error, MemoryError):  # of Python or NumPy
-            made = DeviceMemoryError(f"out of host memory: {error}")
-        elif is_short:
-            made = DeviceMemoryError(f"out of device memory: {error}")
-        made.device = "the host" if isinstance(error, MemoryError) else self.name
-        raise made from error
 
     def same_in_threads(self) -> bool:
         """Whether another thread that makes the device active works where this one would."""
@@ -153,14 +134,6 @@ class Device(abc.ABC):
         """Give memory that is kept for later calls back to the driver, but for copies of operands;
         True if there was some."""
         return self.storage().drop()
-
-    def shed(self, nbytes: float) -> bool:
-        """Let go of copies of operands, as `Storage.shed`, and `trim`; True if there was one."""
-        with self.active():
-            found = self.storage().shed(nbytes)
-        if found:
-            self.trim()
-        return found
 
     def clear(self) -> None:
         """`trim`, in every context that is in use, copies of operands and the buffers of staged
@@ -306,16 +279,12 @@ class Device(abc.ABC):
     # -- what orders the work that was started
 
     @abc.abstractmethod
-    def event(self, stream: Any = None) -> Any:
-        """Mark this point of a queue, for `elapsed`."""
-
-    @abc.abstractmethod
     def elapsed(self, start: Any, end: Any) -> float:
-        """Seconds of device time between two marks; waits for the second."""
+        """Seconds of device time between two timed events; waits for the second."""
 
     @abc.abstractmethod
-    def passed(self, mark: Any) -> bool:
-        """Whether the device has come past a mark; False where that is not known."""
+    def passed(self, event: Any) -> bool:
+        """Whether the device has come past an event; False where that is not known."""
 
     @abc.abstractmethod
     def synchronize(self, stream: Any = None) -> None:
@@ -326,11 +295,26 @@ class Device(abc.ABC):
         """A queue that nothing orders with others but `record` and `wait`."""
 
     @abc.abstractmethod
-    def record(self, stream: Any = None, event: Any = None) -> Any:
+    def record(self, stream: Any = None, event: Any = None, timed: bool = False) -> Any:
         """An event that comes when all that the stream holds now is done; ``event`` is one to use
-        again."""
+        again. Where ``timed`` it is for `elapsed`, too."""
 
     @abc.abstractmethod
     def wait(self, event: Any, stream: Any = None) -> None:
         """Let a stream go on only after an event of this or another device of the same kind; where
         that cannot be, and without a stream, the host waits."""
+
+
+def reraise(device: Device, error: Exception, is_short: bool) -> NoReturn:
+    """Raise an error as one of ours that names the device; ``is_short`` where that has no
+    memory."""
+    if isinstance(error, DeviceError):
+        error.device = error.device or device.name
+        raise error
+    made = DeviceError(str(error))
+    if isinstance(error, MemoryError):  # of Python or NumPy
+        made = DeviceMemoryError(f"out of host memory: {error}")
+    elif is_short:
+        made = DeviceMemoryError(f"out of device memory: {error}")
+    made.device = "the host" if isinstance(error, MemoryError) else device.name
+    raise made from error

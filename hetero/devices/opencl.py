@@ -32,7 +32,7 @@ import numpy as np
 from hetero import locks, paths
 from hetero.arrays.libraries import set_name
 from hetero.arrays.operand import known_pinned
-from hetero.devices.base import Defines, Device
+from hetero.devices.base import Defines, Device, reraise
 from hetero.devices.storage import Storage, allocated
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 from hetero.host import cpu
@@ -160,7 +160,7 @@ class OpenCLDevice(Device):
         try:
             yield self
         except (DeviceError, MemoryError, self.cl.Error) as error:
-            self.reraise(error, isinstance(error, self.cl.MemoryError))
+            reraise(self, error, isinstance(error, self.cl.MemoryError))
 
     def allocate(self, nbytes: int) -> tuple[Any, Any]:
         context, flags = self._open()[0], self.cl.mem_flags.READ_WRITE
@@ -240,15 +240,12 @@ class OpenCLDevice(Device):
         finally:
             self._taken.discard(kernel)
 
-    def event(self, stream: Any = None) -> Any:
-        return self.cl.enqueue_marker(self._queue(stream))
-
     def elapsed(self, start: Any, end: Any) -> float:
         end.wait()
         return (end.profile.end - start.profile.end) * 1e-9
 
-    def passed(self, mark: Any) -> bool:
-        return mark.command_execution_status == self.cl.command_execution_status.COMPLETE
+    def passed(self, event: Any) -> bool:
+        return event.command_execution_status == self.cl.command_execution_status.COMPLETE
 
     def synchronize(self, stream: Any = None) -> None:
         if stream is not None:
@@ -267,7 +264,7 @@ class OpenCLDevice(Device):
         self._streams.add(stream)
         return stream
 
-    def record(self, stream: Any = None, event: Any = None) -> Any:
+    def record(self, stream: Any = None, event: Any = None, timed: bool = False) -> Any:
         queue = self._queue(stream)
         made = self.cl.enqueue_marker(queue)
         queue.flush()  # or who waits for it from another queue might wait for ever

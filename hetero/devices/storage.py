@@ -130,6 +130,16 @@ class Storage:
         return dict(found)
 
 
+def shed(device: Any, nbytes: float) -> bool:
+    """Let go of copies of operands on a device, as `Storage.shed`, and of what pools keep; True if
+    there was one."""
+    with device.active():
+        found = device.storage().shed(nbytes)
+    if found:
+        device.trim()
+    return found
+
+
 def rounded(nbytes: int) -> int:
     """What a pool takes for these bytes: from 1 MiB on in four steps to the next power of two."""
     size = max(512, 1 << (nbytes - 1).bit_length())

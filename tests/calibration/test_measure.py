@@ -76,7 +76,7 @@ class Timeline:
         self.host += 5e-6
         self.device = max(self.device, self.host) + seconds
 
-    def copy_from_peer(self, target, peer, source, nbytes):
+    def copy(self, target, source, nbytes):
         self._queued(nbytes / 1.5e12)
 
     def call(self, turn):
@@ -84,7 +84,7 @@ class Timeline:
             self.host += self.stall
         self._queued(self.device_seconds)
 
-    def event(self, stream=None):
+    def record(self, timed=False):
         return max(self.device, self.host)
 
     def passed(self, mark):

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hetero import locks
-from hetero.devices.base import Device
+from hetero.devices.base import Device, reraise
 from hetero.devices.cuda import driver
 from hetero.devices.cuda.memory import Pool
 from hetero.devices.storage import Storage
@@ -50,7 +50,7 @@ class Active:
         except Exception as error:
             if self._pushed:
                 self._pop()
-            device.reraise(error, _is_short(error))
+            reraise(device, error, _is_short(error))
         self._outer = device.local.state
         device.local.state = state
         return device
@@ -60,11 +60,11 @@ class Active:
         refused = self._pop() if self._pushed else None
         if error is None:
             if refused is not None:
-                self._device.reraise(refused, _is_short(refused))
+                reraise(self._device, refused, _is_short(refused))
         elif isinstance(error, DeviceError):
             error.device = error.device or self._device.name
         elif isinstance(error, (self._device.driver.Error, MemoryError)):
-            self._device.reraise(error, _is_short(error))
+            reraise(self._device, error, _is_short(error))
 
     def _pop(self) -> Exception | None:
         """Leave the context; what the driver says where it refuses.

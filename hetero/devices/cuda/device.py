@@ -18,7 +18,6 @@ from hetero.devices.cuda.context import Lent
 from hetero.devices.storage import allocated, rounded
 from hetero.host.copying import slices
 from hetero.host.copying.staging import PURPOSE, UPLOAD, Ring
-from hetero.kernels.procedure import Card, of_attributes
 
 _ATTRIBUTES = {  # CU_DEVICE_ATTRIBUTE_...
     "MAX_THREADS_PER_BLOCK": 1,
@@ -82,9 +81,6 @@ class CudaDevice(Compiling):
     def attribute(self, name: str) -> int:
         """What the driver says of the device, by the name that CUDA has for it."""
         return driver.given("cuDeviceGetAttribute", _ATTRIBUTES[name], self.number)
-
-    def card(self) -> Card:
-        return of_attributes(self, self.attribute)
 
     def describe(self) -> dict[str, Any]:
         """kind, name, pci_bus_id, memory_bytes, multiprocessors, block_limit, shared_limit, arch,
@@ -183,9 +179,6 @@ class CudaDevice(Compiling):
     def _event(self, flags: int) -> Lent:
         return Lent(self.state().events[flags], lambda: driver.given("cuEventCreate", flags))
 
-    def event(self, stream: Any = None) -> Any:
-        return self.record(stream, self._event(driver.TIMED))
-
     def elapsed(self, start: Any, end: Any) -> float:
         self.wait(end)
         milliseconds = ctypes.c_float()
@@ -193,8 +186,8 @@ class CudaDevice(Compiling):
         driver.call("cuEventElapsedTime", ctypes.byref(milliseconds), *ends)
         return milliseconds.value * 1e-3
 
-    def passed(self, mark: Any) -> bool:
-        status = driver.status_of("cuEventQuery", mark.handle)
+    def passed(self, event: Any) -> bool:
+        status = driver.status_of("cuEventQuery", event.handle)
         if status not in (0, _NOT_READY):
             raise driver.error_of("cuEventQuery", status)
         return not status
@@ -211,8 +204,8 @@ class CudaDevice(Compiling):
     def graph(self, stream: Any, start: Callable[[], object]) -> Graph:
         return Graph(self, stream, start)
 
-    def record(self, stream: Any = None, event: Any = None) -> Any:
-        event = event or self._event(driver.UNTIMED)
+    def record(self, stream: Any = None, event: Any = None, timed: bool = False) -> Any:
+        event = event or self._event(driver.TIMED if timed else driver.UNTIMED)
         driver.call("cuEventRecord", event.handle, _handle(stream))
         return event
 

@@ -68,23 +68,9 @@ class Device(abc.ABC):
         calibrated, and computes only where it is named.
         """
 
-    # -- where it works
-
     @abc.abstractmethod
     def active(self) -> Any:
         """Context manager inside which the other methods may be called from this thread."""
-
-    def same_in_threads(self) -> bool:
-        """Whether another thread that makes the device active works where this one would."""
-        return True
-
-    def context_handle(self) -> int | None:
-        """The driver's handle of the context that is current in this thread, None without one."""
-        return None
-
-    def reopen(self) -> None:
-        """Make the device usable again after failures, as far as its driver lets us."""
-        return
 
     # -- its memory
 
@@ -118,28 +104,9 @@ class Device(abc.ABC):
         """`copy` from another device of the same kind; see `hetero.devices.peers.copy`."""
         peers.copy(self, target, peer, source, *where)
 
-    def link(self, peer: Device) -> bool:
-        """Open the direct path from a peer to this device; False if there is none."""
-        return False
-
     def storage(self) -> Storage:
         """What the present context holds in the device's memory beyond a call."""
         return self.__dict__.setdefault("_storage", Storage())
-
-    def memory_held(self) -> dict[str, int]:
-        """Purpose -> bytes of the device's memory that this process holds; asks no driver."""
-        return self.storage().sizes()
-
-    def trim(self) -> bool:
-        """Give memory that is kept for later calls back to the driver, but for copies of operands;
-        True if there was some."""
-        return self.storage().drop()
-
-    def clear(self) -> None:
-        """`trim`, in every context that is in use, copies of operands and the buffers of staged
-        copies included; opens none."""
-        self.storage().let_go()
-        self.trim()
 
     # -- copies from and to the host
 
@@ -174,39 +141,8 @@ class Device(abc.ABC):
         return begin(self, DOWNLOAD, target, source, offset, after)
 
     @abc.abstractmethod
-    def enqueue(
-        self,
-        direction: str,
-        array: np.ndarray,
-        buffer: Any,
-        offset: int = 0,
-        stream: Any = None,
-    ) -> Any:
-        """Let a stream copy a pinned array, by "upload" or "download"; the event of its end. By
-        the default queue it is complete at once, and the array may be in ordinary memory. It is
-        C-contiguous, or of rows where the device `takes_rows`.
-        """
-
-    @abc.abstractmethod
     def pinned(self, nbytes: int, purpose: str = "pinned arrays") -> np.ndarray:
         """Host memory (uint8) that the device copies from and to directly, counted by purpose."""
-
-    def is_pinned(self, array: np.ndarray) -> bool:
-        """Whether an array lies in memory that the device copies from and to directly."""
-        return is_pinned(array)
-
-    def ring(self) -> Ring | None:
-        """The pinned buffers of staged copies; None where there are none, or not now."""
-        storage = self.storage()
-        if storage.ring is None:
-            with _lock:
-                if storage.ring is None:
-                    storage.ring = Ring(self)
-        return storage.ring
-
-    def slice_calls(self, direction: str, stream: Any) -> dict[str, Any] | None:
-        """What `slices.copy` takes of the driver; None where it is not for this device."""
-        return None
 
     # -- kernels
 
@@ -262,29 +198,7 @@ class Device(abc.ABC):
         """A kernel for cooperative launches (`devices.cuda.compiler`), None without those."""
         return None
 
-    def probe(self) -> None:
-        """Compile and run a small kernel; DeviceError if it fails, or makes other values."""
-        x = np.arange(2 * _PROBE_BLOCK, dtype=np.float32)
-        y = np.zeros_like(x)
-        with self.active():
-            (source, _first), (target, _second) = self.allocate(x.nbytes), self.allocate(x.nbytes)
-            self.upload(x, source)
-            self.upload(y, target)
-            kernel = self.build("probe.cu", "probe", (("BLOCK", _PROBE_BLOCK),))
-            self.launch(kernel, 2, _PROBE_BLOCK, [source, target, 2])
-            self.download(target, y)
-        if not np.array_equal(y.reshape(2, -1), 2 * x.reshape(2, -1)[:, ::-1]):
-            raise DeviceError("a kernel ran without an error and made wrong values")
-
     # -- what orders the work that was started
-
-    @abc.abstractmethod
-    def elapsed(self, start: Any, end: Any) -> float:
-        """Seconds of device time between two timed events; waits for the second."""
-
-    @abc.abstractmethod
-    def passed(self, event: Any) -> bool:
-        """Whether the device has come past an event; False where that is not known."""
 
     @abc.abstractmethod
     def synchronize(self, stream: Any = None) -> None:
@@ -303,6 +217,92 @@ class Device(abc.ABC):
     def wait(self, event: Any, stream: Any = None) -> None:
         """Let a stream go on only after an event of this or another device of the same kind; where
         that cannot be, and without a stream, the host waits."""
+
+    # -- for what stands around operations: copies, peers, memory, failures, measurements
+
+    def same_in_threads(self) -> bool:
+        """Whether another thread that makes the device active works where this one would."""
+        return True
+
+    def context_handle(self) -> int | None:
+        """The driver's handle of the context that is current in this thread, None without one."""
+        return None
+
+    def reopen(self) -> None:
+        """Make the device usable again after failures, as far as its driver lets us."""
+        return
+
+    def probe(self) -> None:
+        """Compile and run a small kernel; DeviceError if it fails, or makes other values."""
+        x = np.arange(2 * _PROBE_BLOCK, dtype=np.float32)
+        y = np.zeros_like(x)
+        with self.active():
+            (source, _first), (target, _second) = self.allocate(x.nbytes), self.allocate(x.nbytes)
+            self.upload(x, source)
+            self.upload(y, target)
+            kernel = self.build("probe.cu", "probe", (("BLOCK", _PROBE_BLOCK),))
+            self.launch(kernel, 2, _PROBE_BLOCK, [source, target, 2])
+            self.download(target, y)
+        if not np.array_equal(y.reshape(2, -1), 2 * x.reshape(2, -1)[:, ::-1]):
+            raise DeviceError("a kernel ran without an error and made wrong values")
+
+    def link(self, peer: Device) -> bool:
+        """Open the direct path from a peer to this device; False if there is none."""
+        return False
+
+    def memory_held(self) -> dict[str, int]:
+        """Purpose -> bytes of the device's memory that this process holds; asks no driver."""
+        return self.storage().sizes()
+
+    def trim(self) -> bool:
+        """Give memory that is kept for later calls back to the driver, but for copies of operands;
+        True if there was some."""
+        return self.storage().drop()
+
+    def clear(self) -> None:
+        """`trim`, in every context that is in use, copies of operands and the buffers of staged
+        copies included; opens none."""
+        self.storage().let_go()
+        self.trim()
+
+    @abc.abstractmethod
+    def enqueue(
+        self,
+        direction: str,
+        array: np.ndarray,
+        buffer: Any,
+        offset: int = 0,
+        stream: Any = None,
+    ) -> Any:
+        """Let a stream copy a pinned array, by "upload" or "download"; the event of its end. By
+        the default queue it is complete at once, and the array may be in ordinary memory. It is
+        C-contiguous, or of rows where the device `takes_rows`.
+        """
+
+    def is_pinned(self, array: np.ndarray) -> bool:
+        """Whether an array lies in memory that the device copies from and to directly."""
+        return is_pinned(array)
+
+    def ring(self) -> Ring | None:
+        """The pinned buffers of staged copies; None where there are none, or not now."""
+        storage = self.storage()
+        if storage.ring is None:
+            with _lock:
+                if storage.ring is None:
+                    storage.ring = Ring(self)
+        return storage.ring
+
+    def slice_calls(self, direction: str, stream: Any) -> dict[str, Any] | None:
+        """What `slices.copy` takes of the driver; None where it is not for this device."""
+        return None
+
+    @abc.abstractmethod
+    def elapsed(self, start: Any, end: Any) -> float:
+        """Seconds of device time between two timed events; waits for the second."""
+
+    @abc.abstractmethod
+    def passed(self, event: Any) -> bool:
+        """Whether the device has come past an event; False where that is not known."""
 
 
 def reraise(device: Device, error: Exception, is_short: bool) -> NoReturn:

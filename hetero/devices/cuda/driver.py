@@ -204,7 +204,7 @@ _thread = _Thread()
 
 
 def init(flags: int = 0) -> None:
-    """Begin to use the"""
+    """Begin to use the driver."""
     call("cuInit", flags)
 
 

@@ -105,9 +105,10 @@ def solve(
         # One device is active from here on, not for each launch.
         with used[0].active() if len(used) == 1 else peers.turn(used):
             call = Call(used, system, b, x, dtype, M, asked.callback is not None)
-            on_matrix = not isinstance(system, Stencil) or isinstance(M, np.ndarray)
-            make = OnMatrix if on_matrix else load("hetero.ops.solvers.cg_grids").loop_of
-            loop = make(call)
+            if not isinstance(system, Stencil) or isinstance(M, np.ndarray):
+                loop = OnMatrix(call)
+            else:
+                loop = load("hetero.ops.solvers.cg_grids").loop_of(call)
             try:
                 return loop.solve(asked, going_on)
             except BaseException:

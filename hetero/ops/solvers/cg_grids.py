@@ -40,12 +40,8 @@ class _OnGrid(Loop):
         self._own = split(call.system.shape[0], len(call.devices), HALO)
         self._held = widened(self._own, HALO)
         plane = self._plane = math.prod(call.system.shape[1:])
-
-        def points(ranges: Sequence[Range]) -> list[Range]:
-            return [(begin * plane, end * plane) for begin, end in ranges]
-
-        super().__init__(call, points(self._own), points(widened(self._own, X_HALO)))
-        self._needed = points(self._held)
+        spans = [(begin * plane, end * plane) for begin, end in self._own]
+        super().__init__(call, spans, widened(spans, X_HALO * plane))
         self._each = list(zip(self.parts, shares_of(call.system, self._own), strict=True))
 
     def _bind_residual(
@@ -90,9 +86,9 @@ class Sweeps(_OnGrid):
         self._sweeps, self._settle = {}, []
         for turn in (0, 1):
             now, new = 1 - turn, turn
-            names = {"now": f"state{now}", "next": f"state{new}", "before": f"record{now}"}
-            names |= {"after": f"record{new}", "partial_before": f"partial{now}"}
-            names |= {"partial": f"partial{new}"}
+            names = {"now": f"state{now}", "partial_before": f"partial{now}"}
+            names |= {"next": f"state{new}", "partial": f"partial{new}"}
+            names |= {"before": f"record{now}", "after": f"record{new}"}
             for first in (True, False):
                 add = 0 if first or not (every or turn == 0) else 1 if every else 2
                 launches = self.exchange.launches(sweeps[turn], add=add, **names)
@@ -132,7 +128,8 @@ class Persistent(_OnGrid):
                     nbytes = _STAMPED * values
                     part.device.fill(part.buffers[name], nbytes, stream=part.stream)
         places = [{"r_start": begin, "p_start": begin} for begin, _ in self.spans]
-        rows = range_copies(self.spans, self._needed, item)
+        needed = widened(self.spans, HALO * self._plane)
+        rows = range_copies(self.spans, needed, item)
         self._bind_residual(places, ("r", rows), ("p", rows))
         # Where x of row 0 would be, and of several parts what they find each other by.
         self._others: list[dict[str, Any]] = [{} for _ in self.parts]

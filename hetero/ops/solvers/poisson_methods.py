@@ -170,8 +170,6 @@ def _run(method: str, devices: Any, problem: Problem, arguments: Arguments) -> O
     """Solve; MemoryError before that takes more memory on the CPU than there is, not in it."""
     (f,), u, asked = arguments
     if not devices:
-        if asked.from_zero and method != DST:
-            u[...] = 0.0
         times_f, lines = _MEMORY[method]
         needed = f.itemsize * (times_f * f.size + lines * max(f.shape))
         if needed > _SMALL and needed > (free := load("hetero.host.cpu").available_memory()):
@@ -179,6 +177,8 @@ def _run(method: str, devices: Any, problem: Problem, arguments: Arguments) -> O
                 f"solve_poisson by {method!r} takes about {needed / 2**30:.1f} GiB more for f of "
                 f"shape {f.shape}, {free / 2**30:.1f} GiB are available; 'jacobi' takes least"
             )
+        if asked.from_zero and method in ITERATIONS:
+            u[...] = 0.0
     name = "multigrid_device" if devices and method == MULTIGRID else method
     return load(f"hetero.ops.solvers.{name}").solve(devices, asked, f, u, problem.dtype)
 
@@ -206,8 +206,7 @@ def _row(method: str, *kinds: str, **row: Any) -> None:
     registry.register_method(operation=NAME, kinds=kinds, method=method, **row)
 
 
-_row(DST, "cpu")
-_row(DST, "cuda")
+_row(DST, "cpu", "cuda")
 _row(MULTIGRID, "cpu", loops=lambda problem: (CYCLES.of(problem.dtype),))
 # Several devices divide the grid, or each needs some rows.
 _row(MULTIGRID, *registry.PORTABLE, shared=lambda problem: grids.is_shared(problem.dims))

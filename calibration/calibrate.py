@@ -332,14 +332,15 @@ def _solve_once(device: Device, cases: Iterable[Case]) -> None:
     """Make a step of each solve that is not too large, many at a time: each compiles its kernels,
     one after the other."""
 
-    def solve(case: Case, dims: Dims) -> None:
+    def solve(job: tuple[Case, Dims]) -> None:
+        case, dims = job
         with contextlib.suppress(Exception), device.active():  # reported when the case is measured
             if sum(operand.nbytes for operand in case.problem(*dims).inputs) <= _TRIED:
                 prepared(case, dims, Bench((device,)))(1)
 
     jobs = [(case, dims) for case in cases if case.steps is not None for dims in grid(case.axes)]
     with load("concurrent.futures").ThreadPoolExecutor(os.cpu_count() or 1) as threads:
-        list(threads.map(solve, *zip(*jobs, strict=True)) if jobs else ())
+        list(threads.map(solve, jobs))
 
 
 class _Recorder:

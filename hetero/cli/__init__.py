@@ -6,18 +6,15 @@ Every command prints JSON with ``--json``. Exit codes: `hetero.cli.commands`.
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
 import os
 import sys
 from collections.abc import Sequence
 
 from hetero import terminal
-from hetero.cli.commands import DONE, FAILED, INTERRUPTED, NO_CHOICE, USAGE, Answer
+from hetero.cli.commands import DONE, FAILED, INTERRUPTED, NO_CHOICE, USAGE
 from hetero.cli.parser import parser
 from hetero.errors import HeteroError, NotPriced
-from hetero.imports import load
 
 __all__ = ["DONE", "FAILED", "INTERRUPTED", "NO_CHOICE", "USAGE", "main"]
 
@@ -47,10 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             commands.print_help(sys.stderr)
             return USAGE
         try:
-            answer = arguments.run(arguments)
+            return arguments.run(arguments) or DONE
         finally:
             terminal.clear()
-        return _show(arguments, answer)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
@@ -64,28 +60,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.strerror and error.filename is not None:
             text = f"{error.filename}: {error.strerror}"
         return _refuse(text, USAGE if isinstance(error, _WRONG) else FAILED)
-
-
-def _show(arguments: argparse.Namespace, answer: Answer) -> int:
-    """Print an answer as JSON or text, and draw it where that is asked for; its exit code."""
-    if arguments.json:
-        print(json.dumps(answer.found, indent=2))
-    elif (text := answer.text()) is not None:
-        print(text if arguments.markdown else terminal.aligned(text))
-    sys.stdout.flush()
-    if isinstance(answer.code, (NotPriced, SystemExit)):
-        raise answer.code
-    if isinstance(answer.code, BaseException):
-        sys.excepthook(type(answer.code), answer.code, answer.code.__traceback__)
-        return FAILED
-    if answer.drawn is not None and arguments.plot is not None:
-        report = load("hetero.evaluation.report")
-        picture = report.figure()
-        if picture is None:
-            return _refuse(report.INSTALL, FAILED)
-        answer.drawn.draw(answer.found, picture)
-        picture.savefig(arguments.plot)
-    return answer.code
 
 
 def _refuse(text: str, code: int) -> int:

@@ -1,24 +1,22 @@
-"""What each command does: a function of its name, which gives an `Answer`; its docstring is its
-help.
-
-`advise` ends as the script does that it ran.
-"""
+"""What each command does: a function of its name, which shows what it found; its docstring is its
+help. It gives the exit code, or None for `DONE`."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import math
 import os
 import sys
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import hetero
 from hetero import paths, terminal
-from hetero.errors import NotPriced, one_of
+from hetero.errors import NotPriced, PackageMissing, one_of
 from hetero.imports import load
 from hetero.terminal import progress_bar
 
@@ -34,13 +32,24 @@ MOVEMENT = "movement"  # what bench takes as well as operations
 PROBES = "camping", "banks", "coalescing"  # of `hetero.ladder.probe`
 
 
-class Answer(NamedTuple):
-    """What a command found, and how it is shown."""
-
-    found: Any  # printed with --json
-    text: Callable[[], str | None]
-    code: int | BaseException = DONE  # or an error that ends the command after it was shown
-    drawn: Any = None  # the module that draws it, by ``draw``
+def show(
+    arguments: argparse.Namespace, found: Any, text: Callable[[Any], str], draw: Any = None
+) -> None:
+    """Print what a command found, by ``text(found)`` or as JSON; where a picture is asked for,
+    ``draw(found, picture)`` makes it."""
+    terminal.clear()
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+    else:
+        print(text(found) if arguments.markdown else terminal.aligned(text(found)))
+    sys.stdout.flush()
+    if draw is not None and arguments.plot is not None:
+        report = load("hetero.evaluation.report")
+        picture = report.figure()
+        if picture is None:
+            raise PackageMissing(report.INSTALL)
+        draw(found, picture)
+        picture.savefig(arguments.plot)
 
 
 def operations() -> tuple[Any, ...]:
@@ -80,13 +89,13 @@ def _chosen(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
 # -- The machine -----------------------------------------------------------------------------------
 
 
-def info(arguments: argparse.Namespace) -> Answer:
+def info(arguments: argparse.Namespace) -> None:
     """What is here: CPU, BLAS, devices, links, the profile, and what is missing."""
     if (bar := progress_bar()) is not None:
         bar(0.0, "trying the devices")
     found = hetero.machine()
 
-    def text() -> str:
+    def text(found: Any) -> str:
         lines = [str(found) if arguments.verbose else found.brief()]
         if not found["profile"]["file"]:
             return lines[0]
@@ -100,10 +109,10 @@ def info(arguments: argparse.Namespace) -> Answer:
             lines += [f"{title}: a GPU pays {at}" for title, at in pays]
         return "\n".join(lines)
 
-    return Answer(found, text)
+    show(arguments, found, text)
 
 
-def calibrate(arguments: argparse.Namespace) -> Answer:
+def calibrate(arguments: argparse.Namespace) -> int:
     """Measure this machine and store its profile."""
     report, progress = load("hetero.evaluation.report"), progress_bar() or terminal.Lines()
     given = arguments.quick, arguments.path, arguments.device, progress
@@ -121,11 +130,11 @@ def calibrate(arguments: argparse.Namespace) -> Answer:
     end = f"the profile is stored in {path}; {used}\n{report.rough(found)}"
     if arguments.quick and result["not_acceptable"]:
         end += "; 'hetero calibrate' without --quick is more exact"
-    code = DONE if found.is_trusted and not result["doubtful"] else FAILED
-    return Answer(result, lambda: f"{report.calibration(found, arguments.verbose)}\n\n{end}", code)
+    show(arguments, result, lambda _: f"{report.calibration(found, arguments.verbose)}\n\n{end}")
+    return DONE if found.is_trusted and not result["doubtful"] else FAILED
 
 
-def compile_loops(arguments: argparse.Namespace) -> Answer:
+def compile_loops(arguments: argparse.Namespace) -> int:
     """Compile the CPU's loops now, not when a program first needs them."""
     operations()
     loops = load("hetero.host.loops")
@@ -136,10 +145,11 @@ def compile_loops(arguments: argparse.Namespace) -> Answer:
     loops.ensure(names, progress_bar() or (lambda fraction, text: print(text, file=sys.stderr)))
     found = {name: loops.is_ready(name) for name in names}
     lines = [f"{name:<28} {'compiled' if ready else 'failed'}" for name, ready in found.items()]
-    return Answer(found, lambda: "\n".join(lines), DONE if all(found.values()) else FAILED)
+    show(arguments, found, lambda _: "\n".join(lines))
+    return DONE if all(found.values()) else FAILED
 
 
-def report(arguments: argparse.Namespace) -> Answer:
+def report(arguments: argparse.Namespace) -> None:
     """What is known of a machine, as a page for a browser."""
     if arguments.ladder and arguments.profile is not None:
         raise ValueError("--ladder measures this machine, and --profile names another one")
@@ -149,21 +159,22 @@ def report(arguments: argparse.Namespace) -> Answer:
     ladders = [module.text(module.ladder(name, progress=progress)) for name in arguments.ladder]
     found = load("hetero.evaluation.report").page(arguments.profile, ladders)
     Path(arguments.file).write_text(found, "utf-8")
-    return Answer({"file": arguments.file}, lambda: f"the page is in {arguments.file}")
+    show(arguments, {"file": arguments.file}, "the page is in {file}".format_map)
 
 
-def demo(arguments: argparse.Namespace) -> Answer:
+def demo(arguments: argparse.Namespace) -> None:
     """Compare real calls with other libraries; without a stored profile calibrate quickly."""
     given = _chosen(arguments, "largest", "picture")
-    show = (lambda text: None) if arguments.json else terminal.line
-    rows = load("hetero.evaluation.bench").demo(**given, progress=progress_bar(), show=show)
-    return Answer({"calls": rows}, lambda: None)
+    line = (lambda text: None) if arguments.json else terminal.line
+    rows = load("hetero.evaluation.bench").demo(**given, progress=progress_bar(), show=line)
+    if arguments.json:
+        show(arguments, {"calls": rows}, str)
 
 
 # -- Choices ---------------------------------------------------------------------------------------
 
 
-def explain(arguments: argparse.Namespace) -> Answer:
+def explain(arguments: argparse.Namespace) -> None:
     """Price every candidate for a problem; run nothing."""
     operation, calls = _operation(arguments.operation), load("hetero.evaluation.calls")
     options, dims = _own_options(operation, arguments), tuple(arguments.dims)
@@ -172,12 +183,10 @@ def explain(arguments: argparse.Namespace) -> Answer:
         if others := [name for name, value in usual.items() if getattr(arguments, name) != value]:
             raise ValueError(f"--{others[0]} is not for --cluster: its file says what there is")
         cluster = load("hetero.evaluation.cluster")
-        call, machines = (
-            calls.Call(operation, dims, arguments.dtype),
-            cluster.read(arguments.cluster),
-        )
-        scaled = cluster.scaling(call, machines, arguments.method)
-        return Answer(scaled, lambda: cluster.text(scaled), drawn=cluster)
+        call = calls.Call(operation, dims, arguments.dtype)
+        scaled = cluster.scaling(call, cluster.read(arguments.cluster), arguments.method)
+        show(arguments, scaled, cluster.text, cluster.draw)
+        return
     if arguments.plot is not None:
         raise ValueError("--plot draws what --cluster forecasts, which is not given")
     constants, devices = calls.known(arguments.profile)
@@ -193,21 +202,21 @@ def explain(arguments: argparse.Namespace) -> Answer:
         course = keeping.course(plan.problem, arguments.again, lambda p: machine.plan(p, *place))
         content["again"] = course and course.to_dict()
         lines += [f"{arguments.again} calls in a loop over the same operands", str(course)]
+    show(arguments, content, lambda _: "\n".join(lines))
     if content["chosen"]:
-        return Answer(content, lambda: "\n".join(lines))
+        return
     functions = {o.name: o.function for o in operations()}
     known = ", ".join(
         f"{functions.get(name, name)} ({', '.join(sorted(dtypes))})"
         for name, dtypes in constants.dtypes().items()
     )
-    wrong = NotPriced(
+    raise NotPriced(
         f"no candidate could be chosen for {operation.function} {problem.dtype}; "
         f"the profile {constants.name!r} has constants for: {known or 'nothing'}"
     )
-    return Answer(content, lambda: "\n".join(lines), wrong)
 
 
-def verify(arguments: argparse.Namespace) -> Answer:
+def verify(arguments: argparse.Namespace) -> int:
     """Measure every candidate of random problems."""
     module = load("hetero.evaluation.verify")
     every = tuple(map(_operation, arguments.operation or module.USUAL))
@@ -216,16 +225,16 @@ def verify(arguments: argparse.Namespace) -> Answer:
     _compile_first(every)
     given = _chosen(arguments, "on", "count", "seconds", "seed", "largest")
     rows = module.verify(every, **given, progress=progress_bar())
-    found = module.summary(rows)
-    return Answer(found, lambda: module.text(found), DONE if rows else NO_CHOICE)
+    show(arguments, module.summary(rows), module.text)
+    return DONE if rows else NO_CHOICE
 
 
-def transfer(arguments: argparse.Namespace) -> Answer:
+def transfer(arguments: argparse.Namespace) -> None:
     """Is it worth moving this to a GPU? The copies compared with the work there."""
     module = load("hetero.evaluation.transfer")
     given = {"device": arguments.device, "named": arguments.profile}
     found = module.transfer(arguments.up, arguments.down, _work(arguments), **given)
-    return Answer(found, lambda: module.text(found), drawn=module)
+    show(arguments, found, module.text, module.draw)
 
 
 def _work(arguments: argparse.Namespace) -> Any:
@@ -266,54 +275,53 @@ def _work(arguments: argparse.Namespace) -> Any:
 # -- Times of methods and kernels ------------------------------------------------------------------
 
 
-def bench(arguments: argparse.Namespace) -> Answer:
+def bench(arguments: argparse.Namespace) -> None:
     """Time every method, and the libraries that are installed."""
-    module, names = load("hetero.evaluation.bench"), [o.function for o in operations()] + [MOVEMENT]
-    if arguments.operation not in (*names, *(o.name for o in operations())):
-        raise ValueError(one_of("operation", names, arguments.operation))
-    timed, taken = None, ["device"]
-    if arguments.operation != MOVEMENT:
-        timed = _operation(arguments.operation)
-        taken = ["dtype", "cases", *load("hetero.evaluation.problems").of(timed).options]
+    module, name = load("hetero.evaluation.bench"), arguments.operation
+    names = [o.function for o in operations()] + [MOVEMENT]
+    if name not in (*names, *(o.name for o in operations())):
+        raise ValueError(one_of("operation", names, name))
+    timed = None if name == MOVEMENT else _operation(name)
+    of = load("hetero.evaluation.problems").of
+    taken = ["dtype", "cases", *of(timed).options] if timed else ["device"]
     for option in ("dtype", "device", "order", "cases"):
         if getattr(arguments, option) and option not in taken:
             having = ", ".join(f"--{one}" for one in taken)
-            name = f"hetero bench {arguments.operation}"
-            raise ValueError(f"{name} has no --{option}; it has {having}")
+            raise ValueError(f"hetero bench {name} has no --{option}; it has {having}")
     given = {"device": arguments.device, "progress": progress_bar()}
     if timed is None:
-        found = module.movement(**given)
-        return Answer(found, lambda: module.text(found))
+        show(arguments, module.movement(**given), module.text)
+        return
     _compile_first((timed,))
     given |= {"order": arguments.order or "C", "cases": arguments.cases}
     rows = module.bench(timed, arguments.dtype, **given)
-    return Answer(rows, lambda: load("hetero.evaluation.comparing").text(rows))
+    show(arguments, rows, load("hetero.evaluation.comparing").text)
 
 
-def ladder(arguments: argparse.Namespace) -> Answer:
+def ladder(arguments: argparse.Namespace) -> None:
     """Each kernel of an operation from the first idea to the best: time, rates, gain."""
-    return _on_ladder("ladder", arguments.operation, arguments, "threads", "limit")
+    _on_ladder("ladder", arguments.operation, arguments)
 
 
-def sweep(arguments: argparse.Namespace) -> Answer:
+def sweep(arguments: argparse.Namespace) -> None:
     """Time a kernel with every legal shape of its blocks; how far its own is off."""
     if arguments.method is None:
         raise ValueError("--method names the rung to sweep, and is not given")
-    return _on_ladder("sweep", arguments.operation, arguments, "method")
+    _on_ladder("sweep", arguments.operation, arguments)
 
 
-def probe(arguments: argparse.Namespace) -> Answer:
+def probe(arguments: argparse.Namespace) -> None:
     """What a pattern of access to memory costs: camping, banks, coalescing."""
-    return _on_ladder("probe", arguments.probe, arguments)
+    _on_ladder("probe", arguments.probe, arguments)
 
 
-def _on_ladder(name: str, of: str, arguments: argparse.Namespace, *own: str) -> Answer:
+def _on_ladder(name: str, of: str, arguments: argparse.Namespace) -> None:
     """Time what a module of `hetero.ladder` measures."""
-    module = load(f"hetero.ladder.{name}")
-    given = _chosen(arguments, *own, "sizes", "dims", "filter", "dtype", "device")
+    module, options = load(f"hetero.ladder.{name}"), ("sizes", "dims", "filter", "dtype", "device")
+    given = _chosen(arguments, *options, "threads", "limit", "method")
     found = getattr(module, name)(of, **given, progress=progress_bar() or terminal.Lines())
     shown = [arguments.all] if "all" in arguments else []
-    return Answer(found, lambda: module.text(found, *shown), drawn=module)
+    show(arguments, found, lambda found: module.text(found, *shown), module.draw)
 
 
 # -- Scripts that know nothing of hetero -----------------------------------------------------------
@@ -329,7 +337,7 @@ _ON = "Scripts of this environment run with hetero.accel where HETERO_ACCEL=1 is
 _OFF = "No script of this environment runs with hetero.accel by itself: there is no {}"
 
 
-def accel(arguments: argparse.Namespace) -> Answer:
+def accel(arguments: argparse.Namespace) -> None:
     """Let scripts of this environment run with hetero.accel, or no longer."""
     path = Path(sysconfig.get_path("purelib")) / _FILE
     if arguments.enable and arguments.disable:
@@ -340,14 +348,20 @@ def accel(arguments: argparse.Namespace) -> Answer:
     elif arguments.disable:
         path.unlink(missing_ok=True)
     found = {"enabled": path.exists(), "file": str(path)}
-    return Answer(found, lambda: (_ON if found["enabled"] else _OFF).format(path))
+    show(arguments, found, lambda _: (_ON if path.exists() else _OFF).format(path))
 
 
-def advise(arguments: argparse.Namespace) -> Answer:
+def advise(arguments: argparse.Namespace) -> int:
     """Run a script here, and predict how fast its calls would be on another machine."""
     advice = load("hetero.accel.advice")
     if not arguments.module and not Path(arguments.script).exists():
         raise ValueError(f"there is no file {arguments.script}")
     command = [arguments.script, *arguments.arguments]
     found, text, ending = advice.advise(command, arguments.on, arguments.module)
-    return Answer(found, lambda: text, DONE if ending is None else ending)
+    show(arguments, found, lambda _: text)
+    if isinstance(ending, SystemExit):
+        raise ending
+    if ending is not None:
+        sys.excepthook(type(ending), ending, ending.__traceback__)
+        return FAILED
+    return DONE

@@ -51,6 +51,8 @@ def test_type_in_is_type_out(cuda, kind, place):
     close(result, A32 @ B32)
     moved = "upload" in cuda.log or "download" in cuda.log
     assert moved == (place == "cpu"), "an operand that lies there costs nothing to move"
+    nothing = hetero.matmul(kind.of(A32[:0], cuda), second, device=place)
+    assert (type(nothing), nothing.shape) == (kind, (0, 7))
 
 
 @pytest.mark.parametrize("layout_b", LAYOUTS)

@@ -295,13 +295,8 @@ def _places(devices: list[str] | None) -> list[Place]:
 
 
 def selected(cases: list[Case], only: Iterable[str]) -> list[Case]:
-    """The cases that have one of these names.
-
-    Raises
-    ------
-    ValueError
-        If a name stands for nothing that can be measured; the message lists those that do.
-    """
+    """The cases that have one of these names; ValueError where one stands for nothing that can be
+    measured."""
     known = set().union(*(case.names for case in cases))
     functions = {o.name: o.function for o in registry.operations()}
     for name in sorted(set(only) - known):

@@ -135,14 +135,21 @@ def links(device: Device, budget: Budget) -> dict[str, Any]:
 
 
 def together(place: Place, links: dict[str, Any], largest: int) -> dict[str, Any]:
-    """The links of all equal devices at once: those of the first, times how much longer a copy on
-    each of them takes; and from one to the next."""
-    memory = min(int(device.describe()["memory_bytes"]) for device in place.devices)
-    sizes = [n for n in _SIZES if n <= min(largest, memory // 4)]
+    """The links of all equal devices at once: of the ways that are slower then, ``links`` of the
+    first, times how much longer a copy on each of them takes; and from one to the next."""
+    room = min(int(device.describe()["memory_bytes"]) for device in place.devices)
+    sizes = [n for n in _SIZES if n <= min(largest, room // 4)]
     if not sizes:
         return {}
-    taken = at_once_seconds(place.devices, sizes[-1])
-    return models_at_once(links, sizes[-1], taken) | from_peers(place.devices, sizes)
+    models, nbytes = from_peers(place.devices, sizes), sizes[-1]
+    for (direction, memory), taken in at_once_seconds(place.devices, nbytes).items():
+        alone = links.get(direction, {}).get(memory)
+        if alone is not None and (times := taken / bind_link(alone)(nbytes)) > _NOISE:
+            samples = alone["samples"]
+            model = fit.segments(samples["bytes"], [times * s for s in samples["seconds"]])
+            model["samples"] = {"bytes": [nbytes], "times": [times]}
+            models.setdefault(direction, {})[memory] = model
+    return models
 
 
 def at_once_seconds(devices: Sequence[Device], nbytes: int) -> dict[Way, float]:
@@ -174,22 +181,6 @@ def _seconds_of_all(
         rest()
         samples.append(once(partial(at_once.run, devices, tasks, nbytes)))
     return undisturbed(samples)
-
-
-def models_at_once(links: dict[str, Any], nbytes: int, seconds: dict[Way, float]) -> dict[str, Any]:
-    """Link models of the ways that are slower at once: direction -> kind of memory -> model.
-
-    ``links`` are of one device alone, ``seconds`` of copies of that size by all at once.
-    """
-    models: dict[str, Any] = {}
-    for (direction, memory), taken in seconds.items():
-        alone = links.get(direction, {}).get(memory)
-        if alone is not None and (times := taken / bind_link(alone)(nbytes)) > _NOISE:
-            samples = alone["samples"]
-            model = fit.segments(samples["bytes"], [times * s for s in samples["seconds"]])
-            model["samples"] = {"bytes": [nbytes], "times": [times]}
-            models.setdefault(direction, {})[memory] = model
-    return models
 
 
 def from_peers(devices: Sequence[Device], sizes: Sequence[int]) -> dict[str, Any]:

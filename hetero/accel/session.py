@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 import traceback
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -113,7 +113,7 @@ class Book:
         """Count a call; whether it is the first of its line, call and reason."""
         self.last, before = note, self._rows.get(note[:4])
         self.calls[note.code] += 1
-        if len(self._rows) >= _MOST:
+        if before is None and len(self._rows) >= _MOST:
             self._rows.clear()
         *_, seconds, saved, calls = before or (0.0, 0.0, 0)
         sums = seconds + note.seconds, saved + note.saved, calls + 1
@@ -287,7 +287,7 @@ class _Known:
     def __init__(self, name: str) -> None:
         self.plain = self.taken = math.inf
         self.samples = self.calls = 0
-        self.failures: list[tuple[str, str]] = []  # codes and texts
+        self.failures: deque[tuple[str, str]] = deque(maxlen=_PATIENCE)  # codes and texts
 
 
 class _Inside(threading.local):
@@ -370,12 +370,12 @@ class Session:
     ) -> tuple[str, str, Any, float]:
         """(code, text, result, its seconds); a result where the code is "taken"."""
         use, result, seconds = contextlib.nullcontext(), None, 0.0
-        if len(known.failures) >= _PATIENCE:
+        if len(known.failures) == _PATIENCE:
             return *known.failures[-1], result, seconds
         if not self.loading.pays():
             return "start", str(self.loading) * self.recording, result, seconds
         try:
-            load("hetero.ops.functions")  # here: in another thread BLAS and it lose more time
+            load("hetero.ops.functions")  # in another thread it and BLAS lose more time
             if load("hetero.moving.results").wanted():  # but the plain library's are on the host
                 use = load("hetero.calling.planner").use(results="host")
             with use:

@@ -362,8 +362,22 @@ def test_a_slower_way_and_a_dry_run_leave_calls_to_the_library(monkeypatch):
 
 def test_tables_of_many_sizes_have_an_end():
     session = Session()
-    for size in range(5000):
+    for size in [*range(4096)] * 2:
         session.run("f", attempt(0.5, f"{size}"), lambda: "plain")
+    assert {row.calls for row in session.book.rows()} == {2}
+    session.run("f", attempt(0.5, "one more"), lambda: "plain")
     assert session._known.cache_info().currsize == 4096
     assert 0 < len(session.book.rows()) <= 4096
-    assert "5000 calls taken" in session.book.sums()[0]
+    assert "8193 calls taken" in session.book.sums()[0]
+
+
+def test_a_size_that_fails_three_times_is_left_alone():
+    session, calls = Session(), []
+
+    def fails(plan):
+        calls.append(plan)
+
+    for _ in range(9):
+        assert session.run("f", attempt(0.5, compute=fails), plain) == "plain"
+    assert session.book.last.code == "not-finite"
+    assert len(calls) == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -178,7 +179,8 @@ def _two_levels(
     met = rows.indices  # coarse rows that this rank's slab meets
     span = slice(met.min(), met.max() + 1) if met.size else slice(0, 0)
     of_all = CpuHierarchy(coarse, dtype).apply
-    restrict = rows.T * dtype.type(math.prod(whole.spacing) / math.prod(coarse.spacing))
+    finer = map(operator.truediv, whole.spacing, coarse.spacing)
+    restrict = rows.T * dtype.type(math.prod(finer))
 
     def apply(r: np.ndarray, z: np.ndarray) -> None:
         # (1) The cycle on the slab, and its part of the residual on the coarse grid.

@@ -1,8 +1,9 @@
-// Sums of neighbouring threads, or groups of them, four at a time: half the barriers of a binary tree.
+// Sums of neighbouring threads, or of groups of threads, four at a time: half the barriers of a binary tree.
 //
-// Each of the first `count` has left a value in shared memory; all of them add up to those of the first `least`. Number
-// `position` adds to its value, OTHERS, those of number position + other, and leaves the sum: this is the `body`. All
-// threads of the block take part. Preconditions: count and least are powers of two.
+// `count` of them have left a value each in shared memory, of which the first `least` get the sums: in each step those
+// that go on add up the values of three others, four in all. `position` is the thread's or the group's number. The `body`
+// adds the values of the numbers position + other, for OTHERS, to its own, and leaves the sum. All threads of the block
+// take part. Preconditions: count and least are powers of two.
 
 #define OTHERS \
     UNROLL \

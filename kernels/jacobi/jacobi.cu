@@ -44,7 +44,6 @@ DEVICE void load_points(REAL *values, GLOBAL const REAL *from, int there)
 // moves on.
 #define PHASES (WARPS || DEPTH > 1 ? DEPTH : 2)
 #if WARPS
-#define SEPARATE_RIM
 #define EXCHANGE(phase, rows)
 #define LEFT(phase, rows, s) __shfl_up_sync(0xffffffffu, rows[s][WIDTH - 1], 1)
 #define RIGHT(phase, rows, s) __shfl_down_sync(0xffffffffu, rows[s][0], 1)
@@ -66,7 +65,7 @@ DEVICE void load_points(REAL *values, GLOBAL const REAL *from, int there)
 #define GIVEN(phase, s) given[((phase) - (s) + PHASES) % DEPTH]
 
 // Walks down rows begin to end. `rim`: the tile, or the rows it loads, may reach outside of the
-// grid, where u is zero in every sweep, or of what is held. It is a constant: with SEPARATE_RIM the
+// grid, where u is zero in every sweep, or of what is held. It is a constant: with WARPS the
 // tiles inside have a loop of their own, without the tests.
 // Rows and columns are 32-bit here, for there are few registers; offsets in memory are not.
 DEVICE void walk(GLOBAL const REAL *u, GLOBAL const REAL *f, GLOBAL REAL *u_new,
@@ -152,7 +151,7 @@ jacobi_blocked(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f,
 #define WALK(rim) \
     walk(u, f, u_new, exchange, thread, lane, (int)held, (int)first, (int)last, (int)columns, \
          pitch, column, row, stop, (REAL)row_factor, (REAL)column_factor, (REAL)f_factor, rim)
-#ifdef SEPARATE_RIM
+#if WARPS
     if (block_column >= SKIRT && block_column + GROUPS * VALID + SKIRT <= columns
         && row - DEPTH > 0 && stop + DEPTH + PHASES + AHEAD < held) {
         WALK(0);

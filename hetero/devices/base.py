@@ -284,7 +284,9 @@ class Device(abc.ABC):
         return is_pinned(array)
 
     def ring(self) -> Ring | None:
-        """The pinned buffers of staged copies; None where there are none, or not now."""
+        """The pinned buffers of staged copies; None where their threads have another context."""
+        if not self.same_in_threads():
+            return None
         storage = self.storage()
         if storage.ring is None:
             with _lock:

@@ -17,7 +17,7 @@ from hetero.devices.cuda.compiler import Compiling
 from hetero.devices.cuda.context import Lent
 from hetero.devices.storage import allocated, rounded
 from hetero.host.copying import slices
-from hetero.host.copying.staging import PURPOSE, UPLOAD, Ring
+from hetero.host.copying.staging import PURPOSE, UPLOAD
 
 _ATTRIBUTES = {  # CU_DEVICE_ATTRIBUTE_...
     "MAX_THREADS_PER_BLOCK": 1,
@@ -164,9 +164,6 @@ class CudaDevice(Compiling):
 
     def is_pinned(self, array: np.ndarray) -> bool:
         return super().is_pinned(array) or driver.is_pinned(memory.address_of(array))
-
-    def ring(self) -> Ring | None:
-        return super().ring() if self.same_in_threads() else None
 
     def slice_calls(self, direction: str, stream: Any) -> dict[str, Any] | None:
         if not slices.library():

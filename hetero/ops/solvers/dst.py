@@ -76,8 +76,11 @@ def applied(stencil: Stencil, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarr
     def apply(f: np.ndarray, u: np.ndarray) -> np.ndarray:
         u[...] = f
         spectrum = dstn(u, 1, workers=workers, overwrite_x=True)
-        for block in blocks:
-            spectrum[block] /= np.add.outer(first[block], plane) if kept is None else kept
+        if kept is not None:
+            spectrum /= kept
+        else:
+            for block in blocks:
+                spectrum[block] /= np.add.outer(first[block], plane)
         solved = idstn(spectrum, 1, workers=workers, overwrite_x=True)
         if not np.may_share_memory(solved, u):
             u[...] = solved

@@ -187,7 +187,8 @@ def execute(plan: Plan, asked: Solve, b: Any, x0: Any, read: tuple[Operand, ...]
     """Run a solve's plan from the caller's x0, for a result where b lies: an `execution.Done`, its
     value of the caller's array type.
 
-    ``read`` describes device arrays that the system holds. The plan's loops are compiled.
+    ``read`` describes device arrays that the system holds. The plan is `ready`. On the CPU, of
+    arrays on the host, its method runs at once: nothing moves, and no device can fail.
     """
     execution = load("hetero.calling.execution")
     if asked.from_zero != (x0 is None):
@@ -195,7 +196,7 @@ def execute(plan: Plan, asked: Solve, b: Any, x0: Any, read: tuple[Operand, ...]
     problem, dtype, chosen = plan.problem, np.dtype(plan.problem.dtype), plan.chosen
     start = 0.0 if x0 is None else on_host(x0, dtype).reshape(b.shape)
     is_here = type(b) is np.ndarray and chosen.device == CPU
-    if is_here and problem.next_device is None and not plan.kept:  # nothing moves
+    if is_here and problem.next_device is None and not plan.kept:
         x = pages.empty(b.shape, dtype)
         if x0 is not None:
             x[...] = start

@@ -221,7 +221,7 @@ def test_every_operation_uses_the_copy_until_a_write(opencl, monkeypatch, operat
             if changed:
                 A[7, 7] *= 3.0
             uploads.clear()
-            found = [call() for _ in range(12)]
+            found = [call() for _ in range(9)]
             moved = uploads.count(A.nbytes)
             assert 1 <= moved <= (8 if changed else 2), "each call moves it until it is watched"
             with hetero.use(watch=False):

@@ -1,5 +1,5 @@
 """The command line: info, calibrate, compile, explain, verify, bench, ladder, sweep,
-probe, transfer, report, demo.
+probe, transfer, advise, accel, report, demo, completion.
 
 Every command prints JSON with ``--json``. Exit codes: `hetero.cli.commands`.
 """

@@ -171,6 +171,13 @@ def demo(arguments: argparse.Namespace) -> None:
         show(arguments, {"calls": rows}, str)
 
 
+def completion(arguments: argparse.Namespace) -> None:
+    """Print the script by which a shell completes hetero's commands and options."""
+    made, _ = load("hetero.cli.parser").parser()
+    script = load("shtab").complete(made, arguments.shell)
+    show(arguments, {"shell": arguments.shell, "script": script}, lambda found: found["script"])
+
+
 # -- Choices ---------------------------------------------------------------------------------------
 
 

@@ -144,6 +144,7 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "up": ("bytes to the device, such as 64MiB (default: the operands of --work)", _BYTES),
     "down": ("bytes back from it, 0 or more (default: the result of --work)", _BYTES),
     "file": ("to write, such as report.html", _WRITTEN),
+    "shell": ("bash, zsh or fish", {"choices": ("bash", "zsh", "fish"), "metavar": "SHELL"}),
     "script": ("a script that knows nothing of hetero", _FILE | {"metavar": None}),
     "arguments": ("the script's own arguments and options", {"nargs": argparse.REMAINDER}),
     "-m": ("the script is a module's name", _FLAG | {"dest": "module"}),
@@ -209,4 +210,5 @@ _COMMANDS = {
     "accel": "--enable, --disable",
     "report": "file, --profile, --ladder",
     "demo": "--largest shown, --picture",
+    "completion": "shell",
 }

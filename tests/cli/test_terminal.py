@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 
 import pytest
@@ -54,3 +56,24 @@ def test_a_warning_has_a_line_of_its_own(monkeypatch, capsys):
     handler.emit(logging.LogRecord("hetero", logging.WARNING, "", 0, "a warning", (), None))
     assert "\ra warning\n\r[" in capsys.readouterr().err
     terminal.clear()
+
+
+def test_a_shell_completes_commands_and_their_options():
+    script = subprocess.run(
+        [sys.executable, "-m", "hetero", "completion", "bash"], capture_output=True, text=True
+    ).stdout
+    ask = f"""{script}
+    complete() {{ COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); COMPREPLY=(); _shtab_hetero; }}
+    complete hetero cal; echo "${{COMPREPLY[@]}}"
+    complete hetero verify --se; echo "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True)
+    assert done.stdout.split("\n")[:2] == ["calibrate", "--seconds --seed"], done.stderr
+
+
+def test_a_script_for_each_shell(capsys):
+    for shell in ("bash", "zsh", "fish"):
+        assert cli.main(["completion", "--json", shell]) == cli.DONE
+        found = json.loads(capsys.readouterr().out)
+        assert found["shell"] == shell
+        assert "calibrate" in found["script"]

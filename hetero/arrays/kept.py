@@ -32,6 +32,7 @@ _MOST_VIEWS = 1024  # of one promised array, such as the rows of a matrix, that 
 _MOST = 64  # watched arrays, and sources of results; the one that was used first is forgotten
 _IDLE = 30.0  # seconds without a call, after which an array is forgotten when another one is used
 _FIRST, _MOST_WAIT = 2, 1 << 12  # uses that are needed, at first and at most
+_TRIAL = 2 * write_tracking.PAGE  # bytes in which there is a whole page
 _LARGE = 16 << 20  # bytes, of which a watch in vain takes milliseconds, and a trial 20 us
 
 
@@ -68,16 +69,19 @@ class Kept:
                 source.begin_anew()
         elif source is not None:  # each lets two stay
             source.uses = min(source.uses + 2, 2 * source.needed)
+        if self.watched:  # the plan counts it
+            return
         left = self.needed - self.uses  # uses until it is watched, with this one
-        tries = left == 2 and (self.needed > _FIRST or span[1] - span[0] >= _LARGE)
-        if not self.watched and (left <= 1 or tries):
-            self.begin(span, whole=left <= 1)
-        self.uses += not self.watched  # else the plan counts it
+        if left <= 1:
+            self.begin(span)
+        elif left == 2 and (self.needed > _FIRST or span[1] - span[0] >= _LARGE):
+            self.begin((span[0], span[0] + _TRIAL), whole=False)
+        self.uses += not self.watched
 
     def begin(self, span: tuple[int, int], whole: bool = True) -> None:
         """Watch it from now on, or as a trial its first pages."""
         self.release()
-        self.watch = write_tracking.watch(*span, whole)
+        self.watch = write_tracking.watch(*span)
         self.watched = whole and self.watch is not None
         self.held = {}  # without what the call of a signal handler copied meanwhile
         if self.watch is None:

@@ -32,7 +32,7 @@ _PROTECT, _CHECK = 1, 2  # PM_SCAN_WP_MATCHING, PM_SCAN_CHECK_WPASYNC
 _WRITTEN, _PRESENT = 1 << 1, 1 << 3  # PAGE_IS_...
 _QUERY, _NEXT, _OF_FILE = 0xC0686611, 0x10, 0x20  # the ioctl PROCMAP_QUERY, from Linux 6.11 on
 _MAPPING = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ [1-9]", re.MULTILINE)  # of a file
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+PAGE = os.sysconf("SC_PAGE_SIZE")
 _libc = ctypes.CDLL(None, use_errno=True)
 _region = (ctypes.c_uint64 * 3)()  # where a scan puts what nobody reads
 _watches: list[Watch] = []  # changed by one thread at a time
@@ -41,20 +41,18 @@ _watches: list[Watch] = []  # changed by one thread at a time
 class Watch:
     """Memory that is write-protected from now on; `watch` makes it, for one thread at a time."""
 
-    def __init__(self, begin: int, end: int, whole: bool) -> None:
-        end = end if whole else begin + 2 * _PAGE  # in which there is a whole one
-        self._pages = low, high = -(-begin // _PAGE) * _PAGE, end // _PAGE * _PAGE
+    def __init__(self, begin: int, end: int) -> None:
+        self._pages = low, high = -(-begin // PAGE) * PAGE, end // PAGE * PAGE
         self._ends = (begin, low - begin), (high, end - high)  # which other data has a part of
         self._written, self._bytes = False, self._read_ends()
-        if whole and not _is_private(low, high):
+        if not _is_private(low, high):
             raise OSError("other processes may write there")
-        if whole or not self._others():
-            fcntl.ioctl(_files()[0], _REGISTER, struct.pack("4Q", low, high - low, _PROTECTS, 0))
-            for other in self._others():  # before their marks are set anew
-                other._written = True
-            _scan(low, high, _PROTECT | _CHECK, 0)
-            for other in self._others():  # of a signal handler that came meanwhile
-                other._written = True
+        fcntl.ioctl(_files()[0], _REGISTER, struct.pack("4Q", low, high - low, _PROTECTS, 0))
+        for other in self._others():  # before their marks are set anew
+            other._written = True
+        _scan(low, high, _PROTECT | _CHECK, 0)
+        for other in self._others():  # of a signal handler that came meanwhile
+            other._written = True
         _watches.append(self)
 
     def _others(self) -> list[Watch]:
@@ -135,12 +133,11 @@ def obstacle() -> str | None:
     return None
 
 
-def watch(begin: int, end: int, whole: bool = True) -> Watch | None:
+def watch(begin: int, end: int) -> Watch | None:
     """Watch private memory between two addresses, of which copies are made after this only; None
-    where it cannot be watched: shared memory, files, another userfaultfd's memory. Not ``whole``:
-    a trial with the first pages, whoever has the memory; it ends no other watch."""
+    where it cannot be watched: shared memory, files, another userfaultfd's memory."""
     try:
-        return Watch(begin, end, whole)
+        return Watch(begin, end)
     except OSError:
         return None
 

@@ -97,9 +97,9 @@ def test_an_array_that_is_written_to_between_calls_is_left_alone(device, monkeyp
     """Each time twice as many uses pass before it is watched again."""
     begun, begin = [], write_tracking.watch
 
-    def watch(low, high, whole=True):
-        begun.extend([number] * whole)
-        return begin(low, high, whole)
+    def watch(low, high):
+        begun.extend([number] * (high - low > kept._TRIAL))
+        return begin(low, high)
 
     monkeypatch.setattr(write_tracking, "watch", watch)
     A, x = operands(2048)  # 16 MiB

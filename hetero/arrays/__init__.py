@@ -9,8 +9,8 @@ import numpy as np
 from hetero.arrays import kept
 from hetero.arrays.libraries import DLPACK, INTERFACE
 from hetero.arrays.libraries import Access as Access
+from hetero.arrays.libraries import cupy as cupy
 from hetero.arrays.libraries import library_of as library_of
-from hetero.arrays.libraries import maker_for as maker_for
 from hetero.arrays.libraries import release as release
 from hetero.arrays.operand import HOST as HOST
 from hetero.arrays.operand import UNKNOWN_STREAM as UNKNOWN_STREAM

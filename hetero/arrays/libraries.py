@@ -15,13 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.arrays.device_array import DeviceArray
 from hetero.arrays.operand import UNKNOWN_STREAM, Operand, dense
 from hetero.imports import load
 
 INTERFACE = "__cuda_array_interface__"
 _ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL; PyCUDA has no call for it
-NewArray = Callable[[tuple[int, ...], np.dtype], tuple[Any, int]]
 log = logging.getLogger("hetero")
 
 
@@ -130,12 +128,9 @@ class Library:
         location, stream = f"cuda:{_ordinal(array, pointer)}", interface.get("stream")
         return Operand(shape, strides, dtype, location, pointer, bool(readonly), stream)
 
-    def empty(
-        self, like: Any, shape: tuple[int, ...], dtype: np.dtype, new_array: NewArray
-    ) -> tuple[Any, int]:
-        """A new C-contiguous array on the device of ``like``, and its address; ``new_array(shape,
-        dtype)`` is for libraries that cannot make one."""
-        return new_array(shape, dtype)
+    def empty(self, like: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """A new C-contiguous array on the device of ``like``; None where the library makes none."""
+        return None
 
     def access(self, kind: type, several: bool) -> Access | None:
         """How remembered calls use arrays of a type, where there are ``several`` CUDA devices or
@@ -146,10 +141,9 @@ class Library:
 class _Cupy(Library):
     name, modules, pickles, on_devices = "cupy", ("cupy",), True, True
 
-    def empty(self, like: Any, shape: Any, dtype: Any, new_array: NewArray) -> tuple[Any, int]:
+    def empty(self, like: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         with like.device:
-            made = load("cupy").empty(shape, dtype)
-        return made, made.data.ptr
+            return load("cupy").empty(shape, dtype)
 
     def access(self, kind: type, several: bool) -> Access | None:
         if kind.__name__ != "ndarray":
@@ -181,10 +175,9 @@ class _Torch(Library):
         stream = int(torch.cuda.current_stream(array.device).cuda_stream)
         return found._replace(stream=stream or None)
 
-    def empty(self, like: Any, shape: Any, dtype: Any, new_array: NewArray) -> tuple[Any, int]:
+    def empty(self, like: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         torch = load("torch")
-        made = torch.empty(shape, dtype=getattr(torch, dtype.name), device=like.device)
-        return made, made.data_ptr()
+        return torch.empty(shape, dtype=getattr(torch, dtype.name), device=like.device)
 
     def access(self, kind: type, several: bool) -> Access | None:
         if kind.__name__ != "Tensor":
@@ -210,21 +203,20 @@ class _Pool(Library):
 
     on_devices = True
 
-    def __init__(self, name: str, kind: str, make: Callable[[], Any]) -> None:
+    def __init__(self, name: str, kind: str) -> None:
         self.name, self.modules, self.pickles = name, (name,), name == "pycuda"
-        self._kind, self._make = kind, make
+        self._kind = kind
 
     def access(self, kind: type, several: bool) -> Access | None:
         if kind.__name__ != self._kind:
             return None
-        make = self._make()
 
         def usable(array: Any) -> bool:  # not every pointer of PyCUDA knows its device
             return array.gpudata is not None and hasattr(array.gpudata, "ordinal")
 
         def maker(device: Any) -> Any:
             allocate = device.state().pool.allocate
-            return lambda shape, dtype, like: make(shape, dtype, allocator=allocate)
+            return lambda shape, dtype, like: kind(shape, dtype, allocator=allocate)
 
         facts = _each(lambda x: (x.shape, x.strides, x.dtype, x.gpudata.ordinal))
         return Access(
@@ -240,9 +232,8 @@ class _Pool(Library):
 class _Numba(Library):
     name, modules = "numba", ("numba", "numba_cuda")
 
-    def empty(self, like: Any, shape: Any, dtype: Any, new_array: NewArray) -> tuple[Any, int]:
-        made = load("numba.cuda").device_array(shape, dtype)
-        return made, self.describe(made).pointer
+    def empty(self, like: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        return load("numba.cuda").device_array(shape, dtype)
 
 
 class _OpenCL(Library):
@@ -348,13 +339,12 @@ class _Dlpack(Library):
         pointer, location = (tensor.data or 0) + tensor.byte_offset, f"cuda:{tensor.device_id}"
         return Operand(shape, strides, dtype, location, pointer, readonly, UNKNOWN_STREAM)
 
-    def empty(self, like: Any, shape: Any, dtype: Any, new_array: NewArray) -> tuple[Any, int]:
+    def empty(self, like: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """Of the caller's library where it follows the array API standard."""
         if not hasattr(like, "__array_namespace__"):
-            return new_array(shape, dtype)
+            return None
         xp = like.__array_namespace__()
-        made = xp.empty(shape, dtype=getattr(xp, dtype.name), device=like.device)
-        return made, self.describe(made).pointer
+        return xp.empty(shape, dtype=getattr(xp, dtype.name), device=like.device)
 
 
 def _capsule(array: Any) -> Any:
@@ -370,8 +360,7 @@ def _capsule(array: Any) -> Any:
 
 
 CUPY, TORCH, NUMBA, OPENCL = _Cupy(), _Torch(), _Numba(), _OpenCL()
-PYCUDA = _Pool("pycuda", "GPUArray", lambda: load("pycuda.gpuarray").GPUArray)
-OWN = _Pool("hetero", "DeviceArray", lambda: DeviceArray)
+PYCUDA, OWN = _Pool("pycuda", "GPUArray"), _Pool("hetero", "DeviceArray")
 OTHER, DLPACK = Library(), _Dlpack()
 LIBRARIES = (CUPY, TORCH, PYCUDA, OWN, NUMBA, OPENCL)
 
@@ -404,7 +393,7 @@ def library_of(array: Any) -> Library | None:
     return found
 
 
-def _cupy() -> Any:
+def cupy() -> Any:
     """The module, None where it is not installed or does not load here."""
     return sys.modules["cupy"] if "cupy" in sys.modules else _imported()
 
@@ -416,20 +405,6 @@ def _imported() -> Any:
     except Exception as error:  # of a CUDA that is not here, say
         log.debug("CuPy is not used: %s", error)
         return None
-
-
-def maker_for(kind: str) -> Callable[[Any, tuple[int, ...], np.dtype], Any] | None:
-    """``make(device, shape, dtype)`` of the library that results on a kind of device belong to,
-    which is CuPy on CUDA; None where the device's own library is to make them."""
-    cupy = _cupy() if kind == "cuda" else None
-    if cupy is None:
-        return None
-
-    def make(device: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        with cupy.cuda.Device(device.ordinal):
-            return cupy.empty(shape, dtype)
-
-    return make
 
 
 def release(device: Any) -> bool:

@@ -7,6 +7,7 @@ import bisect
 import contextlib
 import weakref
 from collections import Counter
+from collections.abc import Iterable
 from math import prod
 from typing import Any, NamedTuple
 
@@ -83,29 +84,21 @@ class Operand(NamedTuple):
 
     def is_dense(self) -> bool:
         """Whether the elements fill one block of memory, in whatever order of the axes."""
-        return self.is_c_contiguous() or self._is_permuted()
-
-    def _is_permuted(self) -> bool:
-        """`is_dense` with the axes taken in the order of their strides."""
-        expected = self.dtype.itemsize
-        for stride, extent in sorted(
-            (stride, extent)
-            for stride, extent in zip(self.strides, self.shape, strict=True)
-            if extent != 1
-        ):
-            if stride != expected:
-                return False
-            expected *= extent
-        return True
+        axes = zip(self.strides, self.shape, strict=True)
+        return self.is_c_contiguous() or self._has_no_gaps(sorted(axes))
 
     def is_c_contiguous(self) -> bool:
         """Whether the elements lie in C order without gaps."""
-        shape, strides, expected = self.shape, self.strides, self.dtype.itemsize
-        for axis in range(len(shape) - 1, -1, -1):
-            if shape[axis] != 1:
-                if strides[axis] != expected:
+        return self._has_no_gaps(zip(self.strides[::-1], self.shape[::-1], strict=True))
+
+    def _has_no_gaps(self, axes: Iterable[tuple[int, int]]) -> bool:
+        """Whether each axis begins where the one before, given by (stride, extent), ends."""
+        expected = self.dtype.itemsize
+        for stride, extent in axes:
+            if extent != 1:
+                if stride != expected:
                     return False
-                expected *= shape[axis]
+                expected *= extent
         return True
 
     def span(self) -> tuple[int, int]:
@@ -124,9 +117,7 @@ class Operand(NamedTuple):
         A dense host array is moved as it lies; any other is packed in C order first; an array on
         a device stays as it is. None if those strides are no whole number of elements.
         """
-        if self.is_c_contiguous():
-            return element_strides(self.shape)
-        if self.location == HOST and not self._is_permuted():
+        if self.is_c_contiguous() or (self.location == HOST and not self.is_dense()):
             return element_strides(self.shape)
         itemsize = self.dtype.itemsize
         if any(stride % itemsize for stride in self.strides):

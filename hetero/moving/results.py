@@ -21,7 +21,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from hetero import tables
-from hetero.arrays import HOST, Operand, as_array, describe, is_device_array, maker_for
+from hetero.arrays import HOST, Operand, as_array, cupy, describe, is_device_array
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.moving import transfer
@@ -67,13 +67,14 @@ def new_array(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> tuple[
     """A new C-contiguous array on a device, of a library that is here, and its description: CuPy's
     on a CUDA device, else of the device's own library. DeviceError if there is no room, or the
     library fails."""
-    make = maker_for(device.kind) if device.same_in_threads() else None
+    library = cupy() if device.kind == "cuda" and device.same_in_threads() else None
     with device.active():
-        if make is None:
+        if library is None:
             made, _ = device.new_array(shape, dtype)
         else:
             try:
-                made = make(device, shape, dtype)
+                with library.cuda.Device(device.ordinal):
+                    made = library.empty(shape, dtype)
             except MemoryError as error:
                 raise DeviceMemoryError(f"out of device memory: {error}") from error
             except RuntimeError as error:

@@ -223,14 +223,13 @@ def empty_like(
 
     Where that type's library cannot make one, an array of the device's own type.
     """
-
-    def new_array(shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, int]:
-        device = devices.get(operand.location)
-        return _twice(operand, lambda: device.new_array(shape, dtype))
-
     library = library_of(array)
     assert library is not None
-    return library.empty(array, shape, dtype, new_array)
+    made = library.empty(array, shape, dtype)
+    if made is None:
+        device = devices.get(operand.location)
+        return _twice(operand, lambda: device.new_array(shape, dtype))
+    return made, library.describe(made).pointer
 
 
 def follow(device: Device, operands: Iterable[Operand]) -> None:

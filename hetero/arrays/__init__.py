@@ -45,9 +45,8 @@ def describe_used(array: Any, other: Any = None) -> Operand:
     """
     if type(array) is not np.ndarray:
         return describe(array)
-    same = getattr(other, "nbytes", -1) == array.nbytes and type(other) is np.ndarray
-    same = same and key_of(array) == key_of(other)
-    return _on_host(array, used=not same)
+    same = type(other) is np.ndarray and other.nbytes == array.nbytes
+    return _on_host(array, used=not (same and key_of(array) == key_of(other)))
 
 
 def describe(array: Any) -> Operand:
@@ -58,12 +57,10 @@ def describe(array: Any) -> Operand:
     TypeError
         For anything else, and for a device array without a usable description.
     """
-    if type(array) is np.ndarray:
+    if isinstance(array, np.ndarray):
         return _on_host(array)
     if isinstance(array, Spec):
         return array.operand()
-    if isinstance(array, np.ndarray):  # of a type of its own
-        return _on_host(array)
     library = library_of(array)
     if library is None:
         raise TypeError(

@@ -3,8 +3,6 @@ lie in pinned memory that hetero allocated, by their addresses."""
 
 from __future__ import annotations
 
-import bisect
-import contextlib
 import weakref
 from collections import Counter
 from collections.abc import Iterable
@@ -13,14 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero import locks
-
 HOST = "host"
 UNKNOWN_STREAM = -1  # of an array from a library that does not report its stream
 _ORDERED_STREAMS = (None, 0, 1, 2)
 _LARGEST = 2**63 - 1  # bytes, and elements along an axis: what NumPy's own sizes hold
-_lock = locks.new()
-PINNED: list[tuple[int, int, str]] = []  # first address, the one behind the last, purpose; sorted
+PINNED: list[tuple[int, int, str]] = []  # first address, the one behind the last, purpose
 
 
 class Operand(NamedTuple):
@@ -266,9 +261,7 @@ def is_pinned(array: np.ndarray) -> bool:
     if not PINNED:
         return False
     address = array.__array_interface__["data"][0]
-    place = bisect.bisect_right(PINNED, (address, 1 << 64))
-    # As a slice: one may go meanwhile, in another thread or a finalizer.
-    return any(address < end for _, end, _ in PINNED[max(place - 1, 0) : place])
+    return any(begin <= address < end for begin, end, _ in list(PINNED))  # finalizers remove some
 
 
 def pinned_sizes() -> dict[str, int]:
@@ -283,12 +276,6 @@ def known_pinned(array: np.ndarray, purpose: str) -> np.ndarray:
     """Register pinned memory for `is_pinned`, as long as the array or one of its views lives."""
     begin = array.__array_interface__["data"][0]
     entry = begin, begin + array.nbytes, purpose
-    with _lock:
-        bisect.insort(PINNED, entry)
-    weakref.finalize(array, _forget, entry).atexit = False
+    PINNED.append(entry)
+    weakref.finalize(array, PINNED.remove, entry).atexit = False
     return array
-
-
-def _forget(entry: tuple[int, int, str]) -> None:
-    with _lock, contextlib.suppress(ValueError):
-        PINNED.remove(entry)

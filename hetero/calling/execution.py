@@ -289,10 +289,11 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
             return Done(call.out, outcome, device.name, implementation.method)
         if (look := results.look.get()) is not None:
             look(device, problem.dtype, buffer, result.size)
-        out = call.out if result.location == HOST else None
-        if out is not None and _overlap(out, call.arrays):
-            out = None  # or the CPU would find operands half overwritten
-        values = transfer.fetch(device, buffer, result.shape, result.dtype, out)
+        values = call.out if result.location == HOST else None
+        if values is None or _overlap(values, call.arrays):
+            # Of its own, or the CPU would find operands half overwritten.
+            values = pages.empty(result.shape, result.dtype)
+        device.download(buffer, values)
         if result.location == HOST and call.out is None and outcome is None:
             source = problem.operation, problem.dims, problem.dtype
             copy = storage.Copy(device.name, buffer, owner, values.nbytes)

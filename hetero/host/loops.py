@@ -192,24 +192,12 @@ def _key() -> str:
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:40]
 
 
-class Serving:
-    """``Serving(family, compiled, plain)(dtype)`` is the module of a family's compiled loops, or
-    where these are not ready another one, which needs nothing compiled."""
-
-    def __init__(self, family: Family, compiled: str, plain: str) -> None:
-        self._family, self._compiled, self._plain = family, compiled, plain
-        self._found: dict[np.dtype, ModuleType] = {}  # what a call has to look up
-
-    def __call__(self, dtype: np.dtype, size: int = _MANY) -> ModuleType:
-        """For vectors of ``size`` elements; few do without Numba until somebody else imports it,
-        which takes 0.4 s."""
-        module = self._found.get(dtype)
-        if module is None:
-            few = size < _MANY and "numba" not in sys.modules
-            if few or not is_ready(self._family.of(dtype)):
-                return load(self._plain)
-            module = self._found[dtype] = load(self._compiled)
-        return module
+def vectors_for(family: Family, dtype: np.dtype, size: int = _MANY) -> ModuleType:
+    """The compiled loops of a family for vectors of ``size`` elements; where they are not ready the
+    same by NumPy. Few elements do without Numba until somebody else imports it, which takes 0.4 s.
+    """
+    few = size < _MANY and "numba" not in sys.modules
+    return load(f"{_LOOPS}.plain" if few or not is_ready(family.of(dtype)) else f"{_LOOPS}.vectors")
 
 
 def as_loops_take(array: np.ndarray) -> np.ndarray:

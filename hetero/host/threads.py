@@ -26,7 +26,7 @@ import sys
 import threading
 from collections.abc import Callable
 from importlib import metadata
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 import numpy as np
@@ -261,15 +261,10 @@ def _take(typing, taken):  # type: ignore
     return types.intp(taken), generate
 
 
-class _Started(NamedTuple):
-    process: int
-    address: int  # of `_share`
-    one_caller: bool  # whether no two threads may call it at once
-
-
 @functools.cache
-def start() -> _Started:
-    """Start Numba's threads; no fork comes meanwhile."""
+def start() -> tuple[int, int, bool]:
+    """Start Numba's threads; no fork comes meanwhile. The process, the address of `_share`, and
+    whether no two threads may call it at once."""
     declare = functools.partial(numba.cfunc, "void(intp, intp, intp, intp)", parallel=True)
     with no_fork():
         try:
@@ -277,7 +272,7 @@ def start() -> _Started:
         except Exception as error:
             log.info("threads are started without Numba's cache: %s", error)
             share = declare(**_OPTIONS)(_share)
-        return _Started(os.getpid(), share.address, numba.threading_layer() == "workqueue")
+        return os.getpid(), share.address, numba.threading_layer() == "workqueue"
 
 
 def team_for(elements: int, each: int = _EACH) -> int:

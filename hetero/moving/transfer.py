@@ -100,16 +100,6 @@ def as_dense(array: np.ndarray) -> np.ndarray:
     return turned if turned.flags.c_contiguous else array
 
 
-def fetch(
-    device: Device, source: Any, shape: tuple[int, ...], dtype: np.dtype, target: np.ndarray | None
-) -> np.ndarray:
-    """A C-contiguous device buffer on the host, in ``target`` where given."""
-    if target is None:
-        target = pages.empty(shape, dtype)
-    device.download(source, target)
-    return target
-
-
 class Download:
     """A copy of an array on a device to the host, in ``out`` where given; `wait` gives the array.
 

@@ -206,8 +206,6 @@ def _are_close(taps: np.ndarray, found: tuple[Any, Any], enough: float, info: np
 # One value of 1e20 among others of 1 leaves nothing of them in a transform's result.
 
 _FAMILY = loops.register(loops.Family("ranges", f"{__name__}:examples"))
-# ``_serving(dtype)`` for float32 or float64: by NumPy on one thread where they are not compiled.
-_serving = loops.Serving(_FAMILY, "hetero.kernels.cpu.vectors", "hetero.kernels.cpu.plain")
 _LOST = 1e3  # eps of the sum of the products' absolute values by which a transform may be off
 _LARGEST = 32  # one in this many of a filter's values may be as large as it likes
 
@@ -276,7 +274,7 @@ def is_wide(
     batch, height, width = planes.shape
     down, across = -(-height // rows), -(-width // columns)
     sums, peaks = np.empty((batch, down, across)), np.empty((batch, down))
-    _serving(image.dtype).block_sums(planes, sums, peaks)
+    loops.vectors_for(_FAMILY, image.dtype).block_sums(planes, sums, peaks)
     sides = ((n, np.arange(count + 1)) for n, count in ((height, down), (width, across)))
     means = (sums / np.outer(*(np.diff(k * n // k[-1]) for n, k in sides))).max(axis=(1, 2))
     if not np.isfinite(means).all():

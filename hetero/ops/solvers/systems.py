@@ -7,6 +7,7 @@ import operator
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from hetero.arrays import HOST, Operand, describe
 from hetero.errors import outside
 from hetero.host import pages
-from hetero.host.loops import Family, Serving, register
+from hetero.host.loops import Family, register, vectors_for
 from hetero.imports import load
 from hetero.pricing.plan import CPU, Plan
 from hetero.registry import Arguments
@@ -32,7 +33,7 @@ CYCLES = register(Family("multigrid", "hetero.ops.solvers.multigrid:example"))
 SWEEPS = register(Family("sweeps", "hetero.ops.solvers.jacobi:example"))
 _VECTORS = register(Family("vectors", f"{__name__}:vectors"))
 # ``on_vectors(dtype)`` for float32 or float64: compiled, or NumPy's where they are not.
-on_vectors = Serving(_VECTORS, "hetero.kernels.cpu.vectors", "hetero.kernels.cpu.plain")
+on_vectors = partial(vectors_for, _VECTORS)
 # Norms of b that need no scaling: a residual may fall by many orders, and its square counts.
 _SAFE = {4: 2.0**50, 8: 2.0**300}
 

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -36,44 +35,29 @@ _MANY = 1 << 15  # elements from which on vectors are worth importing Numba
 log = logging.getLogger("hetero")
 
 
-class Family(NamedTuple):
-    """Loops that are compiled together, for each dtype.
-
-    Attributes
-    ----------
-    name : str
-        Such as "vectors".
-    examples : str
-        "module:function": ``function(dtype)`` calls all of the loops in all ways.
-    """
-
-    name: str
-    examples: str
-
-    def of(self, dtype: str | np.dtype) -> str:
-        """The name of its loops for a dtype, such as "vectors in float64"."""
-        return _name(self.name, dtype)
-
-
-@functools.cache
-def _name(family: str, dtype: str | np.dtype) -> str:
-    return f"{family} in {np.dtype(dtype).name}"
-
-
-_families: dict[str, Family] = {}
+_families: dict[str, str] = {}  # name -> examples
 _known: dict[str, bool] = {}  # name -> whether it is ready
 _lock = locks.new()
 
 
-def register(family: Family) -> Family:
-    """Add a family of loops."""
-    _families[family.name] = family
+def register(family: str, examples: str) -> str:
+    """Add a family of loops, which are compiled together for each dtype; gives its name.
+
+    ``examples`` is "module:function": ``function(dtype)`` calls all of the loops in all ways.
+    """
+    _families[family] = examples
     return family
+
+
+@functools.cache
+def named(family: str, dtype: str | np.dtype) -> str:
+    """The name of a family's loops for a dtype, such as "vectors in float64"."""
+    return f"{family} in {np.dtype(dtype).name}"
 
 
 def every() -> list[str]:
     """The names of all loops, of each family for each dtype."""
-    return [f.of(dtype) for f in _families.values() for dtype in _DTYPES]
+    return [named(family, dtype) for family in _families for dtype in _DTYPES]
 
 
 @functools.cache
@@ -131,7 +115,7 @@ def ensure(names: Iterable[str], progress: Callable[[float, str], None] | None =
 def _compile(name: str, marker: Path | None) -> None:
     _known[name] = True  # the examples call them
     family, _, dtype = name.rpartition(" in ")
-    module, _, function = _families[family].examples.partition(":")
+    module, _, function = _families[family].partition(":")
     getattr(load(module), function)(np.dtype(dtype))
     with contextlib.suppress(OSError):
         if marker is not None:
@@ -150,7 +134,7 @@ def _compile_apart(families: dict[str, list[str]], say: Callable[[float, str], N
     begun, futures = time.monotonic(), load("concurrent.futures")
 
     def compile_one(family: str, names: list[str]) -> None:
-        module = _families[family].examples.partition(":")[0]
+        module = _families[family].partition(":")[0]
         command = [sys.executable, "-P", "-c", code % (module, names)]
         subprocess.run(command, env=environment, capture_output=True, stdin=subprocess.DEVNULL)
 
@@ -192,12 +176,13 @@ def _key() -> str:
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:40]
 
 
-def vectors_for(family: Family, dtype: np.dtype, size: int = _MANY) -> ModuleType:
+def vectors_for(family: str, dtype: np.dtype, size: int = _MANY) -> ModuleType:
     """The compiled loops of a family for vectors of ``size`` elements; where they are not ready the
     same by NumPy. Few elements do without Numba until somebody else imports it, which takes 0.4 s.
     """
     few = size < _MANY and "numba" not in sys.modules
-    return load(f"{_LOOPS}.plain" if few or not is_ready(family.of(dtype)) else f"{_LOOPS}.vectors")
+    compiled = not few and is_ready(named(family, dtype))
+    return load(f"{_LOOPS}.{'vectors' if compiled else 'plain'}")
 
 
 def as_loops_take(array: np.ndarray) -> np.ndarray:

@@ -236,7 +236,7 @@ class Implementation:
         ``shared(problem)`` gives whether several devices of the kind can do the problem together.
     loops : callable or None
         ``loops(problem)`` names the compiled loops that it needs on the CPU, as
-        `hetero.host.loops.Family.of` does. Where the description has "plain" none are called.
+        `hetero.host.loops.named` does. Where the description has "plain" none are called.
     blocks : str
         `ALWAYS`, `WHEN_SHORT` or `IN_TURN`, where one device gets arrays on the host; else "".
     price : callable or None

@@ -86,20 +86,14 @@ class Flight:
         self.marks: list[Any] = []  # events that come when the rest is done
         self.error: BaseException | None = None
         self.news: queue.SimpleQueue[None] = queue.SimpleQueue()  # has something when it is over
-        self.calls: list[Callable[[list[Any] | None], object]] = []  # see `Copy.then`
+        self.then: Callable[[list[Any] | None], object] = lambda marks: None  # see `Copy.then`
 
     def end(self, marks: list[Any], error: BaseException | None = None) -> None:
         self.marks, self.error, self.is_over = marks, error, True
         try:
-            self.call()
+            self.then(None if error else marks)
         finally:
             self.news.put(None)
-
-    def call(self) -> None:
-        """Make each of the calls once."""
-        while self.calls:
-            with contextlib.suppress(IndexError):  # another thread makes them, too
-                self.calls.pop()(None if self.error else self.marks)
 
 
 class Copy:
@@ -138,14 +132,14 @@ class Copy:
                 raise interrupt
 
     def then(self, call: Callable[[list[Any] | None], object]) -> None:
-        """``call(marks)`` once the host has done its part, with events that come when all is done,
-        or ``call(None)`` if it failed; by the thread that did it, or at once."""
-        if self._flight is None:
+        """``call(marks)`` when the host has done its part, with events that come when all is done,
+        or ``call(None)`` if it failed; by the thread that did it, or at once, or by both."""
+        if (flight := self._flight) is None:
             call([])
             return
-        self._flight.calls.append(call)
-        if self._flight.is_over:
-            self._flight.call()
+        flight.then = call
+        if flight.is_over:
+            call(None if flight.error else flight.marks)
 
     def __del__(self) -> None:
         flight = self._flight

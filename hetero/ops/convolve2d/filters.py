@@ -205,7 +205,7 @@ def _are_close(taps: np.ndarray, found: tuple[Any, Any], enough: float, info: np
 # the image; the direct sum's is eps times the sum of the products' absolute values at each point.
 # One value of 1e20 among others of 1 leaves nothing of them in a transform's result.
 
-_FAMILY = loops.register(loops.Family("ranges", f"{__name__}:examples"))
+_FAMILY = loops.register("ranges", f"{__name__}:examples")
 _LOST = 1e3  # eps of the sum of the products' absolute values by which a transform may be off
 _LARGEST = 32  # one in this many of a filter's values may be as large as it likes
 
@@ -302,7 +302,7 @@ def with_look(plan: Plan, machine: dict[str, dict[str, Any]]) -> Plan:
     """The plan, with the time that `is_wide` takes for its image added to the candidates that
     transform, on a machine with these descriptions of devices; the cheapest is first."""
     image, cpu, w = plan.problem.inputs[0], machine.get(CPU, {}), plan.problem.options
-    compiled = cpu.get("elsewhere") or loops.is_ready(_FAMILY.of(image.dtype))
+    compiled = cpu.get("elsewhere") or loops.is_ready(loops.named(_FAMILY, image.dtype))
     cores = min(cpu.get("cores") or 1, _MOST_CORES) if compiled else 1
     rows, columns = (w.filter_height + 1) // 2, (w.filter_width + 1) // 2
     blocks = plan.problem.batch * -(-w.height // rows) * -(-w.width // columns)

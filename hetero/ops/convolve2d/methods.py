@@ -62,7 +62,7 @@ Box = tuple[tuple[int, int], ...]
 _SPECTRUM_CALLS = 0.7
 _WORKSPACE = 4  # of transforms, times a range and its result
 _SERIAL = 1 << 17  # elements below which NumPy multiplies faster than our threads start
-SUMS = loops.register(loops.Family("convolutions", f"{__name__}:examples"))
+SUMS = loops.register("convolutions", f"{__name__}:examples")
 
 # -- Why a method cannot do a problem --------------------------------------------------------------
 
@@ -199,7 +199,7 @@ def _direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.n
             out[...] = (image * taps)[:, y : y + window.out_height, x : x + window.out_width]
         if taps.size == 1 or is_finite(out):
             return  # else infinity in the filter meets the zeros beyond the image
-    if few or (window.mode is not None and not loops.is_ready(SUMS.of(image.dtype))):
+    if few or (window.mode is not None and not loops.is_ready(loops.named(SUMS, image.dtype))):
         out[...] = _of_scipys(image, options, window)
     else:
         _correlate(image, options, window, out, options.filter.taps)
@@ -230,7 +230,7 @@ def examples(dtype: np.dtype) -> None:
 
 
 def _loops(problem: Problem) -> tuple[str, ...]:
-    return (SUMS.of(problem.dtype),)
+    return (loops.named(SUMS, problem.dtype),)
 
 
 def loops_of_direct(problem: Problem) -> tuple[str, ...]:

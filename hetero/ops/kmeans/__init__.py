@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["OPERATION", "cluster", "from_dims", "kmeans", "problem"]
 
 LOOPS = "hetero.ops.kmeans.compiled_cpu"
-CLUSTERS = loops.register(loops.Family("clusters", f"{LOOPS}:compile_clusters"))
+CLUSTERS = loops.register("clusters", f"{LOOPS}:compile_clusters")
 _LEAST_SHARED = 1 << 12  # rows, of which several devices have enough for each
 _FEW = 1 << 9  # rows, that NumPy has labelled before a loop begins
 _LITTLE = 1 << 22  # products, that the CPU is done with before a device begins
@@ -255,7 +255,7 @@ def at_once(
     if type(X) is not np.ndarray or method is not None or device not in (None, CPU):
         return None
     n, k, few = len(X), int(centroids.shape[0]), len(X) <= _FEW
-    name = CLUSTERS.of(operands.float_dtype(X.dtype))
+    name = loops.named(CLUSTERS, operands.float_dtype(X.dtype))
     if not (few or ("numba" in sys.modules and loops.is_ready(name))):
         return None
     if X.size * k > _LITTLE and not inventory.is_host_alone(device):
@@ -354,7 +354,7 @@ def _dense_alone(problem: Problem, info: dict[str, Any]) -> str | None:
 
 
 def _loops(problem: Problem) -> tuple[str, ...]:
-    return (CLUSTERS.of(problem.dtype),)
+    return (loops.named(CLUSTERS, problem.dtype),)
 
 
 def _plain_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:

@@ -190,7 +190,7 @@ def _cost_of_a_row(k: int, d: int) -> int:
     return k * (d + _ARGMIN) // _PRODUCTS
 
 
-# -- What compiles the loops: see `hetero.host.loops.Family.examples` -----------------------------
+# -- What compiles the loops: the examples of `hetero.host.loops.register` ------------------------
 
 
 def compile_clusters(dtype: np.dtype) -> None:

@@ -273,7 +273,7 @@ def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteratio
 def _loops(problem: Problem) -> tuple[str, ...]:
     """What is compiled for sparse matrices and stencils on the CPU."""
     family = systems.ROWS if problem.layout == "csr" else systems.STENCILS
-    return (family.of(problem.dtype),)
+    return (loops.named(family, problem.dtype),)
 
 
 def _run(

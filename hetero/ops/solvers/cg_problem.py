@@ -354,7 +354,7 @@ def _multigrid(stencil: Stencil, dtype: np.dtype, used: tuple[Any, ...]) -> Any:
         multigrid_device = load("hetero.ops.solvers.multigrid_device")
         with used[0].active():
             return multigrid_device.DeviceHierarchy(used[:1], stencil, real)
-    if loops.is_ready(systems.CYCLES.of(real)):
+    if loops.is_ready(loops.named(systems.CYCLES, real)):
         apply = load("hetero.ops.solvers.multigrid").CpuHierarchy(stencil, real).apply
     else:
         inverse = load("hetero.ops.solvers.dst").applied(stencil, real)

@@ -70,7 +70,7 @@ class Poisson(LinearOperator):
             result.real, result.imag = self._matvec(x.real), self._matvec(x.imag)
             return result
         x, q = np.ascontiguousarray(x, self.dtype), np.empty(x.size, self.dtype)
-        ready = loops.is_ready(STENCILS.of(self.dtype))
+        ready = loops.is_ready(loops.named(STENCILS, self.dtype))
         cg_loop.product(self.stencil, self.dtype, plain=not ready).times(x, q)
         return q
 

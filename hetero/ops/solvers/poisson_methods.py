@@ -13,6 +13,7 @@ import numpy as np
 
 from hetero import registry
 from hetero.arrays import Spec, array_or_spec, dense, describe, name_of
+from hetero.host import loops
 from hetero.imports import load
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.solvers import multigrid as grids
@@ -207,8 +208,8 @@ def _row(method: str, *kinds: str, **row: Any) -> None:
 
 
 _row(DST, "cpu", "cuda")
-_row(MULTIGRID, "cpu", loops=lambda problem: (CYCLES.of(problem.dtype),))
+_row(MULTIGRID, "cpu", loops=lambda problem: (loops.named(CYCLES, problem.dtype),))
 # Several devices divide the grid, or each needs some rows.
 _row(MULTIGRID, *registry.PORTABLE, shared=lambda problem: grids.is_shared(problem.dims))
-_row(JACOBI, "cpu", loops=lambda problem: (SWEEPS.of(problem.dtype),))
+_row(JACOBI, "cpu", loops=lambda problem: (loops.named(SWEEPS, problem.dtype),))
 _row(JACOBI, *registry.PORTABLE, shared=lambda problem: problem.dims[0] >= 2 * _LEAST_ROWS)

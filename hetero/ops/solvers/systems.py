@@ -15,7 +15,7 @@ import numpy as np
 from hetero.arrays import HOST, Operand, describe
 from hetero.errors import outside
 from hetero.host import pages
-from hetero.host.loops import Family, register, vectors_for
+from hetero.host.loops import register, vectors_for
 from hetero.imports import load
 from hetero.pricing.plan import CPU, Plan
 from hetero.registry import Arguments
@@ -27,11 +27,11 @@ INDEFINITE = "not positive definite"
 NOT_FINITE = "not finite"
 
 # The compiled loops of solves on the CPU, and what calls all of each family.
-ROWS = register(Family("rows", "hetero.ops.solvers.cg_loop:rows"))
-STENCILS = register(Family("stencils", "hetero.ops.solvers.cg_loop:stencils"))
-CYCLES = register(Family("multigrid", "hetero.ops.solvers.multigrid:example"))
-SWEEPS = register(Family("sweeps", "hetero.ops.solvers.jacobi:example"))
-_VECTORS = register(Family("vectors", f"{__name__}:vectors"))
+ROWS = register("rows", "hetero.ops.solvers.cg_loop:rows")
+STENCILS = register("stencils", "hetero.ops.solvers.cg_loop:stencils")
+CYCLES = register("multigrid", "hetero.ops.solvers.multigrid:example")
+SWEEPS = register("sweeps", "hetero.ops.solvers.jacobi:example")
+_VECTORS = register("vectors", f"{__name__}:vectors")
 # ``on_vectors(dtype)`` for float32 or float64: compiled, or NumPy's where they are not.
 on_vectors = partial(vectors_for, _VECTORS)
 # Norms of b that need no scaling: a residual may fall by many orders, and its square counts.

@@ -25,7 +25,7 @@ from hetero.arrays import HOST, Operand, as_array, cupy, describe, is_device_arr
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.moving import transfer
-from hetero.pricing.plan import CPU, Plan
+from hetero.pricing.plan import CPU
 from hetero.profile import inventory
 from hetero.registry.problem import Problem
 
@@ -54,13 +54,6 @@ def staying(problem: Problem, device: str | None) -> Problem:
         if is_next and info["kind"] != CPU and not info.get("set_aside"):
             return replace(problem, next_device=name)
     return problem
-
-
-def on_host(plan: Plan) -> Plan:
-    """A plan whose result goes to the host, whatever `staying` said."""
-    if plan.problem.next_device is None:
-        return plan
-    return replace(plan, problem=replace(plan.problem, next_device=None))
 
 
 def new_array(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, Operand]:

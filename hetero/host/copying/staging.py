@@ -44,10 +44,7 @@ _LEAST_SENT = 256  # of one that the bus takes by itself; it is slow with less
 # Device -> direction -> bytes from which on staged copies of pageable memory are faster, as the
 # profile says; before calibration, of devices that stage, and of others.
 least_staged: Mapping[str, Mapping[str, float]] = {}
-_USUAL = {
-    stages: dict.fromkeys((UPLOAD, DOWNLOAD), 8 << 20 if stages else math.inf)
-    for stages in (True, False)
-}
+_USUAL = {True: 8 << 20, False: math.inf}
 PURPOSE = "pinned buffers of copies"
 _SLICE = 4 << 20  # bytes of a buffer
 _REGION = 32 << 20  # bytes of all buffers of a lane
@@ -182,7 +179,7 @@ def begin(
     """
     staged = bool(array.nbytes)
     if not overlap:
-        least = least_staged.get(device.name, _USUAL[device.stages])[direction]
+        least = least_staged.get(device.name, {}).get(direction, _USUAL[device.stages])
         staged = array.nbytes >= least and not (
             array.flags.c_contiguous and device.is_pinned(array)
         )

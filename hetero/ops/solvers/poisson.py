@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
@@ -18,7 +19,6 @@ from hetero import registry
 from hetero.arrays import HOST, Array, array_or_spec, describe
 from hetero.calling import planner
 from hetero.imports import load
-from hetero.moving.results import on_host as with_host_result
 from hetero.moving.results import staying
 from hetero.ops.solvers import poisson_methods as methods
 from hetero.ops.solvers import systems
@@ -315,7 +315,8 @@ def _in_other_units(
             start = np.ldexp(on_host(x0, _DOUBLE).reshape(values.shape), -k)
             start = None if np.abs(start).max() > _START else start.astype(dtype)
     stencil = Stencil(values.shape, spacing)
-    done = execute(with_host_result(plan), asked._replace(system=stencil), rhs, start)
+    plan = replace(plan, problem=replace(plan.problem, next_device=None))
+    done = execute(plan, asked._replace(system=stencil), rhs, start)
     outcome = done.outcome
     with np.errstate(all="ignore"):
         u = np.ldexp(done.value, k)

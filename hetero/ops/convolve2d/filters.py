@@ -293,21 +293,21 @@ def examples(dtype: np.dtype) -> None:
 
 # Seconds of a look: fixed; for a byte of the image on one core; for a block on one thread. 16 cores
 # of an H100's host go over 8192 x 8192 numbers of float32 in 5 ms, and over a million blocks in
-# 5.5 ms.
-_CALL, _BYTE, _BLOCK = 7e-5, 2.8e-10, 5.5e-9
+# 5.5 ms. For an element of a filter that is not remembered.
+_CALL, _BYTE, _BLOCK, _TAP = 7e-5, 2.8e-10, 5.5e-9, 3e-8
 _MOST_CORES = 16  # more are not faster than the memory
 
 
 def with_look(plan: Plan, machine: dict[str, dict[str, Any]]) -> Plan:
     """The plan, with the time that `is_wide` takes for its image added to the candidates that
     transform, on a machine with these descriptions of devices; the cheapest is first."""
-    image, cpu, w = plan.problem.inputs[0], machine.get(CPU, {}), plan.problem.options
+    (image, filter), cpu, w = plan.problem.inputs, machine.get(CPU, {}), plan.problem.options
     compiled = cpu.get("elsewhere") or loops.is_ready(loops.named(_FAMILY, image.dtype))
     cores = min(cpu.get("cores") or 1, _MOST_CORES) if compiled else 1
     rows, columns = (w.filter_height + 1) // 2, (w.filter_width + 1) // 2
     blocks = plan.problem.batch * -(-w.height // rows) * -(-w.width // columns)
     look = _CALL + image.nbytes * _BYTE / cores + blocks * _BLOCK
-
+    look += (filter.size > LARGEST_REMEMBERED) * filter.size * _TAP
     priced = [c for c in plan.candidates if c.reason is None and c.seconds is not None]
     others = [c for c in plan.candidates if c.reason is not None or c.seconds is None]
     for i, c in enumerate(priced):

@@ -18,7 +18,7 @@ from hetero.devices.base import Device
 from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg.plan import HALO, X_HALO, GridShare
-from hetero.ops.solvers.cg_device import Call, Loop
+from hetero.ops.solvers.cg_launches import Call, Loop
 from hetero.ops.solvers.exchange import Moved, Range, Step, range_copies, split, widened
 from hetero.ops.solvers.systems import Stencil
 

@@ -20,7 +20,7 @@ the CPU. Where a solve runs decides what makes the steps:
     ==================================  ==================================================
     dense matrices, operators; ranks    `solve_unscaled`; ranks bring vectors of their own
     CSR and grids on the CPU, compiled  `hetero.kernels.cpu.cg.solve`: steps 2 to 8 as loops
-    devices, one or several             `cg_device.Loop`: the steps as launches, beta
+    devices, one or several             `cg_launches.Loop`: the steps as launches, beta
                                         predicted so that all sums are made at once
     grids with multigrid on a device    `cg_grids.Preconditioned`: the steps as they are
     ==================================  ==================================================

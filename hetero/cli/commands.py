@@ -173,8 +173,7 @@ def demo(arguments: argparse.Namespace) -> None:
 
 def completion(arguments: argparse.Namespace) -> None:
     """Print the script by which a shell completes hetero's commands and options."""
-    made, _ = load("hetero.cli.parser").parser()
-    script = load("shtab").complete(made, arguments.shell)
+    script = load("shtab").complete(arguments.parser, arguments.shell)
     show(arguments, {"shell": arguments.shell, "script": script}, lambda found: found["script"])
 
 

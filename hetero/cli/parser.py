@@ -44,7 +44,7 @@ def parser() -> tuple[argparse.ArgumentParser, list[str]]:
         run = getattr(commands, "compile_loops" if name == "compile" else name)
         text = " ".join((run.__doc__ or "").split())
         sub = subparsers.add_parser(name, help=text, description=text, epilog=made.epilog)
-        sub.set_defaults(run=run)
+        sub.set_defaults(run=run, parser=made)
         for option in filter(None, f"--json, --markdown, {options}".split(", ")):
             text, more = _OPTIONS[option]
             sub.add_argument(option.split()[0], help=text, **more)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
+import struct
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -261,38 +262,11 @@ _STREAM = 1  # CUDA's legacy default stream, where our work goes
 _VERSION = (1, 0)  # of the capsules that are asked for; older ones are taken too
 _READONLY, _COPIED = 1, 2  # flags of such a capsule
 _KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}  # DLDataTypeCode
-
-
-class _Tensor(ctypes.Structure):
-    """DLTensor."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-class _Versioned(ctypes.Structure):
-    """DLManagedTensorVersioned; the older DLManagedTensor begins with its tensor."""
-
-    _fields_ = (
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("manager", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-        ("tensor", _Tensor),
-    )
-
-
+# DLTensor: data, device's type and number, ndim, code, bits and lanes, shape, strides, byte offset
+_TENSOR = struct.Struct("PiiiBBHPPQ")
+# What is before it in a DLManagedTensorVersioned: versions, manager, deleter, flags; an older
+# DLManagedTensor begins with it.
+_VERSIONED = struct.Struct("IIPPQ")
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
 _is_valid = ctypes.pythonapi.PyCapsule_IsValid
@@ -315,28 +289,30 @@ class _Dlpack(Library):
         if not self.on_device(array):
             place = tuple(map(int, array.__dlpack_device__()))
             raise TypeError(f"DLPack arrays must lie on a CUDA device, got device {place}")
-        capsule = _capsule(array)
-        readonly = False
+        capsule, readonly = _capsule(array), False
         if _is_valid(capsule, b"dltensor_versioned"):
-            managed = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
-            if managed.major > _VERSION[0]:
-                raise TypeError(f"DLPack must be of version 1 or older, got {managed.major}")
-            if managed.flags & _COPIED:
+            at = _pointer(capsule, b"dltensor_versioned")
+            major, _, _, _, flags = _read(_VERSIONED, at)
+            if major > _VERSION[0]:
+                raise TypeError(f"DLPack must be of version 1 or older, got {major}")
+            if flags & _COPIED:
                 raise TypeError(f"{type(array).__name__} exports a copy, not its memory")
-            readonly, tensor = bool(managed.flags & _READONLY), managed.tensor
+            readonly, at = bool(flags & _READONLY), at + _VERSIONED.size
         else:
-            tensor = _Tensor.from_address(_pointer(capsule, b"dltensor"))
-        kind = _KINDS.get(tensor.code)
-        if kind is None or tensor.lanes != 1 or tensor.bits % 8:
+            at = _pointer(capsule, b"dltensor")
+        data, _, number, ndim, code, bits, lanes, extents, steps, offset = _read(_TENSOR, at)
+        kind = _KINDS.get(code)
+        if kind is None or lanes != 1 or bits % 8:
             raise TypeError(
                 "DLPack arrays must be of integers, floats, complex numbers or booleans, got type "
-                f"code {tensor.code} with {tensor.bits} bits and {tensor.lanes} lanes"
+                f"code {code} with {bits} bits and {lanes} lanes"
             )
-        shape, dtype = tuple(tensor.shape[: tensor.ndim]), np.dtype(f"{kind}{tensor.bits // 8}")
+        dtype, numbers = np.dtype(f"{kind}{bits // 8}"), struct.Struct(f"{ndim}q")
+        shape = _read(numbers, extents)
         strides = dense(shape, dtype).strides
-        if tensor.strides:
-            strides = tuple(n * dtype.itemsize for n in tensor.strides[: tensor.ndim])
-        pointer, location = (tensor.data or 0) + tensor.byte_offset, f"cuda:{tensor.device_id}"
+        if steps:
+            strides = tuple(n * dtype.itemsize for n in _read(numbers, steps))
+        location, pointer = f"cuda:{number}", data + offset
         return Operand(shape, strides, dtype, location, pointer, readonly, UNKNOWN_STREAM)
 
     def empty(self, like: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
@@ -345,6 +321,10 @@ class _Dlpack(Library):
             return None
         xp = like.__array_namespace__()
         return xp.empty(shape, dtype=getattr(xp, dtype.name), device=like.device)
+
+
+def _read(what: struct.Struct, address: int) -> tuple[int, ...]:
+    return what.unpack(ctypes.string_at(address, what.size))
 
 
 def _capsule(array: Any) -> Any:

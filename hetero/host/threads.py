@@ -24,6 +24,7 @@ import logging
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from importlib import metadata
 from typing import Any
@@ -337,7 +338,5 @@ def by_size(each: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 def _is_numbas(error: Exception) -> bool:
     """Whether Numba's cache raised it, and no handler of a signal."""
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    return last is not None and "numba" in last.tb_frame.f_globals.get("__name__", "")
+    *_, (last, _) = traceback.walk_tb(error.__traceback__)
+    return "numba" in last.f_globals.get("__name__", "")

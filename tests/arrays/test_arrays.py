@@ -22,7 +22,7 @@ from hetero.arrays import (
     library_of,
 )
 from hetero.arrays.device_array import DeviceArray
-from hetero.arrays.libraries import _Tensor, _Versioned
+from hetero.arrays.libraries import _TENSOR, _VERSIONED
 
 
 class Foreign:
@@ -264,21 +264,20 @@ class Exported:
         x, count = self.array, len(self.array.shape)
         shape = (ctypes.c_int64 * count)(*x.shape)
         strides = (ctypes.c_int64 * count)(*(s // x.dtype.itemsize for s in x.strides))
-        pointer = ctypes.POINTER(ctypes.c_int64)
-        tensor = _Tensor(
+        made = _TENSOR.pack(
             x.pointer - 64,
             *self.__dlpack_device__(),
             count,
             _CODES.get(x.dtype.kind) if self.code is None else self.code,
             8 * x.dtype.itemsize,
             self.lanes,
-            ctypes.cast(shape, pointer),
-            None if self.compact else ctypes.cast(strides, pointer),
+            ctypes.addressof(shape),
+            0 if self.compact else ctypes.addressof(strides),
             64,
         )
-        made = tensor
         if self.flags is not None:
-            made = _Versioned(self.major, 0, None, None, self.flags, tensor)
+            made = _VERSIONED.pack(self.major, 0, 0, 0, self.flags) + made
+        made = ctypes.create_string_buffer(made, len(made))
         self.kept = made, shape, strides
         name = b"dltensor" if self.flags is None else b"dltensor_versioned"
         return _new(ctypes.addressof(made), name, None)

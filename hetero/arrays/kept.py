@@ -75,19 +75,20 @@ class Kept:
         if left <= 1:
             self.begin(span)
         elif left == 2 and (self.needed > _FIRST or span[1] - span[0] >= _LARGE):
-            self.begin((span[0], span[0] + _TRIAL), whole=False)
+            self.release()
+            self.watch = write_tracking.watch(span[0], span[0] + _TRIAL)
         self.uses += not self.watched
 
-    def begin(self, span: tuple[int, int], whole: bool = True) -> None:
-        """Watch it from now on, or as a trial its first pages."""
+    def begin(self, span: tuple[int, int]) -> None:
+        """Watch it from now on."""
         self.release()
         self.watch = write_tracking.watch(*span)
-        self.watched = whole and self.watch is not None
+        self.watched = self.watch is not None
         self.held = {}  # without what the call of a signal handler copied meanwhile
-        if self.watch is None:
-            self.needed = self.uses + _MOST_WAIT
-        elif whole:
+        if self.watched:
             self.uses = 1
+        else:
+            self.needed = self.uses + _MOST_WAIT
 
     def begin_anew(self) -> None:
         """There was a write: twice as many uses are needed, if it came soon."""

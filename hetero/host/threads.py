@@ -328,8 +328,7 @@ def by_size(each: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
         @functools.wraps(function)
         def call(vector: np.ndarray, *arguments: Any) -> Any:
-            team = team_for(vector.size, each) if vector.size >= 2 * each else ALONE
-            return kernel(team, vector, *arguments)
+            return kernel(team_for(vector.size, each), vector, *arguments)
 
         return call
 

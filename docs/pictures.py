@@ -1,17 +1,23 @@
 """The pictures of README and site: ``make pictures``. Each says where its numbers come from.
 
 Those of `measured` are read from the tables of benchmarks.md and movement.md, that of `predicted`
-is priced by the shipped profile of an H100's host. Nothing is timed here.
+is priced by the shipped profile of an H100's host; `gallery` shows what the scripts of
+docs/examples compute. Nothing is timed here.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from html import escape
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from hetero import registry
 from hetero.calling.planner import Machine
@@ -248,7 +254,77 @@ def measured() -> None:
     )
 
 
+# -- What the examples compute ---------------------------------------------------------------------
+
+
+def computed(name: str, *smaller: str) -> dict[str, Any]:
+    """The names of an example that ran with other sizes than its own: "from -> to" in its text."""
+    source = (DOCS / "examples" / f"{name}.py").read_text("utf-8")
+    for change in smaller:
+        before, after = change.split(" -> ")
+        assert before in source, before
+        source = source.replace(before, after)
+    names: dict[str, Any] = {"__name__": name}
+    with redirect_stdout(io.StringIO()):
+        exec(source, names)
+    return names
+
+
+def gallery() -> None:
+    """A picture of each example, in docs/pictures/gallery."""
+    from matplotlib.figure import Figure
+
+    def draw(name: str, drawn: Callable[[Any], object], number: int = 1, **how: Any) -> None:
+        picture = Figure(figsize=(2.4, 2.0), dpi=100, layout="constrained")
+        axes = picture.subplots(1, number)
+        drawn(axes)
+        for one in [axes] if number == 1 else axes:
+            one.set(**how)
+        picture.savefig(FOLDER / "gallery" / f"{name}.png", metadata={"Software": None})
+
+    def images(*shown: Any, **how: Any) -> Callable[[Any], object]:
+        return lambda axes: [
+            one.imshow(image, **how)
+            for one, image in zip([axes] if len(shown) == 1 else axes, shown, strict=True)
+        ]
+
+    bare: dict[str, Any] = {"xticks": [], "yticks": []}
+    found = computed("deblurring", "2048, 40 -> 160, 40")
+    shown = [found[one][20:-20, 20:-20] for one in ("blurred", "restored")]
+    draw("deblurring", images(*shown, cmap="gray", vmin=0, vmax=1), 2, **bare)
+    found = computed("heat", "512, 15 -> 128, 6")
+    draw("heat", images(found["u"].reshape(128, 128), cmap="inferno"), **bare)
+    found = computed("colours", "1024, 48 -> 200, 8")
+    shown = [(x - x.min()) / np.ptp(x) for x in (found["image"], found["painted"])]
+    draw("colours", images(*shown), 2, **bare)
+    found = computed("spectral", "6000, 100 -> 600, 300")
+    draw(
+        "spectral",
+        lambda axes: axes.scatter(*found["points"].T, 3, found["found"].labels_, cmap="brg"),
+        **bare,
+        aspect="equal",
+    )
+    found = computed("pagerank", "7000, 150 -> 700, 100")
+    ranks = np.sort(found["rank"])[::-1] * found["n"]
+    draw("pagerank", lambda axes: axes.plot(ranks), xlabel="page", ylabel="rank times n")
+    found = computed("pca", "40000, 1000, 60 -> 2000, 200, 20")
+    rows = (found["X"] @ found["Q"][:, :2]).T
+    draw("pca", lambda axes: axes.plot(*rows, ".", ms=1), xlabel="first", ylabel="second")
+    found = computed("logistic", "200000, 256, 150 -> 4000, 20, 100")
+    score, right = found["X"] @ found["w"], found["y"] > 0
+    draw(
+        "logistic",
+        lambda axes: axes.hist([score[right], score[~right]], 30, alpha=0.6),
+        xlabel="score",
+        ylabel="rows",
+    )
+    found = computed("network", "8192, 2048, 12 -> 2000, 256, 1")
+    surest = found["p"].max(axis=1)
+    draw("network", lambda axes: axes.hist(surest, 30), xlabel="surest class", ylabel="images")
+
+
 if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / "gallery").mkdir(exist_ok=True, parents=True)
     predicted()
     measured()
+    gallery()

@@ -33,3 +33,17 @@ def test_example(file, monkeypatch, capsys):
     assert ours == pytest.approx(plain, rel=1e-6)
     calls = re.search(r"(\d+) calls? taken, (\d+) left alone", installed.session.book.sums()[0])
     assert sum(map(int, calls.groups())) > 0
+
+
+def test_the_notebook(tmp_path, monkeypatch):
+    """Its cells run one after the other, and it draws its picture."""
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    monkeypatch.setenv("HETERO_PROFILE", str(tmp_path / "profile.json"))
+    file = EXAMPLES[0].with_name("first_steps.ipynb")
+    notebook = nbformat.read(file, as_version=4)
+    nbclient.NotebookClient(notebook, timeout=100).execute()
+    shown = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    printed = "".join(output.get("text", "") for output in shown)
+    assert "-> " in printed
+    assert "(profile: measured)" in printed
+    assert any("image/png" in output.get("data", ()) for output in shown)

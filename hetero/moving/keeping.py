@@ -156,9 +156,8 @@ def hold(
 def held_result(device: Device, values: np.ndarray, copy: Copy, source: Any) -> np.ndarray:
     """A new result, or a view of it. Its buffer becomes a copy that the device holds, where earlier
     results of the same ``source``, hashable, were operands of later calls."""
-    if values.nbytes < kept.LEAST_WATCHED or places.memory_limit() is not None:
-        return values
-    if (known := kept.find(values, source=source)) is None:
+    limited = places.memory_limit() is not None
+    if limited or (known := kept.find(values, source=source)) is None:
         return values
     hold(device, values, known, known.watch, copy, shed=False)
     memory = values if values.base is None else values.base

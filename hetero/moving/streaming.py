@@ -206,10 +206,10 @@ class Relay:
         self.news = locks.condition()
         self.begun: set[Device] = set()
         self.ended: set[Device] = set()  # who need no part any longer
-        self.left: set[Device] = set()  # their memory may be gone
         self.late = time.monotonic() + _LATE
         # Its home promises a part by setting it running; others may cancel what is not promised.
-        # The result is where it lies and the events that come when it is up, or None.
+        # The result is where it lies and the events that come when it is up, or None. It is gone
+        # from here with the home's memory.
         self._parts: dict[Key, Part] = {}
 
     def home(self, part: int, parts: int) -> Device:
@@ -224,9 +224,8 @@ class Relay:
         """
         with self.news:
             parts = {key: self._parts.setdefault(key, Future()) for key in homes}
-        own = [part for key, part in parts.items() if homes[key] is device]
-        own = [part for part in own if part.set_running_or_notify_cancel()]
-        with self.news:
+            own = {key: part for key, part in parts.items() if homes[key] is device}
+            promised = [part for part in own.values() if part.set_running_or_notify_cancel()]
             self.begun.add(device)
             self.news.notify_all()
 
@@ -234,16 +233,17 @@ class Relay:
             part, home = parts.get(key), homes.get(key)
             if part is None or home is not device:
                 return part and partial(_Passed, self, part, home, device)
-            return partial(_upload, part, device) if part in own else None
+            return partial(_upload, part, device) if part in promised else None
 
         def end() -> None:
-            for part in own:
+            for part in promised:
                 _settle(part, None)
             with self.news:
                 self.ended.add(device)
                 self.news.notify_all()
                 self.news.wait_for(lambda: self.begun <= self.ended)
-                self.left.add(device)
+                for key in own:
+                    self._parts.pop(key, None)
 
         try:
             yield begin
@@ -280,10 +280,7 @@ class _Passed(Copy):
         device, marks = self._device, []
         error: Exception | None = DeviceError("the part does not come")
         try:
-            found = None if part.cancelled() else part.result()
-            with self._relay.news:
-                comes = found is not None and self._home not in self._relay.left
-            if comes:
+            if not part.cancelled() and (found := part.result()) is not None:
                 source, up = found
                 with device.active():
                     stream = device.new_stream()

@@ -72,14 +72,15 @@ def copy_packed(
 
 
 class Flight:
-    """What of a copy is on its way, and the ``array`` on the host, which lives until it is there.
+    """What of a copy is on its way. An ``array`` that no thread has a part in is kept alive until
+    then.
 
     It has no lock, as a future has: a signal's handler may come in between anywhere, and wait for a
     copy that the same thread makes after this one.
     """
 
     def __init__(self, array: np.ndarray | None = None) -> None:
-        self.array, self.is_over = array, False  # whether a ring's thread did its part
+        self.array, self.is_over = array, array is not None  # whether a ring's thread did its part
         self.marks: list[Any] = []  # events that come when the rest is done
         self.error: BaseException | None = None
         self.news: queue.SimpleQueue[None] = queue.SimpleQueue()  # has something when it is over
@@ -191,7 +192,9 @@ def begin(
         return DONE
     if after is None:
         after = device.record()
-    return ring.start(direction, array, buffer, offset, after)
+    is_direct = overlap and _may_be_sent(device, array) and device.is_pinned(array)
+    start = ring.start_pinned if is_direct else ring.start
+    return start(direction, array, buffer, offset, after)
 
 
 def rows(array: np.ndarray) -> tuple[int, int, int] | None:
@@ -209,12 +212,12 @@ def rows(array: np.ndarray) -> tuple[int, int, int] | None:
     return array.nbytes // row, row, outer[-1][1]
 
 
-def _is_direct(device: Any, array: np.ndarray) -> bool:
-    """Whether a device takes an array as it lies, in pinned memory."""
-    is_sent = array.flags.c_contiguous
-    if not is_sent and device.takes_rows and (found := rows(array)) is not None:
-        is_sent = found[2] >= found[1] >= _LEAST_SENT
-    return is_sent and device.is_pinned(array)
+def _may_be_sent(device: Any, array: np.ndarray) -> bool:
+    """Whether a device takes an array as it lies in pinned memory."""
+    if array.flags.c_contiguous or not device.takes_rows:
+        return array.flags.c_contiguous
+    found = rows(array)
+    return found is not None and found[2] >= found[1] >= _LEAST_SENT
 
 
 def pieces(array: np.ndarray, most: int, begin: int = 0) -> Iterator[tuple[np.ndarray, int]]:
@@ -241,6 +244,7 @@ class Ring:
         self._lanes: dict[str, _Lane] = {}  # by direction
         self.device, self.storage = device, device.storage()
         self._lock = locks.new()
+        self._streams: dict[str, Any] = {}
         self.process = os.getpid()
         _rings.add(self)
 
@@ -250,8 +254,8 @@ class Ring:
         """Begin what `begin` says; nothing need have come where there is no ``after``."""
         if after is not None and self.device.passed(after):
             after = None
-        flight = Flight(array)
-        job = flight, buffer, offset, after
+        flight = Flight()
+        job = flight, array, buffer, offset, after
         with self._lock:
             lane = self._lanes.get(direction)
             if lane is None:
@@ -262,11 +266,30 @@ class Ring:
             lane.make(*job)
         return Copy(self.device, flight)
 
+    def start_pinned(
+        self, direction: str, array: np.ndarray, buffer: Any, offset: int = 0, after: Any = None
+    ) -> Copy:
+        """Begin to copy an array that the device takes from pinned memory; it must be active."""
+        with self._lock:
+            if direction not in self._streams:
+                self._streams[direction] = self.device.new_stream()
+            stream = self._streams[direction]
+        if after is not None:
+            self.device.wait(after, stream)
+        flight = Flight(array)
+        try:
+            flight.marks.append(self.device.enqueue(direction, array, buffer, offset, stream))
+        except BaseException:
+            self.device.synchronize(stream)  # of the parts before
+            raise
+        return Copy(self.device, flight)
+
     def close(self) -> None:
         """End the threads when they have done what was begun, and give the buffers back; the next
         copy starts anew."""
         with self._lock:
-            lanes, self._lanes = self._end(), {}
+            lanes = self._end()
+            self._lanes, self._streams = {}, {}
         if not is_copying():  # else a thread would wait for itself
             for lane in lanes:
                 lane.join()
@@ -283,8 +306,7 @@ class Ring:
 
 
 class _Lane(threading.Thread):
-    """What makes one copy after another: a thread with a stream, and pinned memory from the first
-    staged one on."""
+    """What makes one copy after another: a thread with a stream and pinned memory."""
 
     def __init__(self, ring: Ring, direction: str) -> None:
         super().__init__(name=f"{THREADS} {direction}", daemon=True)
@@ -300,9 +322,9 @@ class _Lane(threading.Thread):
             self.make(*job)
             del job  # which would be kept until the next one
 
-    def make(self, flight: Flight, *where: Any) -> None:
+    def make(self, flight: Flight, *given: Any) -> None:
         try:
-            marks = self._copy(flight.array, *where)
+            marks = self._copy(*given)
         except BaseException as error:
             flight.end([], error)
         else:
@@ -315,30 +337,31 @@ class _Lane(threading.Thread):
             if device.storage() is not self._storage:
                 raise DeviceError("the context in which a copy was begun is gone")
             if self._stream is None:
-                self._stream = device.new_stream()
+                self._region, stream = self._pinned(), device.new_stream()
+                self._calls = device.slice_calls(self._direction, stream)
+                self._stream = stream
             if after is not None:
                 device.wait(after, self._stream)
             try:
-                if _is_direct(device, array):
-                    where = buffer, offset, self._stream
-                    return [device.enqueue(self._direction, array, *where)]
-                if self._region is None:
-                    self._calls = device.slice_calls(self._direction, self._stream)
-                    self._region = self._pinned()
                 layout = rows(array) if self._calls else None
-                if layout is None:
+                if not self._region.nbytes:
+                    if after is not None:
+                        device.wait(after)
+                    copy_packed(device, self._direction, array, buffer, offset)
+                elif layout is not None:
+                    ends = array.__array_interface__["data"][0], buffer + offset
+                    how = usual_threads(), self._direction == DOWNLOAD, self._calls
+                    if status := slices.copy(*ends, layout, self._region, *how):
+                        text = self._calls["text"](status)
+                        raise DeviceError(f"a staged {self._direction} failed: {text}")
+                    return [device.record(self._stream)]
+                else:
                     self._copy_packed(array, buffer, offset)
-                    return []
-                ends = array.__array_interface__["data"][0], buffer + offset
-                how = usual_threads(), self._direction == DOWNLOAD, self._calls
-                if status := slices.copy(*ends, layout, self._region, *how):
-                    text = self._calls["text"](status)
-                    raise DeviceError(f"a staged {self._direction} failed: {text}")
-                return [device.record(self._stream)]
             except BaseException:
                 with contextlib.suppress(Exception):
                     device.synchronize(self._stream)
                 raise
+        return []
 
     def _copy_packed(self, array: np.ndarray, buffer: Any, offset: int) -> None:
         """Copy piece by piece, each of which is packed by several threads."""
@@ -374,7 +397,7 @@ class _Lane(threading.Thread):
             list(_packers().map(np.copyto, to, of))
 
     def _pinned(self) -> np.ndarray:
-        """The memory of all buffers, ordinary where the system gives none that is pinned."""
+        """The pinned memory of all buffers, empty where the system gives none."""
         try:
             return self._device.pinned(_REGION, PURPOSE)
         except Exception as error:
@@ -382,7 +405,7 @@ class _Lane(threading.Thread):
                 _warned.add(name)
                 why = "copies are slower, the system gives no pinned memory"
                 log.warning("%s: %s: %s", name, why, error)
-            return np.empty(_REGION, np.uint8)
+            return np.empty(0, np.uint8)
 
 
 @atexit.register

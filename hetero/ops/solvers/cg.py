@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["OPERATION", "from_dims", "problem", "solve_cg"]
 
 _LEAST_SHARED = 1024  # unknowns from which several devices may share
-_IMPORT = 0.4  # seconds, of Numba
+_IMPORT = 0.25  # seconds, of Numba
 _spent = {"seconds": 0.0}  # by solves without it
 _GRIDS = ("stencil2", "stencil3")
 _SPARSE = ("csr", *_GRIDS)

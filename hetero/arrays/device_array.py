@@ -27,9 +27,15 @@ class DeviceArray:
         Its memory; None where it has no elements.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any, allocator: Callable[[int], Any]) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: Any,
+        allocator: Callable[[int], Any],
+        order: str = "C",
+    ) -> None:
         self.dtype = np.dtype(dtype)
-        self._lay_out(tuple(shape), dense(tuple(shape), self.dtype).strides)
+        self._lay_out(tuple(shape), dense(tuple(shape), self.dtype, order=order).strides)
         self.gpudata = allocator(self.nbytes) if self.size else None
 
     def _lay_out(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:

@@ -213,6 +213,10 @@ def test_an_array_of_our_own_is_described_and_viewed():
     np.testing.assert_array_equal(seen(whole[1:][::-2][0]), host[1:][::-2][0])
     assert whole.strides == host.strides
     assert whole.T.strides == host.T.strides
+    columns = DeviceArray((4, 5, 3), "float32", allocator=Memory, order="F")
+    seen(columns)[...] = host
+    np.testing.assert_array_equal(seen(columns[1:, 2]), host[1:, 2])
+    assert columns.strides == np.asfortranarray(host).strides
 
 
 def test_an_array_of_our_own_refuses_what_it_cannot():

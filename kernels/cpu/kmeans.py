@@ -21,8 +21,9 @@ each, and by as many threads as that is worth. Several of them take
 - packed (blocks, d, BLOCK): the rows as above, with zeros after the last one
 - centroids (k, d), less the mean; doubled, norms (k, d), (k,): -2 times these, and their squares
 - labels (n,) of int32: of each row the nearest centroid, of equally near ones the first
-- added (n,) of int32: the labels by which rows are in the sums (-1: in none); moved (n,), numbers
-  (blocks,): the rows of each block with another label, from its first row on, and how many
+- added (n,) of int32: the labels by which rows are in the sums (-1: in none); moved (n,) of
+  uint8, numbers (blocks,): of each block the rows with another label, counted from its first, and
+  how many
 
 G. Hamerly, "Making k-means even faster", SDM 2010; P. Rysavy and G. Hamerly, "Geometric methods to
 accelerate k-means algorithms", SDM 2016: which centroids' moves count for a cluster.
@@ -96,7 +97,7 @@ def _assign(start, stop, packed, doubled, norms, labels, added, moved, numbers):
             row, label = b * BLOCK + r, np.int32(which[r])
             labels[row] = label
             if label != added[row]:
-                moved[b * BLOCK + number] = row
+                moved[b * BLOCK + number] = r
                 number += 1
         numbers[b] = number
 
@@ -185,7 +186,8 @@ def _move_rows(start, stop, X, mean, weights, labels, added, moved, numbers, sum
         sum_of[:] = 0.0
         total_of[:] = 0.0
         for b in range(p * blocks // parts, (p + 1) * blocks // parts):
-            for row in moved[b * BLOCK : b * BLOCK + numbers[b]]:
+            for r in moved[b * BLOCK : b * BLOCK + numbers[b]]:
+                row = b * BLOCK + np.int64(r)
                 old, new, weight = added[row], labels[row], np.float64(weights[row])
                 to, added[row] = sum_of[new], new
                 total_of[new] += weight
@@ -323,7 +325,7 @@ def _assign_undecided(start, stop, packed, doubled, norms, labels, added, moved,
                 label, both = labels[row], bounds[1, row] + bounds[2, row]
                 reach[label] = both if both > reach[label] else reach[label]
                 if label != added[row]:
-                    moved[b * BLOCK + number] = row
+                    moved[b * BLOCK + number] = row - b * BLOCK
                     number += 1
             numbers[b] = number
 

@@ -84,7 +84,7 @@ class CompiledRows(Rows):
         (k, d), dtype = centroids.shape, centroids.dtype
         parts = max(1, min(_PARTS, len(self._packed) // _LEAST_BLOCKS))
         # The labels by which rows are in the sums; of each block the rows with others, how many.
-        self._added, self._moved = self.labels.copy(), np.empty(self.n, np.int64)
+        self._added, self._moved = self.labels.copy(), np.empty(self.n, np.uint8)
         self._numbers = np.zeros(len(self._packed), np.int64)
         self._sums, self._totals, self._most = np.zeros((k, d)), np.zeros(k), np.zeros(k)
         self._moving, self._below = 1.0, _MOVED  # the part of the rows that changed their label
@@ -134,7 +134,7 @@ class CompiledRows(Rows):
         self._most = np.maximum(self._most, self._totals)
         if (self._totals < _LEFT * self._most).any():
             self._added[:], self._sums[:], self._totals[:] = -1, 0.0, 0.0
-            self._moved[:], self._numbers[:] = np.arange(self.n), loops.BLOCK
+            self._moved[:], self._numbers[:] = np.arange(self.n) % loops.BLOCK, loops.BLOCK
             self._add_moved()
             self._most = self._totals.copy()
         return self._sums.copy(), self._totals.copy()

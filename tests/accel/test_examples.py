@@ -45,5 +45,5 @@ def test_the_notebook(tmp_path, monkeypatch):
     shown = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     printed = "".join(output.get("text", "") for output in shown)
     assert "-> " in printed
-    assert "(profile: measured)" in printed
+    assert "(profile: measured" in printed  # or disturbed by other load
     assert any("image/png" in output.get("data", ()) for output in shown)

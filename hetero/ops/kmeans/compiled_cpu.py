@@ -12,6 +12,7 @@ import math
 
 import numpy as np
 
+from hetero.host import pages
 from hetero.host.cpu import one_thread
 from hetero.host.loops import as_loops_take
 from hetero.imports import load
@@ -51,7 +52,7 @@ class CompiledRows(Rows):
         if given is not None:
             return  # rows that only get labels are not packed
         self._each_weight = np.ones(self.n, X.dtype) if weights is None else as_loops_take(weights)
-        self._packed = np.empty((-(-self.n // loops.BLOCK), self._d, loops.BLOCK), X.dtype)
+        self._packed = pages.empty((-(-self.n // loops.BLOCK), self._d, loops.BLOCK), X.dtype)
         loops.pack(X.size, self._X, self.mean, self._packed)
 
     @property

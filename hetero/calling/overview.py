@@ -37,8 +37,9 @@ class Inventory(dict[str, Any]):
         if loops.obstacle():
             lines.append(f"compiled loops: {cpu['loop_threads']}")
         for name, info in self["devices"].items():
-            again = ", this machine's CPU again" if info.get("is_host_cpu") else ""
-            lines.append(f"{name}: {info['name']}, {info['memory_bytes'] / 1e9:.0f} GB{again}")
+            more = ", this machine's CPU again" if info.get("is_host_cpu") else ""
+            more += f", called by {info['driver_api']}" if "driver_api" in info else ""
+            lines.append(f"{name}: {info['name']}, {info['memory_bytes'] / 1e9:.0f} GB{more}")
             lines += [f"  {way}: {rate}" for way, rate in self["links"].get(name, {}).items()]
         lines.append(f"profile: {used['name']}, {used['file'] or 'not of this machine'}")
         if used["disturbed"]:

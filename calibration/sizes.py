@@ -225,7 +225,7 @@ def _images(
     """Convolutions of square images, filtered to the same size."""
     on_cpu, options = not place.devices, functools.cache(filter_options)
     for row, dtype in itertools.product(rows, DEVICE_DTYPES):
-        if f"{row.method} cuda" not in SIZES:
+        if f"{row.method} {'cpu' if on_cpu else 'cuda'}" not in SIZES:
             continue
         problem = functools.partial(image, row, dtype, place.operands_on)
         images, *filters = axes_of(row.method, place, quick)

@@ -28,6 +28,7 @@ Numba nor SciPy.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from hetero import errors as errors
@@ -53,6 +54,12 @@ if TYPE_CHECKING:
     from hetero.profile import Profile as Profile
 
 __version__ = "0.2.0"
+
+if find_spec("hetero.kernels") is None:  # which an installation puts here
+    raise ImportError(
+        "this folder has hetero's sources, which hide the installed package: "
+        "start Python in another folder, or install them by 'pip install -e .' here"
+    )
 
 # Of every public name. An operation's function loads that operation alone.
 _OPERATIONS = {

@@ -68,3 +68,12 @@ def test_what_was_built_runs(installed, tmp_path):
         command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_sources_that_hide_the_installed_package_say_so(tmp_path):
+    """As in a clone after ``pip install .``: there kernels are in another folder."""
+    shutil.copytree(ROOT / "hetero", tmp_path / "hetero")
+    command = [sys.executable, "-S", "-c", "import hetero"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "or install them by 'pip install -e .' here" in done.stderr.splitlines()[-1]

@@ -95,9 +95,10 @@ _PORTABLE = {
         _tile(_PLAIN, (4, 4), (1, 2), 32, 5e-7, 60, (61, 112, 112, 129)),
     ),
 }
+_GUARDED = _tile(_ASYNC, (8, 8), (2, 2), 16, 1.04e-6, 72, (313, 329, 365), 3)  # see `guarded`
 _PIPELINED = (
     _tile(_ASYNC, (8, 8), (1, 4), 16, 9.9e-7, 88, (334, 356, 380), 3),
-    _tile(_ASYNC, (8, 8), (2, 2), 16, 1.04e-6, 72, (313, 329, 365), 3),
+    _GUARDED,
     _tile(_ASYNC, (4, 8), (2, 2), 16, 3.0e-7, 87, (278, 298, 323, 341), 3),
     _tile(_ASYNC, (4, 8), (1, 2), 32, 3.1e-7, 85, (162, 279, 238, 280, 279), 3),
     _tile(_ASYNC, (4, 4), (1, 2), 32, 1.3e-7, 50, (145, 237, 192, 247, 229, 263, 252), 3),
@@ -230,8 +231,7 @@ def oriented(
 
 def guarded(form: Orientation, target: Target) -> Launch:
     """The product by one launch, which does nothing unless ``"partial"`` begins with GUARD."""
-    tile = _PIPELINED[1]
-    launch = _launch(form, tile, 1, _chunk(tile, form.k, 1))
+    launch = _launch(form, _GUARDED, 1, _chunk(_GUARDED, form.k, 1))
     names, numbers = launch.arguments[:3], launch.arguments[3:]
     return launch._replace(
         defines=(*launch.defines, ("GUARD", _BY_TILED)), arguments=(*names, "partial", *numbers)

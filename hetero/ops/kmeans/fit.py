@@ -230,13 +230,15 @@ def dense_rows(X: Any, indices: Any) -> np.ndarray:
 
 def column_means(X: np.ndarray) -> np.ndarray:
     """The columns' means, added up in float64: float32 has not the digits for many rows."""
-    if X.size < _LONG or not X.flags.c_contiguous:  # to the last bit as scikit-learn
-        return X.mean(axis=0, dtype=np.float64).astype(X.dtype)
-    # NumPy adds row to row, which takes long for few columns: rows of a block by BLAS.
-    whole = len(X) // _ROWS * _ROWS
-    blocks = np.ones(_ROWS, X.dtype) @ X[:whole].reshape(-1, _ROWS, X.shape[1])
-    sums = blocks.sum(axis=0, dtype=np.float64) + X[whole:].sum(axis=0, dtype=np.float64)
-    return (sums / len(X)).astype(X.dtype)
+    if X.size >= _LONG and X.flags.c_contiguous:
+        # NumPy adds row to row, which takes long for few columns: rows of a block by BLAS.
+        whole = len(X) // _ROWS * _ROWS
+        with np.errstate(over="ignore", invalid="ignore"):
+            blocks = np.ones(_ROWS, X.dtype) @ X[:whole].reshape(-1, _ROWS, X.shape[1])
+            sums = blocks.sum(axis=0, dtype=np.float64) + X[whole:].sum(axis=0, dtype=np.float64)
+        if np.isfinite(sums).all():  # else a block's sum was too large
+            return (sums / len(X)).astype(X.dtype)
+    return X.mean(axis=0, dtype=np.float64).astype(X.dtype)  # to the last bit as scikit-learn
 
 
 class NumpyRows(Rows):

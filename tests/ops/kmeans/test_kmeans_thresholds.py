@@ -9,7 +9,7 @@ import hetero
 from hetero.kernels.cpu import kmeans as loops
 from hetero.ops.kmeans import compiled_cpu
 from hetero.ops.kmeans.compiled_cpu import CompiledRows
-from hetero.ops.kmeans.fit import Fit, fit
+from hetero.ops.kmeans.fit import Fit, column_means, fit
 
 METHODS = ["products", "lloyd"]
 
@@ -174,3 +174,11 @@ def test_bounds_of_emptied_clusters():
     """A centroid that gets a far row moves a long way."""
     X = grid_like(1500, 2, "float64")
     bounds_change_nothing(X, np.concatenate([X[:4], X[4:6] + 1e3]), 30)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e36])
+def test_means_of_many_rows(scale):
+    """Blocks of rows of which the sum is beyond float32 are added up in float64."""
+    X = (scale * (1.0 + np.random.default_rng(0).random((30_000, 3)))).astype(np.float32)
+    found = column_means(X)
+    np.testing.assert_allclose(found, X.astype(float).mean(axis=0), rtol=1e-6)

@@ -21,8 +21,8 @@ from hetero.imports import load
 from hetero.terminal import progress_bar
 
 DONE = 0
-# A file that cannot be written, a device that fails; a calibration that other load spoiled or whose
-# constants are off by more than 100 % in the mean, which is used all the same.
+# A file that cannot be written, a device that fails; a calibration that other load spoiled, or with
+# constants that are off by more than 100 % in the mean, which is used all the same.
 FAILED = 1
 # Unknown operation, device, method or profile, wrong dimensions; no command, which prints the help.
 USAGE = 2

@@ -229,7 +229,8 @@ def dense_rows(X: Any, indices: Any) -> np.ndarray:
 
 
 def column_means(X: np.ndarray) -> np.ndarray:
-    """The columns' means, added up in float64: float32 has not the digits for many rows."""
+    """The columns' means. float32 has not the digits for the sum of many rows: blocks of them are
+    added up in float64."""
     if X.size >= _LONG and X.flags.c_contiguous:
         # NumPy adds row to row, which takes long for few columns: rows of a block by BLAS.
         whole = len(X) // _ROWS * _ROWS

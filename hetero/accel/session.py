@@ -107,12 +107,13 @@ class Book:
         self.last: Note | None = None
         self.calls: Counter[str] = Counter()  # by reason, also of rows that were given up
         self._rows: dict[tuple[Any, ...], Note] = {}
-        self._began = time.perf_counter()
+        self._saved, self._began = 0.0, time.perf_counter()  # of rows that were given up, too
 
     def add(self, note: Note) -> bool:
         """Count a call; whether it is the first of its line, call and reason."""
         self.last, before = note, self._rows.get(note[:4])
         self.calls[note.code] += 1
+        self._saved += note.saved
         if before is None and len(self._rows) >= _MOST:
             self._rows.clear()
         *_, seconds, saved, calls = before or (0.0, 0.0, 0)
@@ -132,7 +133,7 @@ class Book:
     def sums(self) -> list[str]:
         """What it comes to, and what to change to gain more, in sentences."""
         taken, whole = self.calls["taken"], readable(time.perf_counter() - self._began)
-        left, saved = self.calls.total() - taken, sum(row.saved for row in self._rows.values())
+        left, saved = self.calls.total() - taken, self._saved
         found = f"{taken} call{'s' * (taken != 1)} taken, {left} left alone, in {whole}"
         if saved:
             about = f"about {readable(abs(saved))} {'lost' if saved < 0 else 'saved'}"

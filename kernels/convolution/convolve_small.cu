@@ -66,35 +66,34 @@ DEVICE void walk(GLOBAL const REAL *image, GLOBAL REAL *out, const REAL *factors
 }
 
 // The same at the rim, where inputs are anywhere on the extended image, from (row, column) on, and
-// `rows` rows and `points` columns are stored. Each row of outputs loads all that it needs, the taps
-// too: registers have no room for more than a row.
-DEVICE void walk_rim(GLOBAL const REAL *image, GLOBAL REAL *out, GLOBAL const REAL *taps,
-                     index_t tap_row, index_t tap_column, int height, int width, int rows, int points,
-                     int row, int column, index_t image_row, index_t out_row, int boundary,
-                     REAL fillvalue)
+// `rows` rows and `points` columns are stored. What has had rows 0 to u of the filter is in sums[u].
+DEVICE void walk_rim(GLOBAL const REAL *image, GLOBAL REAL *out, const REAL *factors, int height,
+                     int width, int rows, int points, int row, int column, index_t image_row,
+                     index_t out_row, int boundary, REAL fillvalue)
 {
     int columns[SPAN];
+    REAL sums[FH][WIDTH];
 
     UNROLLED(i, SPAN) columns[i] = extended(column + i, width, boundary);
+    UNROLLED(u, FH) UNROLLED(i, WIDTH) sums[u][i] = 0;
     NO_UNROLL
-    for (int o = 0; o < rows; ++o) {
-        REAL sums[WIDTH];
-        UNROLLED(i, WIDTH) sums[i] = 0;
-        NO_UNROLL
-        for (int u = 0; u < FH; ++u) {
-            const int at = extended(row + o + u, height, boundary);
-            GLOBAL const REAL *from = image + (at < 0 ? 0 : at) * image_row;
-            REAL line[SPAN];
-            UNROLLED(i, SPAN) {
-                const REAL inside = from[columns[i] < 0 ? 0 : columns[i]];
-                line[i] = at < 0 || columns[i] < 0 ? fillvalue : inside;
-            }
-            UNROLLED(v, FW) {
-                const REAL factor = taps[u * tap_row + v * tap_column];
-                UNROLLED(i, WIDTH) sums[i] += factor * line[v + i];
+    for (int r = 0; r < rows + FH - 1; ++r) {
+        const int at = extended(row + r, height, boundary);
+        GLOBAL const REAL *from = image + (at < 0 ? 0 : at) * image_row;
+        REAL line[SPAN];
+        UNROLLED(i, SPAN) {
+            const REAL inside = from[columns[i] < 0 ? 0 : columns[i]];
+            line[i] = at < 0 || columns[i] < 0 ? fillvalue : inside;
+        }
+        UNROLLED(k, FH) {
+            const int u = FH - 1 - k;
+            UNROLLED(i, WIDTH) {
+                REAL sum = u > 0 ? sums[u > 0 ? u - 1 : 0][i] : 0;
+                UNROLLED(v, FW) sum += factors[u * FW + v] * line[v + i];
+                sums[u][i] = sum;
             }
         }
-        store_outputs(out + o * out_row, sums, points, 1);
+        if (r >= FH - 1) store_outputs(out + (r - FH + 1) * out_row, sums[FH - 1], points, 1);
     }
 }
 
@@ -127,8 +126,8 @@ convolve_small(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT ta
     if (inside) {
         walk(image, out, factors, image_row, out_row, loaded);
     } else if (rows_left > 0) {
-        walk_rim(image, out, taps, tap_row, tap_column, (int)height, (int)width,
-                 rows_left < ROWS ? rows_left : ROWS, columns_left, from_row, column - (int)left,
-                 image_row, out_row, (int)boundary, (REAL)fillvalue);
+        walk_rim(image, out, factors, (int)height, (int)width, rows_left < ROWS ? rows_left : ROWS,
+                 columns_left, from_row, column - (int)left, image_row, out_row, (int)boundary,
+                 (REAL)fillvalue);
     }
 }

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-__all__ = ["block_sums", "dot", "norm", "scale_and_add", "step", "times_zero"]
+__all__ = ["block_bounds", "dot", "norm", "scale_and_add", "step", "times_zero"]
 
 _CHUNK = 1 << 15  # elements of several vectors that stay in the cache together
 
@@ -52,11 +52,12 @@ def times_zero(x: np.ndarray) -> float:
     return 0.0 if np.isfinite(x).all() else math.nan
 
 
-def block_sums(planes: np.ndarray, sums: np.ndarray, peaks: np.ndarray) -> None:
-    """Sum up absolute values over blocks; as `vectors.block_sums`."""
-    (_, height, width), (_, down, across) = planes.shape, sums.shape
-    tall, begins = np.arange(down + 1) * height // down, np.arange(across) * width // across
-    for b, i in np.ndindex(peaks.shape):  # a band at a time stays in the cache
+def block_bounds(planes: np.ndarray, across: int, bounds: np.ndarray) -> None:
+    """Bounds of the absolute values in blocks; as `vectors.block_bounds`."""
+    (_, height, width), down = planes.shape, bounds.shape[1]
+    tall, wide = (np.arange(n + 1) * size // n for n, size in ((down, height), (across, width)))
+    for b, i in np.ndindex(bounds.shape[:2]):  # a band at a time stays in the cache
         band = np.abs(planes[b, tall[i] : tall[i + 1]], dtype=np.float64).sum(axis=0)
-        peaks[b, i] = band.max()
-        sums[b, i] = np.add.reduceat(band, begins)
+        sums = np.add.reduceat(band, wide[:-1])
+        mean = (sums / (np.diff(wide) * (tall[i + 1] - tall[i]))).max()
+        bounds[b, i] = mean, sums.min(initial=np.inf, where=sums > 0.0), band.max()

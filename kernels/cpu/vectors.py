@@ -148,39 +148,44 @@ def norm(x: np.ndarray) -> float:
 
 
 @compiled
-def _block_sums(team, planes, sums, peaks):
-    _sum_blocks(team, sums.shape[0] * sums.shape[1], (planes, sums, peaks))
+def _block_bounds(team, planes, across, bounds):
+    _bound_blocks(team, bounds.shape[0] * bounds.shape[1], (planes, across, bounds))
 
 
 @part
-def _sum_blocks(start, stop, planes, sums, peaks):
+def _bound_blocks(start, stop, planes, across, bounds):
     no_overlap()
-    _, down, across = sums.shape
-    _, height, width = planes.shape
+    down, (_, height, width) = bounds.shape[1], planes.shape
     total = np.empty(width)  # of each column: long loops vectorise
     for task in range(start, stop):
         b, i = task // down, task % down
+        first, last = i * height // down, (i + 1) * height // down
         total[:] = 0.0
-        for row in range(i * height // down, (i + 1) * height // down):
+        for row in range(first, last):
             line = planes[b, row]
             for column in range(width):
                 total[column] += np.float64(abs(line[column]))
-        peak, end = 0.0, 0
+        mean, least, peak, whole, end = 0.0, np.inf, 0.0, 0.0, 0
         for j in range(across):
             begin, end = end, (j + 1) * width // across
-            block, inside, most = total[begin:end], 0.0, 0.0
+            block, inside = total[begin:end], 0.0
             for column in range(block.size):
                 inside += block[column]
-                most = block[column] if block[column] > most else most  # a NaN shows in the sums
-            sums[b, i, j] = inside
-            peak = most if most > peak else peak
-        peaks[b, i] = peak
+                peak = block[column] if block[column] > peak else peak
+            each = inside / ((last - first) * block.size)
+            mean = each if each > mean else mean
+            least = inside if 0.0 < inside < least else least
+            whole += inside
+        bounds[b, i, 0] = mean if is_finite(whole) else whole
+        bounds[b, i, 1], bounds[b, i, 2] = least, peak
 
 
-def block_sums(planes: np.ndarray, sums: np.ndarray, peaks: np.ndarray) -> None:
-    """Sum up absolute values of planes, (batch, h, w) of float32 or float64, C-contiguous.
+def block_bounds(planes: np.ndarray, across: int, bounds: np.ndarray) -> None:
+    """Bounds of the absolute values in blocks of planes.
 
-    ``sums``, (batch, down, across) of float64, gets those of blocks, ``peaks``, (batch, down), the
-    largest sum over one column of a block: no absolute value is larger.
+    ``planes`` are (batch, h, w) of float32 or float64, C-contiguous, cut into ``down`` rows of
+    ``across`` blocks. ``bounds``, (batch, down, 3) of float64, gets of each row of blocks their
+    largest mean, which is not finite if a value is not; the least of their sums that are not 0; and
+    the largest sum over one column of a block: no value is larger.
     """
-    _block_sums(team_for(planes.size), planes, sums, peaks)
+    _block_bounds(team_for(planes.size), planes, across, bounds)

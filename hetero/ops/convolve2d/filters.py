@@ -273,28 +273,26 @@ def is_wide(
     planes = np.ascontiguousarray(planes)  # each further layout would be compiled, for seconds
     batch, height, width = planes.shape
     down, across = -(-height // rows), -(-width // columns)
-    sums, peaks = np.empty((batch, down, across)), np.empty((batch, down))
-    loops.vectors_for(_FAMILY, image.dtype).block_sums(planes, sums, peaks)
-    sides = ((n, np.arange(count + 1)) for n, count in ((height, down), (width, across)))
-    means = (sums / np.outer(*(np.diff(k * n // k[-1]) for n, k in sides))).max(axis=(1, 2))
+    bounds = np.empty((batch, down, 3))
+    loops.vectors_for(_FAMILY, image.dtype).block_bounds(planes, across, bounds)
+    means, least, peaks = bounds[..., 0].max(1), bounds[..., 1].min(1), bounds[..., 2].max(1)
     if not np.isfinite(means).all():
         return None
-    least = np.where(sums > 0.0, sums, np.inf).min(axis=(1, 2))
     fill = abs(fillvalue) if window.filled else 0.0
-    peak, mean = (np.sqrt(np.maximum(x, fill)) for x in (peaks.max(axis=1), means))
+    peak, mean = (np.sqrt(np.maximum(x, fill)) for x in (peaks, means))
     return bool((facts.norm * peak * mean > _LOST * facts.mean * least).any())
 
 
 def examples(dtype: np.dtype) -> None:
     """Call the loop."""
-    block_sums = load("hetero.kernels.cpu.vectors").block_sums
-    block_sums(np.ones((1, 40, 40), dtype), np.empty((1, 9, 9)), np.empty((1, 9)))
+    vectors = load("hetero.kernels.cpu.vectors")
+    vectors.block_bounds(np.ones((1, 40, 40), dtype), 9, np.empty((1, 9, 3)))
 
 
-# Seconds of a look: fixed; for a byte of the image on one core; for a block on one thread. 16 cores
-# of an H100's host go over 8192 x 8192 numbers of float32 in 5 ms, and over a million blocks in
-# 5.5 ms. For an element of a filter that is not remembered.
-_CALL, _BYTE, _BLOCK, _TAP = 7e-5, 2.8e-10, 5.5e-9, 3e-8
+# Seconds of a look: fixed; for a byte of the image and for a block, on one core (16 cores of an
+# H100's host go over 8192 x 8192 numbers of float32 in 5 ms); for an element of a filter that is
+# not remembered.
+_CALL, _BYTE, _BLOCK, _TAP = 7e-5, 2.8e-10, 6e-9, 3e-8
 _MOST_CORES = 16  # more are not faster than the memory
 
 
@@ -306,7 +304,7 @@ def with_look(plan: Plan, machine: dict[str, dict[str, Any]]) -> Plan:
     cores = min(cpu.get("cores") or 1, _MOST_CORES) if compiled else 1
     rows, columns = (w.filter_height + 1) // 2, (w.filter_width + 1) // 2
     blocks = plan.problem.batch * -(-w.height // rows) * -(-w.width // columns)
-    look = _CALL + image.nbytes * _BYTE / cores + blocks * _BLOCK
+    look = _CALL + (image.nbytes * _BYTE + blocks * _BLOCK) / cores
     look += (filter.size > LARGEST_REMEMBERED) * filter.size * _TAP
     priced = [c for c in plan.candidates if c.reason is None and c.seconds is not None]
     others = [c for c in plan.candidates if c.reason is not None or c.seconds is None]

@@ -47,24 +47,19 @@ _KINDS = {  # dtype: the functions there and back, and their cufftType
 
 
 def _library(name: str, functions: dict[str, tuple[str, str]]) -> SimpleNamespace:
-    """A library's functions by our names. They return a status, 0 where all is well; ours give
-    nothing, and raise what it means."""
+    """A library's functions by our names. The statuses that they return raise what they mean."""
     library = ctypes.CDLL(load("cuda.pathfinder").load_nvidia_dynamic_lib(name).abs_path)
 
-    def function(called: str, types: str) -> Callable[..., None]:
-        made = getattr(library, called)
-        made.argtypes = [_TYPES[one] for one in types]
+    def check(status: int, function: Any, arguments: tuple[Any, ...]) -> None:
+        if status:
+            kind = DeviceMemoryError if status == _NO_MEMORY[name] else DeviceError
+            raise kind(f"{function.__name__} failed with status {status}")
 
-        def call(*arguments: Any) -> None:
-            status = made(*arguments)
-            if status == _NO_MEMORY[name]:
-                raise DeviceMemoryError(f"{called} found no memory")
-            if status:
-                raise DeviceError(f"{called} failed with status {status}")
-
-        return call
-
-    return SimpleNamespace(**{ours: function(*c) for ours, c in functions.items()})
+    found = {}
+    for ours, (called, types) in functions.items():
+        function = found[ours] = getattr(library, called)
+        function.argtypes, function.errcheck = [_TYPES[one] for one in types], check
+    return SimpleNamespace(**found)
 
 
 def _given(function: Callable[..., None], kind: Any, *arguments: Any) -> int:

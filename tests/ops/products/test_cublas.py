@@ -28,21 +28,28 @@ def columns(address, op, rows, count, leading):
     return found.T if op else found
 
 
+def c_function(function):
+    """A function that takes numbers of C's types, too."""
+    return lambda *given: function(*(getattr(one, "value", one) for one in given))
+
+
 class Blas:
     """As `hetero.devices.cuda.libraries.cublas`, for float64."""
 
     @staticmethod
+    @c_function
     def dgemm(handle, op_a, op_b, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc):
         A, B = columns(A, op_a, m, k, lda), columns(B, op_b, k, n, ldb)
         C = columns(C, 0, m, n, ldc)
         C[...] = value(alpha) * blas.dgemm(1.0, A, B) + (value(beta) and value(beta) * C)
 
-    @classmethod
-    def dgemm_strided_batched(cls, handle, op_a, op_b, m, n, k, alpha, A, lda, a, B, ldb, b, beta,
+    @staticmethod
+    @c_function
+    def dgemm_strided_batched(handle, op_a, op_b, m, n, k, alpha, A, lda, a, B, ldb, b, beta,
                               C, ldc, c, count):  # fmt: skip
         for i in range(count):
             at = A + 8 * i * a, lda, B + 8 * i * b, ldb, beta, C + 8 * i * c, ldc
-            cls.dgemm(handle, op_a, op_b, m, n, k, alpha, *at)
+            Blas.dgemm(handle, op_a, op_b, m, n, k, alpha, *at)
 
 
 DEVICE = SimpleNamespace(

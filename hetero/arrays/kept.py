@@ -11,6 +11,7 @@ Finalizers run anywhere, so that what they touch has no lock, and is changed by 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 import weakref
@@ -40,14 +41,15 @@ class Kept:
     """A block of host memory, or a view with gaps: whether it may change, how often calls had it,
     and who holds copies. Arrays over the same elements, such as A and A.T, share one."""
 
-    def __init__(self, promised: bool = False, source: Kept | None = None) -> None:
+    def __init__(self, promised: bool = False) -> None:
         self.held: dict[Any, Any] = {}  # `Storage` of a device's context -> its `Copy`
         self.promised = promised
         self.line, self.coming = "", 0  # of the program that kept it; how many more uses it said
         self.watch: Any = None  # that of its first pages is a trial
         self.watched = False  # all of it
         self.uses, self.needed = 0, _FIRST  # since the last write; until it is watched
-        self.source = source  # of a result, until a call has it
+        self.source: Kept | None = None  # of a result, until a call has it
+        self.start = b""  # the result's first values, which other data in its memory would not have
         self.last = 0.0  # when a call had it, by `time.monotonic`
 
     @property
@@ -67,7 +69,7 @@ class Kept:
             self.begin_anew()
             if source is not None:
                 source.begin_anew()
-        elif source is not None:  # each lets two stay
+        elif source is not None and self.start == _start(span):  # each lets two stay
             source.uses = min(source.uses + 2, 2 * source.needed)
         if self.watched:  # the plan counts it
             return
@@ -144,11 +146,16 @@ def find(array: np.ndarray, used: bool = False, source: Any = None) -> Kept | No
         else:
             earlier = _remember(source, remembered.get(source) or Kept())
             remembered.pop(key, earlier).release()  # of an array that is gone
-            known = _remember(key, Kept(source=earlier))
+            known = _remember(key, Kept())
+            known.source, known.start = earlier, _start(span)
             if earlier.uses >= earlier.needed:
                 earlier.uses -= 1
                 known.begin(span)
         return known if known.watched else None
+
+
+def _start(span: tuple[int, int]) -> bytes:
+    return ctypes.string_at(span[0], 64)
 
 
 def promise(array: np.ndarray) -> None:

@@ -115,6 +115,26 @@ def test_an_array_that_is_written_to_between_calls_is_left_alone(device, monkeyp
     assert np.diff([0, *begun]).tolist() == [2, 4, 8, 16, 32, 64]
 
 
+def test_what_lies_where_a_result_was_is_not_that_result(device, monkeypatch):  # noqa: F811
+    """So the results of such a loop are not watched, to stay on the device."""
+    begun, begin = [], write_tracking.watch
+
+    def watch(low, high):
+        begun.append(high - low)
+        return begin(low, high)
+
+    monkeypatch.setattr(write_tracking, "watch", watch)
+    A, B = operands(N)[0], operands(N)[0].copy()
+    for factor in range(1, 31):
+        C = hetero.matmul(A, B, device="cuda:0")
+        np.add(B, factor, out=C)  # a new array that NumPy puts there
+        expected = A[:2] @ C
+        D = hetero.matmul(A, C, device="cuda:0")
+        np.testing.assert_allclose(D[:2], expected, rtol=1e-4)
+        del C, D
+    assert len([nbytes for nbytes in begun if nbytes > kept._TRIAL]) <= 2, "A and B"
+
+
 def test_a_forked_child_knows_nothing(device):  # noqa: F811
     A, x = operands(N)
     while not product(A, x):

@@ -318,24 +318,19 @@ def compile_first(cases: list[Case], begin: Callable[[str, str, int], object]) -
             by_device.setdefault(case.place.devices[0], []).append(case)
     for device, own in by_device.items():
         begin(f"compiling kernels of {device.name}", "compiling", 0)
-        device.compile_ahead(kernels_of(device, own))
-        if device.is_cuda:
-            _solve_once(device, own)
+        solves = [case for case in own if case.steps is not None] if device.is_cuda else []
+        with load("concurrent.futures").ThreadPoolExecutor(os.cpu_count() or 1) as threads:
+            for case in solves:  # first: each compiles its kernels one after the other
+                for dims in grid(case.axes):
+                    threads.submit(_solve_once, device, case, dims)
+            device.compile_ahead(kernels_of(device, own))
 
 
-def _solve_once(device: Device, cases: Iterable[Case]) -> None:
-    """Make a step of each solve that is not too large, many at a time: each compiles its kernels,
-    one after the other."""
-
-    def solve(job: tuple[Case, Dims]) -> None:
-        case, dims = job
-        with contextlib.suppress(Exception), device.active():  # reported when the case is measured
-            if sum(operand.nbytes for operand in case.problem(*dims).inputs) <= _TRIED:
-                prepared(case, dims, Bench((device,)))(1)
-
-    jobs = [(case, dims) for case in cases if case.steps is not None for dims in grid(case.axes)]
-    with load("concurrent.futures").ThreadPoolExecutor(os.cpu_count() or 1) as threads:
-        list(threads.map(solve, jobs))
+def _solve_once(device: Device, case: Case, dims: Dims) -> None:
+    """Make a step of a solve, if it is not too large."""
+    with contextlib.suppress(Exception), device.active():  # reported when the case is measured
+        if sum(operand.nbytes for operand in case.problem(*dims).inputs) <= _TRIED:
+            prepared(case, dims, Bench((device,)))(1)
 
 
 class _Recorder:

@@ -155,6 +155,7 @@ def find(array: np.ndarray, used: bool = False, source: Any = None) -> Kept | No
 
 
 def _start(span: tuple[int, int]) -> bytes:
+    """The first values of a watched size of memory."""
     return ctypes.string_at(span[0], 64)
 
 

@@ -311,7 +311,11 @@ def compile_first(cases: list[Case], begin: Callable[[str, str, int], object]) -
     """Compile on all cores what cases need: the CPU's loops, and a GPU's kernels."""
     if any(not case.place.devices for case in cases):
         begin("compiling loops", "compiling", 0)
-        loops.ensure(loops.every(), lambda fraction, text: begin("compiling loops", text, 0))
+
+        def compiled(fraction: float, text: str) -> None:
+            begin("compiling loops", f"{fraction:.0%} of the loops, {text}", 0)
+
+        loops.ensure(loops.every(), compiled)
     by_device: dict[Device, list[Case]] = {}
     for case in cases:
         if len(case.place.devices) == 1:

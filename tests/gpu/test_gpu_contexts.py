@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from gpu_libraries import DEVICE, LIBRARIES
 
 import hetero
 from hetero import devices
 
 pytestmark = pytest.mark.gpu
 
-DEVICE = "cuda:0"
 rng = np.random.default_rng(17)
 A, B = rng.random((70, 60)), rng.random((60, 50))
 POISSON = hetero.Poisson((40, 40))
@@ -55,24 +55,16 @@ CALLS = {
 
 def outer(kind: str):
     """What puts operands where a thread has them that already uses the GPU by other means."""
-    if kind == "nothing":
-        return lambda x: x
     if kind == "primary":  # as PyCUDA's users push it
         devices.get(DEVICE).primary().push()
-        return lambda x: x
-    library = pytest.importorskip(kind)
-    if kind == "cupy":
-        library.zeros(1)
-        return library.asarray
-    library.zeros(1, device=DEVICE)
-    return lambda x: library.from_numpy(x).to(DEVICE)
+    put = LIBRARIES[kind]().put if kind in LIBRARIES else np.asarray
+    put(A)
+    return put
 
 
 @pytest.mark.parametrize("kind", ["nothing", "primary", "cupy", "torch"])
 def test_calls_leave_the_contexts_as_they_were(kind):
     """None stays none; that of CuPy, torch or PyCUDA's user stays current, and alone."""
-    if kind in ("cupy", "torch"):
-        pytest.importorskip(kind)
 
     def work():
         try:

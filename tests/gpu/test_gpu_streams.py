@@ -24,7 +24,6 @@ rng = np.random.default_rng(5)
 A = rng.standard_normal((600, 500)).astype(np.float32)
 B = rng.standard_normal((500, 400)).astype(np.float32)
 TAPS = rng.standard_normal((5, 4)).astype(np.float32)
-HOST_WAITS = ("synchronize", "download")
 
 
 class OfCupy:
@@ -48,9 +47,6 @@ class OfCupy:
         self._spin((1,), (1,), (self._cycles,))
         made[...] = source
         return made
-
-    def doubled(self, array):
-        return array + array
 
     def is_done(self, stream):
         return stream.done
@@ -98,7 +94,7 @@ def library(request):
 def waits(monkeypatch):
     """Names of the device's functions that hold up the host, as they are called."""
     kind, found = type(devices.get("cuda:0")), []
-    for name in HOST_WAITS:
+    for name in ("synchronize", "download"):
         noting(monkeypatch, kind, name, lambda *_, name=name: found.append(name))
     return found
 
@@ -120,7 +116,7 @@ def test_producers_are_waited_for_and_consumers_wait(library, waits, name, is_de
     stream = library.stream()
     with nullcontext() if is_default else library.within(stream):
         second = library.late(second)
-        library.get(library.doubled(call(library.late(first), second)))  # compiled and loaded
+        library.get(2 * call(library.late(first), second))  # compiled and loaded
         late = library.late(first)
         waits.clear()
         begin = time.perf_counter()
@@ -128,7 +124,7 @@ def test_producers_are_waited_for_and_consumers_wait(library, waits, name, is_de
         seconds = time.perf_counter() - begin
         was_done = not is_default and library.is_done(stream)
         del late
-        twice = library.doubled(result)  # on the caller's stream
+        twice = 2 * result  # on the caller's stream
         assert not waits
         assert not was_done, f"the host waited for {seconds:.3f} s"
         assert seconds < SLOW / 3

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 import time
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,16 +30,6 @@ from hetero.ops.solvers import systems as types
 from hetero.ops.solvers.exchange import Part
 
 DTYPES = ("float64", "float32")
-
-
-class Identity:
-    """A preconditioner of its own launches: z = r."""
-
-    def __init__(self, device, nbytes):
-        self._device, self._nbytes = device, nbytes
-
-    def bound(self, r, z, symmetric):
-        return lambda: self._device.copy(*z, *r, self._nbytes)
 
 
 @pytest.fixture(params=runtimes.EACH_KIND)
@@ -185,14 +177,13 @@ def one_block(used, stencil, dtype):
     (device,) = used
     how = {"dtype": dtype.name, "shared_limit": 1 << 20}
     plan = plan_cg.cooperative(plan_cg.GridShare.of(*stencil), Target(1), **how)
+    defines = (*plan.defines, ("SHARED_BYTES", plan.shared_bytes))
+    kernel = device.build(plan.source, plan.kernel, defines)
 
-    class Kernel:
-        def launch(self, grid, arguments, stream):
-            defines = (*plan.defines, ("SHARED_BYTES", plan.shared_bytes))
-            kernel = device.build(plan.source, plan.kernel, defines)
-            device.launch(kernel, grid, plan.block, arguments)
+    def launch(grid, arguments, stream):
+        device.launch(kernel, grid, plan.block, arguments)
 
-    return [(plan, Kernel())]
+    return [(plan, SimpleNamespace(launch=launch))]
 
 
 @pytest.mark.parametrize(
@@ -274,6 +265,11 @@ def test_a_device_that_is_waited_for_in_vain(monkeypatch, side):
 # -- Oclgrind ------------------------------------------------------------------------------------
 
 
+def identity(device, nbytes):
+    """A preconditioner of its own launches: z = r."""
+    return SimpleNamespace(bound=lambda r, z, symmetric: partial(device.copy, *z, *r, nbytes))
+
+
 def simulate():
     """Run every kernel once."""
     from hetero.devices import opencl
@@ -283,7 +279,7 @@ def simulate():
     for shape in ((9, 33), (3, 6, 8)):
         b, x0 = vectors(math.prod(shape), "float64")
         system = types.Stencil(shape, (1.0,) * len(shape))
-        for M in (None, np.ones(len(b)), Identity(device, b.nbytes)):
+        for M in (None, np.ones(len(b)), identity(device, b.nbytes)):
             solve([device], system, b, x0, maxiter=3, preconditioner=M)
     for mean in (4, 40):
         A = sp.random_array((70, 70), density=mean / 140, rng=np.random.default_rng(0))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
+from types import SimpleNamespace
 
 import fakes
 import numpy as np
@@ -36,14 +38,14 @@ def test_gpus_that_write_wrong_do_not_meet(monkeypatch, damage, warnings_of):
 class Linked(FakeCuda):
     """Devices with a direct path between them, which may fail in several ways."""
 
-    def __init__(self, ordinal, damage=lambda values: values, path=True):
+    def __init__(self, ordinal, damage=np.copy):
         super().__init__(ordinal)
-        self.damage, self.path, self.direct = damage, path, 0
+        self.damage, self.direct = damage, 0
 
     copy_from_peer = Device.copy_from_peer
 
     def link(self, peer):
-        return self.path
+        return True
 
     def copy(self, target, source, nbytes, target_offset=0, source_offset=0, stream=None):
         self.direct += 1
@@ -59,8 +61,7 @@ def swapped_page(values):
     return values
 
 
-def fails(values):
-    raise DeviceError("the link is down")
+fails = fakes.raising(DeviceError("the link is down"))
 
 
 @pytest.fixture(autouse=True)
@@ -104,38 +105,27 @@ def test_a_link_that_damages_or_fails_is_not_used(damage, text, warnings_of):
 
 def test_no_room_for_the_check_is_no_verdict(monkeypatch):
     one, two = Linked(0), Linked(1)
-
-    def full(nbytes):
-        raise DeviceMemoryError("full")
-
     with monkeypatch.context() as short:
-        short.setattr(two, "allocate", full)
+        short.setattr(two, "allocate", fakes.raising(DeviceMemoryError("full")))
         assert not peers.trusted(one, two)
     assert peers.trusted(one, two)
 
 
 def test_parts_that_meet_are_started_in_turn(monkeypatch):
     """Each gets its launches and copies in order, and none eight steps more than another."""
-    started = [], [], []
-    ahead = []
+    started, ahead = ([], [], []), []
 
-    class Part:
-        device, unbuilt = None, ()
+    def repeat(own, launches):
+        own.extend(launches)
+        steps = [max((int(one.split()[0]) for one in each), default=-1) for each in started]
+        ahead.append(max(steps) - min(steps))
 
-        def __init__(self, number):
-            self.started = started[number]
-
-        def active(self):
-            return contextlib.nullcontext()
-
-        def repeat(self, launches):
-            self.started.extend(launches)
-            steps = [max((int(one.split()[0]) for one in own), default=-1) for own in started]
-            ahead.append(max(steps) - min(steps))
-
-    monkeypatch.setattr(peers, "meet", lambda devices: False)
-    exchange = Exchange([Part(number) for number in range(3)])
-    exchange.meeting = "they meet"
+    parts = [
+        SimpleNamespace(active=contextlib.nullcontext, unbuilt=(), repeat=partial(repeat, own))
+        for own in started
+    ]
+    exchange = Exchange(parts[:1])
+    exchange.parts, exchange.meeting = parts, "they meet"
     steps = [([[f"{i} a"], [f"{i} b", f"{i} c"], []], [f"{i} to others"] * 3) for i in range(19)]
     exchange.run_all([*steps, ([["19 a"], ["19 b"], ["19 c"]], ())])
     for number, own in enumerate(started):
@@ -148,18 +138,15 @@ def test_launches_that_come_the_third_time_are_a_graph():
     """Others are not, nor the same ones in another order; all are done each time, in order."""
     device, done, graphs = FakeCuda(0), [], []
 
-    class Graph:
-        def __init__(self, stream, start):
-            before = len(done)
-            start()
-            self.recorded = done[before:]
-            del done[before:]
-            graphs.append(self.recorded)
+    def graph(stream, start):
+        before = len(done)
+        start()
+        recorded = done[before:]
+        del done[before:]
+        graphs.append(recorded)
+        return SimpleNamespace(launch=lambda: done.extend(recorded))
 
-        def launch(self):
-            done.extend(self.recorded)
-
-    device.graph = Graph
+    device.graph = graph
     device.launch = lambda *bound: done.append(bound[0])
     part = Part(device, alone=True)
     a, b, c = ([name, 1, 1, []] for name in "abc")

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import fakes
 import numpy as np
 import pytest
+from layouts import LAYOUTS
 from scipy.linalg import blas
 
 from hetero.ops.products import methods as cublas
@@ -56,41 +57,32 @@ DEVICE = SimpleNamespace(
     state=lambda: SimpleNamespace(handles={"cublas": (Blas, 0)}),
     local=SimpleNamespace(queue=None),
 )
-LAYOUTS = {
-    "rows": lambda *shape: np.empty(shape),
-    "columns": lambda *shape: np.empty((*shape[:-2], *shape[:-3:-1])).swapaxes(-1, -2),
-    "padded rows": lambda *shape: np.empty((*shape[:-1], shape[-1] + 3))[..., :-3],
-    "padded columns": lambda *shape: np.empty((*shape[:-2], shape[-1], shape[-2] + 2)).swapaxes(
-        -1, -2
-    )[..., :-2, :],
-}
 rng = np.random.default_rng(0)
 
 
-def drawn(layout, *shape):
-    found = LAYOUTS[layout](*shape)
-    found[...] = rng.random(shape)
-    return found
+def turned(lay):
+    """The layout by columns that ``lay`` is by rows."""
+    return lambda x: lay(x.swapaxes(-1, -2)).swapaxes(-1, -2)
 
 
-def problem(dims, *arrays):
+DENSE = {"rows": LAYOUTS["C"], "columns": turned(LAYOUTS["C"])}
+LAID = {**DENSE, "padded rows": LAYOUTS["padded"], "padded columns": turned(LAYOUTS["padded"])}
+
+
+def problem(A, B, C):
     """What cuBLAS is asked for: the operands lie on a device as they are."""
-    batched = arrays[0].ndim > 2
-    strides = [[s // 8 for s in x.strides] for x in arrays]
-    strides = [each if batched else [0, *each] for each in strides]
-    batch = len(arrays[0]) if batched else 1
-    return SimpleNamespace(
-        dims=dims, strides=tuple(map(tuple, strides)), batch=batch, dtype="float64"
-    )
+    (m, n), k = C.shape[-2:], A.shape[-1]
+    strides = tuple((0, *(s // 8 for s in x.strides))[-3:] for x in (A, B, C))
+    batch = len(A) if A.ndim > 2 else 1
+    return SimpleNamespace(dims=(m, n, k), strides=strides, batch=batch, dtype="float64")
 
 
 @pytest.mark.parametrize("batch", [(), (3,)])
-@pytest.mark.parametrize("layouts", itertools.product(LAYOUTS, LAYOUTS, ("rows", "columns")))
+@pytest.mark.parametrize("layouts", itertools.product(LAID, LAID, DENSE))
 def test_matrix_times_matrix(layouts, batch):
-    m, n, k = 4, 6, 5
-    A, B = drawn(layouts[0], *batch, m, k), drawn(layouts[1], *batch, k, n)
-    C = drawn(layouts[2], *batch, m, n)
-    asked = problem((m, n, k), A, B, C)
+    shapes = zip(layouts, ((4, 5), (5, 6), (4, 6)), strict=True)
+    A, B, C = (LAID[layout](rng.random((*batch, *shape))) for layout, shape in shapes)
+    asked = problem(A, B, C)
     assert "not here" in cublas.gemm_obstacle(asked, {})
     assert cublas.gemm_obstacle(asked, HERE) is None
     cublas.gemm(DEVICE, asked)(*(z.ctypes.data for z in (A, B, C)))
@@ -104,17 +96,15 @@ def test_matrix_times_matrix(layouts, batch):
         *(((5, 1), strides, True) for strides in ((1, 99), (2, 99), (3, 0))),
         *(((1, 1), strides, True) for strides in ((7, 9), (0, 0))),
         *(((5, 7), strides, True) for strides in ((1, 5), (7, 1), (1, 6), (8, 1))),
-        *(
-            ((5, 7), strides, False)
-            for strides in ((1, 4), (6, 1), (0, 1), (1, 0), (2, 14), (28, 2))
-        ),
+        *(((5, 7), strides, False) for strides in ((1, 4), (6, 1), (0, 1), (1, 0))),
+        *(((5, 7), strides, False) for strides in ((2, 14), (28, 2))),
     ],
 )
 def test_strides_of_a_matrix(shape, strides, taken):
     """Any along one element; rows that repeat or overlap are none that cuBLAS knows."""
     A = np.lib.stride_tricks.as_strided(rng.random(200), shape, [8 * s for s in strides])
     B, C = rng.random((shape[1], 3)), np.empty((shape[0], 3))
-    asked = problem((shape[0], 3, shape[1]), A, B, C)
+    asked = problem(A, B, C)
     obstacle = cublas.gemm_obstacle(asked, HERE)
     assert obstacle is None if taken else "unit stride" in obstacle
     if taken:

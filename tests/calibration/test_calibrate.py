@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import fakes
 import numpy as np
 import pytest
 from planted import LINKS, calibrate, plant
@@ -31,21 +32,21 @@ def content():
 
 def test_one_at_a_time(content, profile_file, tmp_path, monkeypatch, warnings_of):
     """Measured together they would measure one another: even for different files."""
-    spans = []
+    measuring, together = [], []
 
     def measure(*_):
-        start = time.monotonic()
-        while len(warnings_of()) < 3 and time.monotonic() < start + 30:
+        measuring.append(True)
+        end = time.monotonic() + 30
+        while len(warnings_of()) < 3 and time.monotonic() < end:
             time.sleep(0.01)  # until the others wait
-        spans.append((start, time.monotonic()))
+        together.append(len(measuring))
+        measuring.pop()
         return content
 
     monkeypatch.setattr(calibrate, "_measure", measure)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda n: hetero.calibrate(True, tmp_path / f"{n}.json"), range(4)))
-    spans.sort()
-    assert len(spans) == 4
-    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
+    assert together == [1, 1, 1, 1]
     assert len(warnings_of()) == 3, "who waits says so, once"
 
 
@@ -53,10 +54,7 @@ def test_one_at_a_time(content, profile_file, tmp_path, monkeypatch, warnings_of
 def test_what_ends_measuring_stores_nothing_and_lets_the_next_one(
     error, content, profile_file, monkeypatch
 ):
-    def interrupted(*_):
-        raise error
-
-    monkeypatch.setattr(calibrate, "_measure", interrupted)
+    monkeypatch.setattr(calibrate, "_measure", fakes.raising(error))
     with pytest.raises(type(error)):
         hetero.calibrate(True)
     assert not profile_file.exists()
@@ -73,11 +71,9 @@ def test_what_cannot_be_stored_is_not_measured(place, monkeypatch):
 
 
 def test_what_was_measured_is_used_even_if_storing_fails(content, profile_file, monkeypatch):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
+    full = OSError(28, "No space left on device")
     monkeypatch.setattr(calibrate, "_measure", lambda *_: content)
-    monkeypatch.setattr(paths, "replace_file", full)
+    monkeypatch.setattr(paths, "replace_file", fakes.raising(full))
     with pytest.raises(OSError, match="No space"):
         hetero.calibrate(True)
     assert profile.current().name == "mine"
@@ -144,13 +140,12 @@ def test_info_and_plans_say_whether_other_load_spoiled_the_calibration(calibrate
         assert header.endswith(", disturbed by other load)") == (others > 3.0), header
 
 
-BURST, BUSY = {(128, 128)}, {(16, 16), (128, 128), (16, 1024), (1024, 16)}
+BURST, BUSY = [(128, 128)], [(16, 16), (128, 128), (16, 1024), (1024, 16)]
 
 
 @pytest.mark.parametrize(
     ("slow", "times", "left"),
     [
-        pytest.param({}, (), 0, id="quiet"),
         pytest.param(BURST, (40.0,), 0, id="a burst"),
         pytest.param(BURST, (40.0, 40.0), 0, id="a machine that is so"),
         pytest.param(BURST, (40.0, 10.0), 1, id="one stays doubtful"),
@@ -175,20 +170,16 @@ def test_samples_that_contradict_the_others_are_taken_once_more(
     plant(monkeypatch, samples.take, only=("matvec",))
     monkeypatch.setattr(samples.Bench, "seconds", seconds)
     monkeypatch.setattr(timing, "_STAT", "/dev/null")  # what else runs is no matter
-    trusted = left < 3
-    code = cli.main(["calibrate", "--quick", "--device", "cpu"])
-    assert code == (cli.DONE if trusted else cli.FAILED)
+    cli.main(["calibrate", "--quick", "--device", "cpu"])
     out = capsys.readouterr().out
     assert f"{left * len(asked)} of {25 * len(asked)} samples are doubtful" in out
-    assert ("cannot be trusted" in out) == (not trusted)
+    assert ("cannot be trusted" in out) == (left > 2)
     for shapes in asked.values():
         assert len(set(shapes[:25])) == 25, "after all others"
-        assert set(shapes[25:]) == set(slow)
-        assert len(shapes) == 25 + len(slow)
+        assert sorted(shapes[25:]) == sorted(slow)
     model = profile.read(profile_file).data["models"]["cpu|matvec|blas|float32|C"]["constants"]
-    assert len(times) > 1 or model["seconds"][12] == pytest.approx(3e-6 + 1e-10 * 128**2), (
-        "of 128 x 128"
-    )
+    of_128 = 3e-6 + 1e-10 * 128**2
+    assert len(times) > 1 or model["seconds"][12] == pytest.approx(of_128)
 
 
 # -- A part of a machine ---------------------------------------------------------------------------
@@ -197,26 +188,22 @@ def test_samples_that_contradict_the_others_are_taken_once_more(
 @pytest.fixture
 def measured(monkeypatch, hasty, profile_file, cuda):
     """What was measured, by place, operation and method; each time it takes 10 us more."""
-    taken, calls, links = [], [], []
-
-    def take(case, *_):
-        taken.append(tuple(case.key)[:3])
-        return Samples(dict.fromkeys(case.knots, 1e-5 * len(calls)))
-
-    def links_of(device, *_):
-        links.append(device.name)
-        return LINKS
-
-    dispatch = lambda *_: {"host": 1e-5 * len(calls)}  # noqa: E731
-    plant(monkeypatch, take, links_of, dispatch, only=("matvec", "matmul"))
+    number = itertools.count(1)
 
     def run(*only, **options):
-        taken.clear()
-        links.clear()
-        calls.append(1)
-        devices = ["cpu", "cuda:0"]
-        found = hetero.calibrate(True, devices=devices, only=only or None, **options)
-        return found.data, set(taken), list(links)
+        taken, links, took = set(), [], 1e-5 * next(number)
+
+        def take(case, *_):
+            taken.add(tuple(case.key)[:3])
+            return Samples(dict.fromkeys(case.knots, took))
+
+        def links_of(device, *_):
+            links.append(device.name)
+            return LINKS
+
+        plant(monkeypatch, take, links_of, lambda *_: {"host": took}, only=("matvec", "matmul"))
+        found = hetero.calibrate(True, devices=["cpu", "cuda:0"], only=only or None, **options)
+        return found.data, taken, links
 
     return run
 

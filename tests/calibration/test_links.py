@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from fakes import FakeCuda
+from fakes import FakeCuda, noting
 
 from hetero.calibration import links as transfers
 from hetero.calibration import measure as timing
@@ -17,26 +17,25 @@ from hetero.host.copying.staging import DOWNLOAD, UPLOAD
 from hetero.profile import PAGEABLE, PINNED, STAGED, Profile
 
 _RATE = 8e9
-SIZES = transfers._SIZES
-WAYS = Copies.WAYS
 
 
 class Slowly(FakeCuda):
-    """Copies at one rate; through a ring half as fast below 8 MB, and three times as fast above."""
+    """Copies at one rate, the first of a size three times as long; through a ring half as fast
+    below 8 MB, and three times as fast above."""
 
-    def __init__(self, slow, stages):
+    def __init__(self, stages):
         super().__init__()
-        self.now, self.slow, self.stages = 0.0, slow, stages
-        self.rested, self.hasty, self.asked, self.places = False, [], [], {}
+        self.now, self.stages, self.rested = 0.0, stages, False
+        self.asked, self.hasty, self.places = set(), [], {}
         self.record = lambda: None
 
     def allocate(self, nbytes):
         return 0, None
 
     def enqueue(self, direction, array, buffer, *where):
-        self.asked.append((direction, array.nbytes))
-        number = self.asked.count(self.asked[-1])
-        self.now += array.nbytes / _RATE * self.slow.get((*self.asked[-1], number), 1.0)
+        is_first = (direction, array.nbytes) not in self.asked
+        self.asked.add((direction, array.nbytes))
+        self.now += array.nbytes / _RATE * (3.0 if is_first else 1.0)
 
     def ring(self):
         assert self.entered, "a device has its ring where it is active"
@@ -59,7 +58,7 @@ class Slowly(FakeCuda):
 @pytest.mark.parametrize("stages", [False, True])
 def test_links_of_one_device(stages, monkeypatch):
     """A copy that was slow once does not count; those that are staged are not small ones."""
-    device = Slowly({("upload", 1 << 28, 1): 3.0}, stages)
+    device = Slowly(stages)
 
     def sleep(seconds):
         device.now += seconds
@@ -87,7 +86,7 @@ def test_links_of_one_device(stages, monkeypatch):
 
 def test_uploads_come_from_memory_that_no_cache_holds():
     places = []
-    device = Slowly({}, False)
+    device = Slowly(False)
     device.enqueue = lambda way, source, _: places.append(source.__array_interface__["data"][0])
     found = Copies(device, 1 << 22)
     for _ in range(5):
@@ -99,26 +98,19 @@ def test_uploads_come_from_memory_that_no_cache_holds():
 # -- Several devices at once -----------------------------------------------------------------------
 
 
-class Both(FakeCuda):
-    """A device whose copies wait for one of the other, and are noted."""
-
-    meeting = threading.Barrier(2, timeout=10)
-
-    def __init__(self, ordinal, done):
-        super().__init__(ordinal)
-        self.done = done
-
-    def enqueue(self, direction, *given):
-        super().enqueue(direction, *given)
-        self.done.append((direction, self.ordinal))
-        self.meeting.wait()
-
-
-def test_copies_are_at_once(monkeypatch):
+def test_copies_are_at_once(two, monkeypatch):
+    """Each device's copies wait for one of the other."""
     monkeypatch.setattr(at_once, "LEAST", 2**12)
-    done = []
-    found = transfers.at_once_seconds([Both(0, done), Both(1, done)], 2**13)
-    assert tuple(found) == WAYS
+    done, meeting = [], threading.Barrier(2, timeout=10)
+
+    def copied(direction, *_):
+        done.append(direction)
+        meeting.wait()
+
+    for device in two:
+        noting(monkeypatch, device, "enqueue", copied)
+    found = transfers.at_once_seconds(two, 2**13)
+    assert tuple(found) == Copies.WAYS
     assert min(found.values()) > 0.0
-    each = [(way, n) for way in ("upload", "download") for n in (0, 1)]
-    assert sorted(done) == sorted(2 * transfers._SAMPLES * each)
+    each = len(two) * 2 * transfers._SAMPLES
+    assert sorted(done) == ["download"] * each + ["upload"] * each

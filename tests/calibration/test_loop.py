@@ -9,6 +9,7 @@ from planted import LINKS, calibrate, plant
 
 from hetero import registry
 from hetero.calibration import links as links_of_devices
+from hetero.calibration import measure as timing
 from hetero.calibration import samples, sizes
 from hetero.calibration.samples import Samples
 from hetero.calibration.sizes import Case, Place
@@ -116,13 +117,9 @@ def test_kernels_are_compiled_before_any_is_measured(cuda, monkeypatch):
     assert len(ahead) > 10
     solves = [case for case in found if case.steps]
     assert {case for case, _ in solved} == set(solves)
-    nbytes = {
-        (case, dims): case.problem(*dims).inputs[0].nbytes
-        for case in solves
-        for dims in sizes.grid(case.axes)
-    }
-    assert set(solved) == {one for one, size in nbytes.items() if size <= 1 << 22}
-    assert len(solved) < len(nbytes)
+    every = {(case, dims) for case in solves for dims in sizes.grid(case.axes)}
+    small = {one for one in every if one[0].problem(*one[1]).inputs[0].nbytes <= 1 << 22}
+    assert set(solved) == small < every
 
 
 # -- Samples ---------------------------------------------------------------------------------------
@@ -137,33 +134,23 @@ def test_what_takes_too_long_is_left_out(monkeypatch):
     assert 0.5 * sizes.LONGEST < max(found.seconds.values()) <= sizes.LONGEST
 
 
-class Solver:
-    """A machine on which solves take a set-up and steps."""
-
-    def __init__(self, monkeypatch, setup, step):
-        self.now, self.setup, self.step = 0.0, setup, step
-        self.counts = []
-        monkeypatch.setattr(samples, "prepared", lambda *_: self.solve)
-        monkeypatch.setattr(samples.once.__globals__["time"], "perf_counter", lambda: self.now)
-        case = next(c for c in cases("cg") if c.layout == "stencil2")
-        self.case = replace(case, axes=[[2**16, 2**20]])
-
-    def solve(self, count):
-        self.counts.append(count)
-        self.now += self.setup + count * self.step
-
-    def taken(self):
-        return samples.take(self.case, None, 0.005)
-
-
-def test_steps_that_hardly_take_time_are_timed_in_numbers(monkeypatch):
+@pytest.mark.parametrize("step", [1e-5, 1e-2])
+def test_steps_that_hardly_take_time_are_timed_in_numbers(step, monkeypatch):
     """Else what the set-up takes by chance would count as theirs."""
-    machine = Solver(monkeypatch, 1e-3, 1e-5)
-    found = machine.taken()
-    assert found.seconds[2**20,] == pytest.approx(1e-5)
+    clock, counts = [0.0], []
+
+    def solve(count):
+        counts.append(count)
+        clock.append(clock[-1] + 1e-3 + count * step)
+
+    case = next(c for c in cases("cg") if c.layout == "stencil2")
+    monkeypatch.setattr(samples, "prepared", lambda *_: solve)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[-1])
+    found = samples.take(replace(case, axes=[[2**16, 2**20]]), None, 0.005)
+    assert found.seconds[2**20,] == pytest.approx(step)
     assert found.setup[2**20,] == pytest.approx(1e-3)
-    assert (max(machine.counts) - 4) * 1e-5 > 0.9e-3
-    assert max(machine.counts) <= machine.case.steps[2], "or a residual gets subnormal"
-    machine.step, machine.counts = 1e-2, []
-    machine.taken()
-    assert set(machine.counts) == {1, 4, 12}, "these take long enough"
+    if step > 1e-3:
+        assert set(counts) == {1, 4, 12}, "these take long enough"
+    else:
+        assert (max(counts) - 4) * step > 0.9e-3
+        assert max(counts) <= case.steps[2], "or a residual gets subnormal"

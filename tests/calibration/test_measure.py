@@ -94,9 +94,6 @@ class Timeline:
         self.host = max(self.host, end)
         return end - start
 
-    def synchronize(self, stream=None):
-        self.host = max(self.host, self.device)
-
 
 @pytest.mark.parametrize("stall", [0.0, 3e-4, 2e-3, 0.05])
 @pytest.mark.parametrize("device_seconds", [2e-6, 3e-5, 2e-4, 5e-3])

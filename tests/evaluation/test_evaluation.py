@@ -1,15 +1,18 @@
-"""verify, bench and demo: what they ask of operations, and what becomes of the answers."""
+"""verify, bench, demo, programs: what they ask of operations, and what becomes of the answers."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import fakes
 import numpy as np
+import processes
 import pytest
 
 from hetero import profile, registry
@@ -59,50 +62,38 @@ def test_what_is_compared_solves_the_same(operation, monkeypatch):
     assert "| automatic | 1.000 | 2 |" in text
 
 
-@pytest.fixture
-def small_gpu(cuda, monkeypatch):
-    """The fake device, timed on little memory."""
+@pytest.mark.parametrize("dims", [(20, 30), (20, 30, 10)])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_bench_on_a_gpu(cuda, dims, order, monkeypatch):
+    """Each candidate of the device on operands there; what has no room is left out."""
     monkeypatch.setattr(comparing, "Queue", partial(measure.Queue, nbytes=1 << 12))
     monkeypatch.setattr(measure.Queue, "_copied", lambda self: 1e3)  # bytes per second
     monkeypatch.setattr(comparing, "_COLD_BYTES", 1 << 12)
-    for name, sizes in (("matvec", ((20, 30), (7, 9))), ("matmul", ((20, 30, 10),))):
-        of = problems.of(registry.operation(name))
-        monkeypatch.setattr(type(of), "sizes", (*sizes, (1 << 20,) * len(sizes[0])))
     monkeypatch.setitem(sys.modules, "cupy", None)
-    array_of = lambda device, host: fakes.Array.of(host, device)  # noqa: E731
-    monkeypatch.setattr(type(cuda), "array_of", array_of, raising=False)
-    return cuda
-
-
-@pytest.mark.parametrize(("name", "number"), [("matvec", 2), ("matmul", 1)])
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_bench_on_a_gpu(small_gpu, name, number, order):
-    """Each candidate of the device on operands there; what has no room is left out."""
-    rows = bench.bench(registry.operation(name), "float64", device=small_gpu.name, order=order)
-    assert len(rows) == number
-    for row in rows:
-        assert row["seconds"].keys() == {"tiled on cuda:0"}
-        assert (row["chosen"], row["peers"]) == ("tiled on cuda:0", [])
-        assert row["copy_bandwidth"] > 0
-    extents = (20, 30) if name == "matvec" else (20, 30, 10)
-    assert rows[0]["flops"] == 2.0 * np.prod(extents)
+    monkeypatch.setattr(cuda, "array_of", partial(fakes.Array.of, device=cuda), raising=False)
+    operation = registry.operation("matvec" if len(dims) == 2 else "matmul")
+    too_large = (1 << 20,) * len(dims)
+    monkeypatch.setattr(type(problems.of(operation)), "sizes", (dims, too_large))
+    (row,) = bench.bench(operation, "float64", device=cuda.name, order=order)
+    assert row["seconds"].keys() == {"tiled on cuda:0"}
+    assert (row["chosen"], row["peers"]) == ("tiled on cuda:0", [])
+    assert row["copy_bandwidth"] > 0
+    assert row["flops"] == 2.0 * np.prod(dims)
 
 
 def test_cases_by_name_are_sizes_and_dtype_of_a_report(monkeypatch):
-    row = lambda operation, trial, case, longest: ({"case": case, "seconds": {1: 1}, "peers": []},)  # noqa: E731
-    monkeypatch.setattr(bench, "compared", row)
-    operation = registry.operation("poisson")
-    monkeypatch.setattr(type(problems.of(operation)), "trial", lambda *_, **__: None)
-    rows = bench.bench(operation, device="cpu", cases="dtu")
+    def compared(operation, trial, case, longest):
+        return ({"case": case, "seconds": {"own": 1.0}, "peers": []},)
+
+    monkeypatch.setattr(bench, "compared", compared)
+    rows = bench.bench(registry.operation("poisson"), device="cpu", cases="dtu")
     assert [row["case"] for row in rows] == [
         f"solve_poisson {n}x{n}, operands on host, float64" for n in (16, 32, 64, 128, 256)
     ]
 
 
 def test_what_fails_is_left_out(monkeypatch):
-    def fails():
-        raise RuntimeError("planted\nand more")
-
+    fails = fakes.raising(RuntimeError("planted\nand more"))
     of = SimpleNamespace(peers=lambda trial: {"Other": fails}, by_cupy=None)
     monkeypatch.setattr(problems, "of", lambda operation: of)
     row, _, result = comparing.compared(MATVEC, Trial((A, A[0])), "a case")
@@ -121,12 +112,10 @@ def test_demo_watches_nothing_and_calibrates_unless_a_profile_is_stored(stored, 
         asked.append(kept.obstacle())
         return np.matmul(*trial.operands), 7
 
-    monkeypatch.setattr(of, "peers", lambda self, trial: {"Other": lambda: other(trial)})
+    monkeypatch.setattr(of, "peers", lambda self, trial: {"Other": partial(other, trial)})
     monkeypatch.setattr(registry, "operations", lambda: (MATVEC,))
     monkeypatch.setattr(profile, "survey", lambda: [profile.Stored("a file", None, found)])
-    monkeypatch.setattr(bench, "measure_machine", lambda *_: profile.current())
-    for name in ("encode", "parse"):
-        monkeypatch.setattr(profile, name, lambda found: found)
+    monkeypatch.setattr(bench, "measure_machine", lambda *_: profile.current().data)
     lines = []
     (row,) = bench.demo(show=lines.append)
     assert set(asked) == {"switched off by hetero.use"}
@@ -160,40 +149,48 @@ def test_without_a_gpu_movement_says_what_is_missing(monkeypatch):
 # -- Candidates are timed as a program's calls are ------------------------------------------------
 
 
-class Host:
-    """What calls take here: each is slow at first after another one, and loops while BLAS spins."""
-
-    def __init__(self, monkeypatch):
-        self.now = self.used = 0.0
-        self.until, self.last = 0.0, ""  # when BLAS's threads go to sleep
-        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
-        monkeypatch.setattr(time, "process_time", lambda: self.used)
-        monkeypatch.setattr(time, "sleep", self.sleep)
-
-    def sleep(self, seconds):
-        self.used += min(seconds, max(self.until - self.now, 0.0))
-        self.now += seconds
-
-    def call(self, name, seconds, spins=False, cold=8.0):
-        def run():
-            slow = cold if self.last != name else 1.0
-            slow *= 5.0 if self.until > self.now and not spins else 1.0
-            self.now += seconds * slow
-            self.used += seconds * slow
-            self.until, self.last = self.now + 0.1 if spins else self.until, name
-
-        return run
-
-
 def test_what_ran_before_counts_for_nobody(monkeypatch):
-    host = Host(monkeypatch)
-    calls = {
-        "product": host.call("product", 2e-4, spins=True),
-        "loop": host.call("loop", 1e-4),
-        "device": host.call("device", 1.5e-4),
-    }
-    failed = {}
-    found = comparing.timed(calls, failed=failed)
-    assert found == pytest.approx({"product": 2e-4, "loop": 1e-4, "device": 1.5e-4})
+    """Each call is slow at first after another one, and loops are while BLAS's threads spin."""
+    host = SimpleNamespace(now=0.0, used=0.0, spins_until=0.0, last="")
+
+    def sleep(seconds):
+        host.used += min(seconds, max(host.spins_until - host.now, 0.0))
+        host.now += seconds
+
+    def run(name, seconds):
+        if host.last != name:
+            seconds *= 8.0
+        if host.spins_until > host.now and name != "product":
+            seconds *= 5.0
+        host.now += seconds
+        host.used += seconds
+        host.last = name
+        if name == "product":
+            host.spins_until = host.now + 0.1
+
+    monkeypatch.setattr(time, "perf_counter", lambda: host.now)
+    monkeypatch.setattr(time, "process_time", lambda: host.used)
+    monkeypatch.setattr(time, "sleep", sleep)
+    took, failed = {"product": 2e-4, "loop": 1e-4, "device": 1.5e-4}, {}
+    calls = {name: partial(run, name, seconds) for name, seconds in took.items()}
+    assert comparing.timed(calls, failed=failed) == pytest.approx(took)
     assert not failed
-    assert host.until < host.now
+    assert host.spins_until < host.now
+
+
+# -- docs/benchmarks/programs.py -------------------------------------------------------------------
+
+
+def test_two_programs_in_every_variant():
+    """Each variant in a process of its own; all agree."""
+    script = Path(__file__).parents[2] / "docs" / "benchmarks" / "programs.py"
+    done = processes.python(script, "power", "potential", "--quick", "--json")
+    rows = [row for row in json.loads(done.stdout) if row["variant"] != "CuPy"]
+    assert [(row["program"], row["variant"]) for row in rows] == [
+        *(("power", variant) for variant in ("NumPy", "hetero", "hetero, kept")),
+        *(("potential", variant) for variant in ("NumPy", "hetero")),
+    ]
+    for row in rows:
+        assert row["same"] is True
+        assert min(row["first"], row["later"], row["gain"]) > 0.0
+    assert rows[0]["gain"] == 1.0

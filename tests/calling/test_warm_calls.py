@@ -1,23 +1,24 @@
 """A call is remembered by all that it depends on: cold, warm, warm with each option changed.
 
-A `Space` lists for every parameter of a function the values it is tried with, and "use" for what
-else a call depends on; a parameter without values fails `test_every_parameter_has_values`. A point
-is one call: a label for each of them. Operands are made anew for every call, so that nothing is
-told apart by where it lies in memory. Each outcome is compared with that of the same call when
-nothing is remembered, which `test_semantics` and `test_transfer` compare with NumPy's.
+`SPACES` lists for every parameter of a function the values it is tried with, and "use" for what
+else a call depends on; a parameter without values fails the first test. A point is one call: a
+label for each of them. Operands are made anew for every call, so that nothing is told apart by
+where it lies in memory. Each outcome is compared with that of the same call when nothing is
+remembered, which `test_semantics` and `test_transfer` compare with NumPy's.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import itertools
 import random
 import re
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import fakes
 import numpy as np
@@ -35,84 +36,41 @@ Point = dict[str, str]
 NOTHING = object()  # the parameter is not given at all
 
 
-class Outcome(NamedTuple):
-    """What a call came to.
-
-    Attributes
-    ----------
-    result
-        The result, or the exception.
-    written : list of ndarray
-        The memory of the operands and of ``out`` afterwards, whole.
-    ran : list of (device, method)
-        Which implementations the registry has were run.
-    """
-
-    result: Any
-    written: list[np.ndarray]
-    ran: list[tuple[str, str]]
+def arguments(name: str, point: Point) -> tuple[list[Any], dict[str, Any]]:
+    """Positional and keyword arguments, new ones."""
+    made: dict[str, Any] = {}
+    for parameter, label in point.items():
+        value = SPACES[name][parameter][label]
+        if parameter == "options":
+            made |= value
+        elif parameter == "out" and callable(value):
+            made["out"] = value([*made.values()])
+        elif parameter != "use" and value is not NOTHING:
+            made[parameter] = value() if callable(value) and parameter != "callback" else value
+    required = [p.name for p in parameters(name).values() if p.default is p.empty]
+    return [made.pop(parameter) for parameter in required if parameter in made], made
 
 
-@dataclasses.dataclass
-class Space:
-    """The calls of one function.
+def parameters(name: str) -> dict[str, inspect.Parameter]:
+    function = getattr(hetero, name)
+    return dict(inspect.signature(function).parameters) if inspect.isfunction(function) else {}
 
-    Attributes
-    ----------
-    function : callable
-    values : dict
-        Parameter -> label -> value. A callable value is called for it, with the operands where it
-        is the value of "out". The first label of each is the plain call's.
-    operands : int
-        How many of the parameters, the first ones, are given by position.
-    impossible : callable
-        Of a point: whether the machine of these tests has no such call.
-    """
 
-    function: Callable[..., Any]
-    values: dict[str, dict[str, Any]]
-    operands: int = 2
-    impossible: Callable[[Point], bool] = lambda point: False
-
-    @property
-    def plain(self) -> Point:
-        return {name: next(iter(values)) for name, values in self.values.items()}
-
-    def changes(self, point: Point, name: str) -> list[Point]:
-        """The possible points that differ from this one in a parameter."""
-        others = ({**point, name: label} for label in self.values[name] if label != point[name])
-        return [other for other in others if not self.impossible(other)]
-
-    def arguments(self, point: Point) -> tuple[list[Any], dict[str, Any]]:
-        """Positional and keyword arguments, new ones."""
-        made: dict[str, Any] = {}
-        for name, label in point.items():
-            value = self.values[name][label]
-            if name in ("use", "out", "options") or value is NOTHING:
-                continue
-            made[name] = value() if callable(value) and name != "callback" else value
-        positional = [made.pop(name) for name in list(self.values)[: self.operands]]
-        made |= self.values["options"][point["options"]] if "options" in point else {}
-        if "out" in point and (out := self.values["out"][point["out"]]) is not NOTHING:
-            made["out"] = out(positional) if callable(out) else out
-        return positional, made
-
-    def run(self, point: Point, machine: Machine) -> Outcome:
-        """Make the call."""
-        positional, named = self.arguments(point)
-        machine.ran.clear()
-        use = self.values["use"][point["use"]]
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(warnings.catch_warnings())
-            warnings.simplefilter("ignore")
-            try:
-                for placement in use:
-                    stack.enter_context(hetero.use(**placement))
-                result = self.function(*positional, **named)
-            except Exception as error:
-                result = error
-        kept = [memory(x) for x in (*positional, *named.values())]
-        return Outcome(result, [x for x in kept if x is not None], list(machine.ran))
+def run(name: str, point: Point, ran: list[tuple[str, str]]) -> tuple[Any, ...]:
+    """Make the call: its result or exception, the memory of the operands and of ``out`` afterwards,
+    whole, and which (device, method) ran."""
+    positional, named = arguments(name, point)
+    ran.clear()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        try:
+            for placement in SPACES[name]["use"][point["use"]]:
+                stack.enter_context(hetero.use(**placement))
+            result = getattr(hetero, name)(*positional, **named)
+        except Exception as error:
+            result = error
+    return result, [memory(x) for x in (*positional, *named.values())], list(ran)
 
 
 def memory(x: Any) -> np.ndarray | None:
@@ -126,30 +84,25 @@ def memory(x: Any) -> np.ndarray | None:
     return None
 
 
-class Machine:
-    """A CPU and a fake "cuda:0" that can do every operation; ``ran`` tells what did."""
+@pytest.fixture
+def ran(monkeypatch: Any) -> list[tuple[str, str]]:
+    """(device, method) of what runs on a CPU and a fake "cuda:0" that can do every operation."""
+    found: list[tuple[str, str]] = []
 
-    def __init__(self, monkeypatch: Any) -> None:
-        self.ran: list[tuple[str, str]] = []
-        fakes.install(monkeypatch)
-        for operation in [o.name for o in registry.operations()]:
-            entries = [
-                dataclasses.replace(entry, run=self._counted(entry))
-                for entry in registry.lookup(operation)
-            ]
-            monkeypatch.setitem(registry.problem._implementations, operation, entries)
-        inventory.changed()
+    def noted(entry: registry.Implementation) -> registry.Implementation:
+        run = on_fake(entry) if entry.kind == "cuda" else entry.run
 
-    def _counted(self, entry: registry.Implementation) -> Callable[..., Any]:
-        run = entry.run
-        if entry.kind == "cuda":
-            run = on_fake(entry)
-
-        def counted(devices: Any, *rest: Any) -> Any:
-            self.ran.append((devices[0].name if devices else "cpu", entry.method))
+        def instead(devices: Any, *rest: Any) -> Any:
+            found.append((devices[0].name if devices else "cpu", entry.method))
             return run(devices, *rest)
 
-        return counted
+        return dataclasses.replace(entry, run=instead)
+
+    fakes.install(monkeypatch)
+    for operation in registry.operations():
+        fakes.change_rows(monkeypatch, operation.name, noted)
+    inventory.changed()
+    return found
 
 
 def on_fake(entry: registry.Implementation) -> Callable[..., Any]:
@@ -181,43 +134,28 @@ def on_fake(entry: registry.Implementation) -> Callable[..., Any]:
 def same(found: Any, expected: Any, where: Any) -> None:
     """Equal in type, dtype, shape and order; values to 1000 eps of the largest finite one."""
     assert type(found) is type(expected), (where, found, expected)
-    if isinstance(expected, BaseException):
-        return
     if isinstance(expected, (tuple, list, dict)):
         assert len(found) == len(expected), where
         for key in expected if isinstance(expected, dict) else range(len(expected)):
             same(found[key], expected[key], (where, key))
-        return
-    if isinstance(expected, fakes.Array):
-        alike(found, expected, where, "shape", "dtype", "strides")
-        found, expected = found.get(), expected.get()
-    if isinstance(expected, (np.ndarray, np.generic)):
-        alike(found, expected, where, "dtype", "shape")
-        if isinstance(expected, np.ndarray) and expected.size:
-            alike(found.flags, expected.flags, where, "c_contiguous", "f_contiguous")
-        close(found, expected, where)
-    elif isinstance(expected, float):
-        close(found, expected, where)
+    elif isinstance(expected, fakes.Array):
+        assert found.strides == expected.strides, where
+        same(found.get(), expected.get(), where)
+    elif isinstance(expected, (np.ndarray, np.generic, float)):
+        found, expected = np.asarray(found), np.asarray(expected)
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape), where
+        assert found.flags.c_contiguous == expected.flags.c_contiguous, where
+        assert found.flags.f_contiguous == expected.flags.f_contiguous, where
+        bound = 0.0
+        if expected.dtype.kind in "fc":
+            finite = abs(expected[np.isfinite(expected)])
+            bound = 1e3 * np.finfo(expected.dtype).eps * float(finite.max(initial=0.0))
+        np.testing.assert_allclose(found, expected, rtol=0.0, atol=bound, err_msg=str(where))
     elif isinstance(expected, Plan):
-        alike(found.chosen, expected.chosen, where, "device", "method")
-    else:
+        found, expected = found.chosen, expected.chosen
+        assert (found.device, found.method) == (expected.device, expected.method), where
+    elif not isinstance(expected, BaseException):
         assert found == expected, where
-
-
-def alike(found: Any, expected: Any, where: Any, *names: str) -> None:
-    """Equal in attributes."""
-    for name in names:
-        assert getattr(found, name) == getattr(expected, name), (where, name)
-
-
-def close(found: Any, expected: Any, where: Any) -> None:
-    found, expected = np.asarray(found), np.asarray(expected)
-    if expected.dtype.kind not in "fc":
-        np.testing.assert_array_equal(found, expected, str(where))
-        return
-    finite = abs(expected[np.isfinite(expected)])
-    bound = 1e3 * np.finfo(expected.dtype).eps * float(finite.max(initial=0.0))
-    np.testing.assert_allclose(found, expected, rtol=0.0, atol=bound, err_msg=str(where))
 
 
 # -- What a call depends on ------------------------------------------------------------------------
@@ -253,27 +191,37 @@ def floats(values):
     return {"plain": given(values), "float32": given(values, "f4")}
 
 
-def laid(values, how):
-    """A maker of arrays with the same values in another layout."""
+def spread(values, between=np.nan):
+    """The same values in every second place of a larger array."""
+    wide = np.full([2 * n for n in values.shape], between, values.dtype)
+    places = wide[(slice(None, None, 2),) * values.ndim]
+    places[...] = values
+    return places
 
-    def make():
-        if how == "F":
-            return np.array(values, order="F")
-        if how == "backwards":
-            return np.array(values[::-1])[::-1]
-        if how == "strided":
-            wide = np.full([2 * n for n in values.shape], np.nan)
-            wide[(slice(None, None, 2),) * values.ndim] = values
-            return wide[(slice(None, None, 2),) * values.ndim]
-        if how == "strided on cuda":
-            return fakes.Array.of(laid(values, "strided")(), CUDA)
-        if how == "readonly":
-            made = np.array(values)
-            made.flags.writeable = False
-            return made
-        return fakes.Array.of(values, CUDA)
 
-    return make
+def readonly(values):
+    made = np.array(values)
+    made.flags.writeable = False
+    return made
+
+
+def on_cuda(values, **options):
+    return fakes.Array.of(values, CUDA, **options)
+
+
+LAYOUTS = {
+    "F": lambda values: np.array(values, order="F"),
+    "backwards": lambda values: np.array(values[::-1])[::-1],
+    "strided": spread,
+    "readonly": readonly,
+    "on cuda": on_cuda,
+    "strided on cuda": lambda values: on_cuda(spread(values)),
+}
+
+
+def laid(values, *names):
+    """Makers of arrays with the same values in other layouts."""
+    return {name: functools.partial(LAYOUTS[name], values) for name in names}
 
 
 # -- Products ------------------------------------------------------------------------------------
@@ -281,14 +229,13 @@ def laid(values, how):
 SQUARE, OTHER, TALL, WIDE, STACK, VECTOR = (
     rng.standard_normal(shape) for shape in [(5, 5), (5, 5), (7, 5), (5, 6), (3, 5, 5), 5]
 )
-LAYOUTS = ("F", "backwards", "strided", "readonly", "on cuda", "strided on cuda")
 WITH_NAN = np.where(np.eye(5) > 0, np.nan, SQUARE)
 
 
 def operand(values):
     return {
         **floats(values),
-        **{how: laid(values, how) for how in LAYOUTS},
+        **laid(values, *LAYOUTS),
         "stack": given(STACK),
         "vector": given(VECTOR),
         "integers": given(10 * values, int),
@@ -299,82 +246,71 @@ def operand(values):
     }
 
 
-def out_of(space, how):
-    """A maker of an ``out`` for operands: of the shape that NumPy's result has."""
+OUTS = {
+    "C": np.zeros_like,
+    "F": lambda like: np.zeros_like(like, order="F"),
+    "gaps": lambda like: spread(like, 7.0),
+    "complex": lambda like: np.zeros(like.shape, complex),
+    "float32": lambda like: np.zeros(like.shape, "f4"),
+    "readonly": readonly,
+    "tuple": lambda like: (np.zeros_like(like),),
+    "on cuda": lambda like: on_cuda(np.zeros_like(like)),
+    "readonly on cuda": lambda like: on_cuda(np.zeros_like(like), readonly=True),
+    "larger on cuda": lambda like: on_cuda(np.zeros([n + 1 for n in like.shape], like.dtype)),
+    "integers on cuda": lambda like: on_cuda(np.zeros(like.shape, "i4")),
+}
 
-    def make(operands):
+
+def out_of(name, make):
+    """A maker of an ``out`` for operands, after the result that NumPy has."""
+
+    def made(operands):
         hosts = [x.get() if isinstance(x, fakes.Array) else np.asarray(x) for x in operands]
         try:
-            like = np.asarray(NUMPYS[space](*hosts))
+            return make(np.asarray(getattr(np, name)(*hosts)))
         except ValueError:
-            like = np.zeros((5, 5))
-        if how == "gaps":
-            wide = np.full([2 * n for n in like.shape], 7.0, like.dtype)
-            return wide[(slice(None, None, 2),) * like.ndim]
-        if how == "larger on cuda":
-            like = np.zeros([n + 1 for n in like.shape], like.dtype)
-        if how == "integers on cuda":
-            like = like.astype("i4")
-        if "on cuda" in how:
-            return fakes.Array.of(np.zeros_like(like), CUDA, readonly="readonly" in how)
-        if how in ("complex", "float32"):
-            return np.zeros(like.shape, how)
-        if how == "readonly":
-            like.flags.writeable = False
-            return like
-        if how == "tuple":
-            return (np.zeros_like(like),)
-        return np.zeros_like(like, order=how)
+            return make(np.zeros((5, 5)))
 
-    return make
-
-
-def outs(name):
-    hows = ("C", "F", "gaps", "on cuda", "complex", "float32", "readonly", "tuple")
-    hows += ("readonly on cuda", "larger on cuda", "integers on cuda")
-    return {
-        "none": NOTHING,
-        "None": None,
-        **{how: out_of(name, how) for how in hows},
-        "first operand": lambda operands: operands[0],
-    }
+    return made
 
 
 def product(name, second, options):
-    ours = getattr(hetero, name)
-    names = list(inspect.signature(ours).parameters)[:2]
-    return Space(
-        ours,
-        {
-            names[0]: operand(SQUARE) | {"tall": given(TALL)},
-            names[1]: second,
-            "out": outs(name),
-            "device": DEVICE,
-            "method": either("blas", "tiled", "other"),
-            "options": {
-                "none": {},
-                "dtype": {"dtype": "f4"},
-                "complex": {"dtype": complex},
-                "order": {"order": "F"},
-                "casting": {"casting": "no", "dtype": "f4"},
-                "subok": {"subok": False},
-                "axes": {"axes": [(-1, -2), (-2, -1), (-2, -1)]},
-                "unknown": {"unknown": 1},
-                **options,
-            },
-            "use": USE | {"tiled": [{"method": "tiled"}], "blas": [{"method": "blas"}]},
+    first_name, second_name, *_ = parameters(name)
+    return {
+        first_name: operand(SQUARE) | {"tall": given(TALL)},
+        second_name: second,
+        "out": {
+            "none": NOTHING,
+            "None": None,
+            **{how: out_of(name, make) for how, make in OUTS.items()},
+            "first operand": lambda operands: operands[0],
         },
-    )
+        "device": DEVICE,
+        "method": either("blas", "tiled", "other"),
+        "options": {
+            "none": {},
+            "dtype": {"dtype": "f4"},
+            "complex": {"dtype": complex},
+            "order": {"order": "F"},
+            "casting": {"casting": "no", "dtype": "f4"},
+            "subok": {"subok": False},
+            "axes": {"axes": [(-1, -2), (-2, -1), (-2, -1)]},
+            "unknown": {"unknown": 1},
+            **options,
+        },
+        "use": USE | {"tiled": [{"method": "tiled"}], "blas": [{"method": "blas"}]},
+    }
 
 
-NUMPYS = {"matmul": np.matmul, "matvec": np.matvec}
-MATMUL = product("matmul", operand(OTHER) | {"wide": given(WIDE)}, {"axis": {"axis": 0}})
-MATVEC = product(
-    "matvec",
-    operand(VECTOR)
-    | {"stack": given(STACK[0]), "wide": given(OTHER), "NaN": given(VECTOR * np.nan)},
-    {"axes": {"axes": [(-1, -2), (-1,), (-1,)]}},
-)
+SPACES = {
+    "matmul": product("matmul", operand(OTHER) | {"wide": given(WIDE)}, {"axis": {"axis": 0}}),
+    "matvec": product(
+        "matvec",
+        operand(VECTOR)
+        | {"stack": given(STACK[0]), "wide": given(OTHER), "NaN": given(VECTOR * np.nan)},
+        {"axes": {"axes": [(-1, -2), (-1,), (-1,)]}},
+    ),
+}
 
 # -- Convolution ---------------------------------------------------------------------------------
 
@@ -385,128 +321,110 @@ FULL_RANK = rng.standard_normal((3, 3))
 FIFTEEN = rng.standard_normal(15)
 
 
-CONVOLVE2D = Space(
-    hetero.convolve2d,
-    {
-        "in1": {
-            **floats(IMAGE),
-            **{how: laid(IMAGE, how) for how in ("F", "backwards", "strided", "on cuda")},
-            "large": given(rng.standard_normal((40, 45))),
-            "stack": given(rng.standard_normal((3, 14, 11))),
-            "NaN": given(np.where(IMAGE > 1.5, np.nan, IMAGE)),
-            "infinite": given(np.where(IMAGE > 1.5, np.inf, IMAGE)),
-            "integers": given(IMAGE * 10, int),
-            "complex": given(IMAGE * (1 + 2j)),
-            "list": IMAGE.tolist,
-        },
-        "in2": {
-            "plain": given(FULL_RANK),
-            "rank 1": given(RANK_1),
-            "rank 2": given(RANK_1 + np.outer(ROW, COLUMN)),
-            "float32": given(FULL_RANK, "f4"),
-            "3 x 5": given(FIFTEEN.reshape(3, 5)),
-            "5 x 3": given(FIFTEEN.reshape(5, 3)),
-            "integers": given([[1, 2], [3, 4]]),
-            "complex": given(RANK_1 * 1j + FULL_RANK),
-            "larger": given(rng.standard_normal((16, 13))),
-            "F": laid(FULL_RANK, "F"),
-            "NaN": given(FULL_RANK * [1, np.nan, 1]),
-            "on cuda": laid(RANK_1, "on cuda"),
-        },
-        "mode": either("same", "valid", "full", "other"),
-        "boundary": either("wrap", "symm", "fill", "circular", "other"),
-        "fillvalue": either(2, 2.5, 0.0, np.nan, np.inf, 2 + 3j, [[1.5]], "x"),
-        "device": DEVICE,
-        "method": either("direct", "fft", "separable", "other"),
-        "use": USE | {"fft": [{"method": "fft"}], "direct": [{"method": "direct"}]},
+SPACES["convolve2d"] = {
+    "in1": {
+        **floats(IMAGE),
+        **laid(IMAGE, "F", "backwards", "strided", "on cuda"),
+        "large": given(rng.standard_normal((40, 45))),
+        "stack": given(rng.standard_normal((3, 14, 11))),
+        "NaN": given(np.where(IMAGE > 1.5, np.nan, IMAGE)),
+        "infinite": given(np.where(IMAGE > 1.5, np.inf, IMAGE)),
+        "integers": given(IMAGE * 10, int),
+        "complex": given(IMAGE * (1 + 2j)),
+        "list": IMAGE.tolist,
     },
-)
+    "in2": {
+        "plain": given(FULL_RANK),
+        "rank 1": given(RANK_1),
+        "rank 2": given(RANK_1 + np.outer(ROW, COLUMN)),
+        "float32": given(FULL_RANK, "f4"),
+        "3 x 5": given(FIFTEEN.reshape(3, 5)),
+        "5 x 3": given(FIFTEEN.reshape(5, 3)),
+        "integers": given([[1, 2], [3, 4]]),
+        "complex": given(RANK_1 * 1j + FULL_RANK),
+        "larger": given(rng.standard_normal((16, 13))),
+        **laid(FULL_RANK, "F"),
+        "NaN": given(FULL_RANK * [1, np.nan, 1]),
+        **laid(RANK_1, "on cuda"),
+    },
+    "mode": either("same", "valid", "full", "other"),
+    "boundary": either("wrap", "symm", "fill", "circular", "other"),
+    "fillvalue": either(2, 2.5, 0.0, np.nan, np.inf, 2 + 3j, [[1.5]], "x"),
+    "device": DEVICE,
+    "method": either("direct", "fft", "separable", "other"),
+    "use": USE | {"fft": [{"method": "fft"}], "direct": [{"method": "direct"}]},
+}
 
 # -- Solves --------------------------------------------------------------------------------------
 
 N = 40
-LAPLACE = hetero.Poisson((5, 8))
-MATRIX = LAPLACE.tocsr().toarray()
+MATRIX = hetero.Poisson((5, 8)).tocsr().toarray()
 WEIGHTED = MATRIX * np.sqrt(np.outer(np.arange(1.0, N + 1), np.arange(1.0, N + 1)))
 RHS = rng.standard_normal(N)
 
 
-CALLS = []
-SOLVE_CG = Space(
-    hetero.solve_cg,
-    {
-        "A": {
-            "plain": given(MATRIX),
-            "weighted": given(WEIGHTED),
-            "F": laid(WEIGHTED, "F"),
-            "strided": laid(WEIGHTED, "strided"),
-            "float32": given(MATRIX, "f4"),
-            "csr": lambda: scipy.sparse.csr_array(WEIGHTED),
-            "csr float32": lambda: scipy.sparse.csr_array(MATRIX.astype("f4")),
-            "coo": lambda: scipy.sparse.coo_array(MATRIX),
-            "operator": lambda: scipy.sparse.linalg.aslinearoperator(MATRIX),
-            "Poisson": lambda: hetero.Poisson((5, 8)),
-            "other Poisson": lambda: hetero.Poisson((5, 8), spacing=(1.0, 0.5)),
-            "indefinite": given(-MATRIX),
-        },
-        "b": {
-            **floats(RHS),
-            "column": given(RHS[:, None]),
-            "integers": given(10 * RHS, int),
-            "other": given(RHS**2),
-            "strided": laid(RHS, "strided"),
-        },
-        "x0": {
-            "none": NOTHING,
-            "ones": given(np.ones(N)),
-            "float32": given(RHS, "f4"),
-            "column": given(RHS[:, None]),
-        },
-        "rtol": either(1e-10, 0.3),
-        "atol": either(0.5, 50.0),
-        "maxiter": either(0, 1, 3, None),
-        "M": either("jacobi", "multigrid")
-        | {"vector": given(1.0 / np.arange(1.0, N + 1))}
-        | {"matrix": given(np.diag(1.0 / np.arange(1.0, N + 1)))},
-        "callback": {"none": NOTHING, "append": lambda x: CALLS.append(1)},
-        "device": DEVICE,
-        "method": either("blas", "numba", "operator", "fused", "hybrid", "other"),
-        "use": USE | {"fused": [{"method": "fused"}]},
+SPACES["solve_cg"] = {
+    "A": {
+        "plain": given(MATRIX),
+        "weighted": given(WEIGHTED),
+        **laid(WEIGHTED, "F", "strided"),
+        "float32": given(MATRIX, "f4"),
+        "csr": lambda: scipy.sparse.csr_array(WEIGHTED),
+        "csr float32": lambda: scipy.sparse.csr_array(MATRIX.astype("f4")),
+        "coo": lambda: scipy.sparse.coo_array(MATRIX),
+        "operator": lambda: scipy.sparse.linalg.aslinearoperator(MATRIX),
+        "Poisson": lambda: hetero.Poisson((5, 8)),
+        "other Poisson": lambda: hetero.Poisson((5, 8), spacing=(1.0, 0.5)),
+        "indefinite": given(-MATRIX),
     },
-    # Its hierarchy is made of kernels, which the fake device does not have.
-    impossible=lambda point: point["M"] == "multigrid" and point["A"].endswith("Poisson"),
-)
+    "b": {
+        **floats(RHS),
+        "column": given(RHS[:, None]),
+        "integers": given(10 * RHS, int),
+        "other": given(RHS**2),
+        **laid(RHS, "strided"),
+    },
+    "x0": {
+        "none": NOTHING,
+        "ones": given(np.ones(N)),
+        "float32": given(RHS, "f4"),
+        "column": given(RHS[:, None]),
+    },
+    "rtol": either(1e-10, 0.3),
+    "atol": either(0.5, 50.0),
+    "maxiter": either(0, 1, 3, None),
+    "M": either("jacobi", "multigrid")
+    | {"vector": given(1.0 / np.arange(1.0, N + 1))}
+    | {"matrix": given(np.diag(1.0 / np.arange(1.0, N + 1)))},
+    "callback": {"none": NOTHING, "given": lambda x: None},
+    "device": DEVICE,
+    "method": either("blas", "numba", "operator", "fused", "hybrid", "other"),
+    "use": USE | {"fused": [{"method": "fused"}]},
+}
 
 FIELD = rng.standard_normal((5, 7))
 EDGES = [(rng.standard_normal(7), 2.0), (rng.standard_normal(5), rng.standard_normal(5))]
 
 
-SOLVE_POISSON = Space(
-    hetero.solve_poisson,
-    {
-        "f": {
-            **floats(FIELD),
-            "other": given(FIELD.T),
-            "box": given(rng.standard_normal((4, 3, 5))),
-            "F": laid(FIELD, "F"),
-            "integers": given(10 * FIELD, int),
-            "zeros": given(np.zeros((5, 7))),
-        },
-        "return_info": {"True": True, "none": NOTHING, "False": False},
-        "spacing": either(0.1, 10.0),
-        "boundary": {"none": NOTHING, "1.5": 1.5, "sides": EDGES},
-        "x0": {"none": NOTHING, "ones": given(np.ones((5, 7))), "float32": given(FIELD, "f4")},
-        "method": either("dst", "multigrid", "cg", "jacobi", "other"),
-        "rtol": either(1e-3, 0.5),
-        "maxiter": either(1, 7, 2000),
-        "device": DEVICE,
-        "use": USE | {"jacobi": [{"method": "jacobi"}]},
+SPACES["solve_poisson"] = {
+    "f": {
+        **floats(FIELD),
+        "other": given(FIELD.T),
+        "box": given(rng.standard_normal((4, 3, 5))),
+        **laid(FIELD, "F"),
+        "integers": given(10 * FIELD, int),
+        "zeros": given(np.zeros((5, 7))),
     },
-    operands=1,
-    impossible=lambda point: (
-        point["f"] in ("box", "other") and (point["boundary"] == "sides" or point["x0"] != "none")
-    ),
-)
+    "return_info": {"True": True, "none": NOTHING, "False": False},
+    "spacing": either(0.1, 10.0),
+    "boundary": {"none": NOTHING, "1.5": 1.5, "sides": EDGES},
+    "x0": {"none": NOTHING, "ones": given(np.ones((5, 7))), "float32": given(FIELD, "f4")},
+    "method": either("dst", "multigrid", "cg", "jacobi", "other"),
+    "rtol": either(1e-3, 0.5),
+    "maxiter": either(1, 7, 2000),
+    "device": DEVICE,
+    "use": USE | {"jacobi": [{"method": "jacobi"}]},
+}
 
 # -- Clusters ------------------------------------------------------------------------------------
 
@@ -514,106 +432,86 @@ ROWS = np.concatenate([rng.standard_normal((n, 3)) + 2 * n for n in (14, 15, 16)
 WEIGHTS = 0.5 + rng.random(45)
 
 
-KMEANS = Space(
-    hetero.kmeans,
-    {
-        "X": {
-            **floats(ROWS),
-            "fewer": given(ROWS[:30]),
-            **{how: laid(ROWS, how) for how in ("F", "strided", "readonly")},
-            "integers": given(10 * ROWS, int),
-            "list": ROWS.tolist,
-            "wrong complex": given(ROWS + 1j),
-        },
-        "n_clusters": {"3": 3, "2": 2, "wrong True": True, "wrong 3.0": 3.0, "wrong list": [3]},
-        "random_state": {"1": 1, "2": 2},
-        "init": {"none": NOTHING, "random": "random", "given": given(ROWS[::15]), "wrong": "x"},
-        "n_init": {"none": NOTHING, "1": 1, "2": 2, "auto": "auto", "wrong True": True},
-        "max_iter": {"none": NOTHING, "1": 1, "0": 0, "wrong 1.0": 1.0},
-        "tol": {"none": NOTHING, "0": 0, "0.5": 0.5, "wrong True": True, "wrong": -1.0},
-        "label_tol": {"none": NOTHING, "0.1": 0.1, "wrong": -1.0},
-        "sample_weight": either(2.0)
-        | {"each": given(WEIGHTS), "wrong": given(WEIGHTS[1:]), "wrong zeros": given(0 * WEIGHTS)},
-        "device": either(None, "cpu", "cuda:1"),
-        "method": either("lloyd", "products", "other"),
-        "use": {name: USE[name] for name in USE if "cuda" not in name}
-        | {"lloyd": [{"method": "lloyd"}]},
+SPACES["kmeans"] = {
+    "X": {
+        **floats(ROWS),
+        "fewer": given(ROWS[:30]),
+        **laid(ROWS, "F", "strided", "readonly"),
+        "integers": given(10 * ROWS, int),
+        "list": ROWS.tolist,
+        "wrong complex": given(ROWS + 1j),
     },
-    impossible=lambda point: point["X"] == "fewer" and point["sample_weight"] != "none",
-)
-
-SPACES = {
-    space.function.__name__: space
-    for space in (MATMUL, MATVEC, CONVOLVE2D, SOLVE_CG, SOLVE_POISSON, KMEANS)
+    "n_clusters": {"3": 3, "2": 2, "wrong True": True, "wrong 3.0": 3.0, "wrong list": [3]},
+    "random_state": {"1": 1, "2": 2},
+    "init": {"none": NOTHING, "random": "random", "given": given(ROWS[::15]), "wrong": "x"},
+    "n_init": {"none": NOTHING, "1": 1, "2": 2, "auto": "auto", "wrong True": True},
+    "max_iter": {"none": NOTHING, "1": 1, "0": 0, "wrong 1.0": 1.0},
+    "tol": {"none": NOTHING, "0": 0, "0.5": 0.5, "wrong True": True, "wrong": -1.0},
+    "label_tol": {"none": NOTHING, "0.1": 0.1, "wrong": -1.0},
+    "sample_weight": either(2.0)
+    | {"each": given(WEIGHTS), "wrong": given(WEIGHTS[1:]), "wrong zeros": given(0 * WEIGHTS)},
+    "device": either(None, "cpu", "cuda:1"),
+    "method": either("lloyd", "products", "other"),
+    "use": {name: USE[name] for name in USE if "cuda" not in name}
+    | {"lloyd": [{"method": "lloyd"}]},
 }
+
+
+def impossible(name: str, point: Point) -> bool:
+    """Whether the machine of these tests has no such call."""
+    if name == "solve_cg":  # its hierarchy is made of kernels, which the fake device does not have
+        return point["M"] == "multigrid" and point["A"].endswith("Poisson")
+    if name == "solve_poisson" and point["f"] in ("box", "other"):
+        return point["boundary"] == "sides" or point["x0"] != "none"
+    return name == "kmeans" and point["X"] == "fewer" and point["sample_weight"] != "none"
 
 
 # -- The walks -----------------------------------------------------------------------------------
 
 
-def test_every_public_function_has_a_space():
-    placed = {"device", "method"}
-    calls = {name for name in hetero.__all__ if placed <= set(_parameters(getattr(hetero, name)))}
-    assert calls - {"plan", "use"} == set(SPACES)
-
-
-def _parameters(function):
-    return inspect.signature(function).parameters if inspect.isfunction(function) else {}
-
-
 @pytest.mark.parametrize("name", SPACES)
-def test_every_parameter_has_values(name):
+def test_every_parameter_of_every_function_has_values(name):
+    calls = {name for name in hetero.__all__ if {"device", "method"} <= parameters(name).keys()}
+    assert calls - {"plan", "use"} == set(SPACES)
     space = SPACES[name]
-    assert set(space.values) - {"use"} == set(_parameters(space.function))
-    assert all(len(values) > 1 for values in space.values.values())
-    blocks = {key for blocks in space.values["use"].values() for block in blocks for key in block}
+    assert set(space) - {"use"} == set(parameters(name))
+    assert all(len(values) > 1 for values in space.values())
+    blocks = {key for blocks in space["use"].values() for block in blocks for key in block}
     assert blocks == set(inspect.signature(hetero.use).parameters)
-    if "options" in space.values:
-        text = space.function.__doc__.partition("**options")[2].partition("Returns")[0]
-        tried = {key for value in space.values["options"].values() for key in value}
+    if "options" in space:
+        text = getattr(hetero, name).__doc__.partition("**options")[2].partition("Returns")[0]
+        tried = {key for value in space["options"].values() for key in value}
         assert set(re.findall(r"``(\w+)``", text)) <= tried
 
 
-def follow(space, path, machine):
-    """Make the calls of a path; each gives what it gave when nothing was remembered."""
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.filterwarnings("ignore")  # by np.matrix, and of complex numbers that SciPy cuts off
+def test_options_changed(name, ran):
+    """Cold, warm, warm with one option changed, changed again, and as at first; then every two
+    values of every two parameters, one call after the other. Each call gives what it gave when
+    nothing was remembered."""
+    space = SPACES[name]
+    plain = {parameter: next(iter(values)) for parameter, values in space.items()}
+    path = [plain] * 2
+    for parameter, values in space.items():
+        for label in values:
+            changed = {**plain, parameter: label}
+            path += [changed, changed, plain]
+    pairs = [
+        {**plain, one: first, other: second}
+        for one, other in itertools.combinations(space, 2)
+        for first in space[one]
+        for second in space[other]
+    ]
+    if name == "solve_poisson":  # whose calls take long
+        pairs = random.Random(0).sample(pairs, 100)
+    path = [point for point in path + pairs if not impossible(name, point)]
     known = {}
     for point in path:
         key = tuple(point.values())
         if key not in known:
             tables.forget()
-            known[key] = space.run(point, machine)
+            known[key] = run(name, point, ran)
     tables.forget()
-    previous = None
-    for point in path:
-        found, expected, where = (
-            space.run(point, machine),
-            known[tuple(point.values())],
-            (point, previous),
-        )
-        same(found.result, expected.result, where)
-        same(found.written, expected.written, where)
-        assert found.ran == expected.ran, where
-        previous = point
-
-
-@pytest.mark.parametrize("name", SPACES)
-@pytest.mark.filterwarnings("ignore")  # by np.matrix, and of complex numbers that SciPy cuts off
-def test_options_changed(name, monkeypatch):
-    """Cold, warm, warm with one option changed, changed again, and as at first; then every two
-    values of every two parameters, one call after the other."""
-    space = SPACES[name]
-    path = [space.plain] * 2
-    singles = [one for key in space.values for one in space.changes(space.plain, key)]
-    for changed in singles:
-        path += [changed, changed, space.plain]
-    pairs = [
-        {**space.plain, one: first, other: second}
-        for one, other in itertools.combinations(space.values, 2)
-        for first in space.values[one]
-        for second in space.values[other]
-    ]
-    if name == "solve_poisson":  # whose calls take long
-        pairs = random.Random(0).sample(pairs, 100)
-    path += pairs
-    path = [point for point in path if not space.impossible(point)]
-    follow(space, path, Machine(monkeypatch))
+    for previous, point in itertools.pairwise([None, *path]):
+        same(run(name, point, ran), known[tuple(point.values())], (point, previous))

@@ -43,21 +43,16 @@ def cuda(monkeypatch, general):
 
         return launch
 
-    prepared = lambda i: dataclasses.replace(i, prepare=i.prepare and prepare)  # noqa: E731
-    for operation in ("matvec", "matmul"):
-        fakes.change_rows(monkeypatch, operation, prepared)
-
-    def new(shape, dtype, like):
-        return fakes.Cupy.empty(shape, dtype, device)
-
     access = Access(
         libraries.layouts,
         lambda array: array.pointer,
         lambda array: not array.readonly,
-        lambda device: new,
+        lambda _: lambda shape, dtype, like: fakes.Cupy.empty(shape, dtype, device),
         lambda: device.ordered,
         lambda: device.context,
     )
+    prepared = lambda i: dataclasses.replace(i, prepare=i.prepare and prepare)  # noqa: E731
+    fakes.change_rows(monkeypatch, "matmul", prepared)
     monkeypatch.setattr(libraries.CUPY, "access", lambda *_: access)
     monkeypatch.setattr(device, "context_handle", lambda: device.context)
     monkeypatch.setattr(device, "errors", (DriverError,))
@@ -67,33 +62,31 @@ def cuda(monkeypatch, general):
     tables.forget()
 
 
-def put(device, *shape, dtype="float32", **options):
-    return fakes.Cupy.of(rng.standard_normal(shape).astype(dtype), device, **options)
+def put(device, *shape):
+    return fakes.Cupy.of(rng.standard_normal(shape).astype("float32"), device)
 
 
-def general(device, function, *arrays, **options):
-    """The result of a call, and how many calls went the general way."""
-    before = len(device.general)
-    return function(*arrays, **options, device="cuda"), len(device.general) - before
+def product(device, A, B, **options):
+    """How many calls went the general way; the result must be right."""
+    before, expected = len(device.general), A.get() @ B.get()
+    C = hetero.matmul(A, B, **options, device="cuda")
+    assert options.get("out", C) is C
+    np.testing.assert_allclose(C.get(), expected, rtol=1e-5, atol=1e-5)
+    return len(device.general) - before
 
 
-def test_out_is_written_to(cuda):
+@pytest.fixture
+def operands(cuda):
+    """The device, and two matrices whose product is remembered."""
     A, B = put(cuda, 6, 4), put(cuda, 4, 5)
-    for _ in range(2):
-        C = put(cuda, 6, 5)
-        made, by_general = general(cuda, hetero.matmul, A, B, out=C)
-        assert made is C
-        np.testing.assert_allclose(C.get(), A.get() @ B.get(), rtol=1e-5, atol=1e-5)
-    assert by_general == 0
+    assert [product(cuda, A, B) for _ in range(2)] == [1, 0]
+    return cuda, A, B
 
 
-def test_out_that_overlaps_goes_the_general_way(cuda):
+def test_out_is_written_to_but_goes_the_general_way_where_it_overlaps(cuda):
     A, B = put(cuda, 4, 4), put(cuda, 4, 4)
-    hetero.matmul(A, B, out=put(cuda, 4, 4), device="cuda")
-    expected = A.get() @ B.get()
-    _, by_general = general(cuda, hetero.matmul, A, B, out=B)
-    assert by_general == 1
-    np.testing.assert_allclose(B.get(), expected, rtol=1e-5, atol=1e-5)
+    assert [product(cuda, A, B, out=put(cuda, 4, 4)) for _ in range(2)] == [1, 0]
+    assert product(cuda, A, B, out=B) == 1
 
 
 def test_other_addresses_are_prepared_apart(cuda):
@@ -104,50 +97,35 @@ def test_other_addresses_are_prepared_apart(cuda):
         B = fakes.Cupy(
             whole.memory, whole.pointer + offset, (4, 5), "float32", (20, 4), cuda, None, False
         )
-        C, by_general = general(cuda, hetero.matmul, A, B)
-        np.testing.assert_allclose(C.get(), A.get() @ B.get(), rtol=1e-5, atol=1e-5)
-        calls.append(by_general)
+        calls.append(product(cuda, A, B))
     assert calls == [1, 0, 0, 0]
     assert [line for line in cuda.log if "prepare" in line] == ["prepare 16", "prepare 4"]
 
 
 @pytest.mark.parametrize("change", ["context", "stream", "readonly", "forced", "plans"])
-def test_the_unusual_goes_the_general_way(cuda, change):
-    A, B = put(cuda, 6, 4), put(cuda, 4, 5)
-    hetero.matmul(A, B, device="cuda")
-    assert general(cuda, hetero.matmul, A, B)[1] == 0
+def test_the_unusual_goes_the_general_way(operands, change):
+    cuda, A, B = operands
     cuda.context += change == "context"
     cuda.ordered = change != "stream"
     B.readonly = change == "readonly"
     if change == "plans":
         tables.forget()
     with hetero.use(device="cuda") if change == "forced" else contextlib.nullcontext():
-        C, by_general = general(cuda, hetero.matmul, A, B)
-    assert by_general == 1
-    np.testing.assert_allclose(C.get(), A.get() @ B.get(), rtol=1e-5, atol=1e-5)
+        assert product(cuda, A, B) == 1
     cuda.context = 1  # as at first
-    C, by_general = general(cuda, hetero.matmul, A, B)
-    assert by_general == (change in ("context", "stream", "readonly"))
-    np.testing.assert_allclose(C.get(), A.get() @ B.get(), rtol=1e-5, atol=1e-5)
+    assert product(cuda, A, B) == (change in ("context", "stream", "readonly"))
 
 
 @pytest.mark.parametrize("error", [DriverError, DeviceError, MemoryError, RuntimeError])
-def test_a_failure_is_left_to_the_general_way(cuda, monkeypatch, error):
-    A, B = put(cuda, 6, 4), put(cuda, 4, 5)
-    hetero.matmul(A, B, device="cuda")
-    with monkeypatch.context() as patch:
-        patch.setattr(fakes, "compute", fakes.raising(error("the device")))
-        C, by_general = general(cuda, hetero.matmul, A, B)
-    assert by_general == 1
-    np.testing.assert_allclose(C.get(), A.get() @ B.get(), rtol=1e-5, atol=1e-5)
+def test_a_failure_is_left_to_the_general_way(operands, monkeypatch, error):
+    monkeypatch.setattr(fakes, "compute", fakes.raising(error("the device")))
+    assert product(*operands) == 1
 
 
-def test_a_mistake_is_no_failure_of_the_device(cuda, monkeypatch):
-    A, B = put(cuda, 6, 4), put(cuda, 4, 5)
-    hetero.matmul(A, B, device="cuda")
+def test_a_mistake_is_no_failure_of_the_device(operands, monkeypatch):
     monkeypatch.setattr(fakes, "compute", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        hetero.matmul(A, B, device="cuda")
+        product(*operands)
 
 
 def test_what_cannot_be_remembered_still_has_its_result(cuda, monkeypatch):
@@ -156,9 +134,7 @@ def test_what_cannot_be_remembered_still_has_its_result(cuda, monkeypatch):
     failing = lambda i: dataclasses.replace(i, **fails) if i.kind == "cuda" else i  # noqa: E731
     fakes.change_rows(monkeypatch, "matmul", failing)
     tables.forget()
-    A, B = put(cuda, 6, 4), put(cuda, 4, 5)
-    C = hetero.matmul(A, B, device="cuda", method="tiled")
-    np.testing.assert_allclose(C.get(), A.get() @ B.get(), rtol=1e-5, atol=1e-5)
+    product(cuda, put(cuda, 6, 4), put(cuda, 4, 5), method="tiled")
 
 
 # -- Convolutions --------------------------------------------------------------------------------
@@ -184,8 +160,8 @@ def filters(cuda, monkeypatch):
 
         return launch
 
-    changed = lambda i: dataclasses.replace(i, prepare=i.prepare and prepare)  # noqa: E731
-    fakes.change_rows(monkeypatch, "convolve2d", changed)
+    prepared = lambda i: dataclasses.replace(i, prepare=i.prepare and prepare)  # noqa: E731
+    fakes.change_rows(monkeypatch, "convolve2d", prepared)
     return cuda
 
 

@@ -13,7 +13,7 @@ import pytest
 from scipy import signal
 
 import hetero
-from hetero import devices, registry
+from hetero import devices
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 from hetero.profile import inventory
 
@@ -77,9 +77,10 @@ def test_forked_child_computes_on_the_cpu(opencl, forced):
     hetero.matmul(A32, B32, device=opencl)  # the parent has used the device
 
     def right():
-        here = inventory.devices()[opencl]
         result = hetero.matmul(A32, B32, device=opencl if forced else None)
-        return np.array_equal(result, A32 @ B32) and "forked" in here["set_aside"]
+        hetero.reset()
+        hetero.reset(opencl)
+        return np.array_equal(result, A32 @ B32) and "forked" in devices.disabled(opencl)
 
     assert processes.forked(right)
     assert devices.disabled(opencl) is None, "the parent keeps its device"
@@ -177,14 +178,12 @@ def test_reset_opens_an_opencl_device_anew(opencl, monkeypatch, warnings_of):
     rhs = rng.random((16, 16))
     solved = hetero.solve_poisson(rhs, device=opencl)
     lost, queue = device._opened
-    copy = device.cl.enqueue_copy
 
-    def refused(used, *arguments, **options):
+    def refused(used, *_):
         if used is queue:
             raise device.cl.RuntimeError("enqueue_copy failed: INVALID_COMMAND_QUEUE")
-        return copy(used, *arguments, **options)
 
-    monkeypatch.setattr(device.cl, "enqueue_copy", refused)
+    fakes.noting(monkeypatch, device.cl, "enqueue_copy", refused)
     for _ in range(2):
         hetero.matmul(A32, B32, device=opencl)
     assert devices.disabled(opencl)
@@ -208,55 +207,32 @@ def test_reset_asks_a_broken_device_again(cuda, monkeypatch):
     assert devices.believed("cuda:0")
 
 
-def test_reset_leaves_a_forked_child_on_the_cpu(cuda):
-    devices.after_fork()
-    hetero.reset()
-    hetero.reset("cuda:0")
-    assert "forked" in devices.disabled("cuda:0")
-
-
 # -- Several devices -----------------------------------------------------------------------------
 
 
-@pytest.fixture
-def pair(monkeypatch):
-    """The devices of each call on two equal ones, which solve as the CPU does; the second fails in
-    mid-solve."""
-    here, used = fakes.install(monkeypatch, 2), []
-    info = {**here[0].describe(), "name": "twin"}
-    for device in here:
-        monkeypatch.setattr(device, "describe", lambda: info)
-    rows = registry.lookup("poisson")
-    jacobi = next(i for i in rows if (i.kind, i.method) == ("cpu", "jacobi"))
+def test_a_failure_of_one_of_several_is_booked_on_that_one(two, monkeypatch, warnings_of):
+    """The second of two equal ones fails in mid-solve, and the CPU begins anew."""
+    used, twin = [], {**two[0].describe(), "name": "twin"}
 
     def run(devices, problem, arguments):
         used.append([device.name for device in devices])
-        (f,), u, solve = arguments
-        assert isinstance(f, np.ndarray)
-        if solve.from_zero:
-            u[...] = 0
-        for device in devices:
-            with device.active():
-                if device.name == "cuda:1":
-                    u[...] = np.nan
-                    raise DeviceError("fell off the bus")
-        return jacobi.run((), problem, arguments)
+        arguments.output[...] = np.nan
+        with devices[1].active():
+            raise DeviceError("fell off the bus")
 
     def changed(i):
         return dataclasses.replace(i, run=run) if (i.kind, i.method) == ("cuda", "jacobi") else i
 
     fakes.change_rows(monkeypatch, "poisson", changed)
+    for device in two:
+        monkeypatch.setattr(device, "describe", lambda: twin)
     inventory.changed()
-    return used
-
-
-def test_a_failure_of_one_of_several_is_booked_on_that_one(pair, warnings_of):
     f = rng.random((64, 40))
     known = {"rtol": 0.0, "maxiter": 100, "method": "jacobi"}
     expected = hetero.solve_poisson(f, device="cpu", **known)
     for number in (1, 2):
         u, info = hetero.solve_poisson(f, device="cuda:*", return_info=True, **known)
-        assert pair == [["cuda:0", "cuda:1"]] * number
+        assert used == [["cuda:0", "cuda:1"]] * number
         np.testing.assert_allclose(u, expected, rtol=1e-12, atol=1e-12)
         assert (info["device"], info["method"], info["iterations"]) == ("cpu", "jacobi", 100)
         assert len(warnings_of()) == number

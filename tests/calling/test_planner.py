@@ -1,12 +1,16 @@
-"""Plans: priced term by term, the cheapest chosen, each loser with its reason; remembered until
-something changes that they depend on."""
+"""Plans: priced term by term, the cheapest chosen, each loser with its reason; forced by device=,
+method= and `use`; remembered until something changes that they depend on."""
 
 from __future__ import annotations
 
-import threading
+import contextlib
+import contextvars
+import copy
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from fakes import in_threads
+import pytest
 from made_up import CPU, GPU, TWO, machine, priced, reason, roofline, square
 
 import hetero
@@ -64,14 +68,97 @@ def test_without_constants_the_cpu_is_taken():
     assert plan.seconds == priced(square(999), constants=profile.shipped("conservative")).seconds
     sweeps = hetero.plan("solve_poisson", Spec((9, 9)), maxiter=5, rtol=0.0, method="jacobi")
     unknown = priced(sweeps.problem, constants=machine(models={}))
-    assert (unknown.chosen.device, unknown.chosen.method, unknown.seconds) == (
-        "cpu",
-        "jacobi",
-        None,
-    )
+    chosen = unknown.chosen
+    assert (chosen.device, chosen.method, chosen.seconds) == ("cpu", "jacobi", None)
     assert "not priced" in str(unknown)
     on_device = priced(square(999, "cuda:0"), constants=machine(models={}, links={}))
     assert on_device.chosen.device == "cpu"
+
+
+# -- Forced ----------------------------------------------------------------------------------------
+
+
+def test_use_may_end_in_another_thread():
+    """As where a generator is closed there; the block holds in the thread that it began in."""
+
+    def generator():
+        with hetero.use(device="cpu"):
+            yield
+
+    blocks = generator()
+    contextvars.copy_context().run(next, blocks)
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(blocks.close).result()
+    with pytest.raises(RuntimeError), hetero.use(device="cpu"):
+        raise RuntimeError  # which undoes it, too
+    assert planner.placement(None, None) == (None, None)
+
+
+def test_the_calls_own_placement_counts_before_the_innermost_blocks(cuda):
+    """What a block leaves out is that of the block around it."""
+    A = np.ones((5, 5), np.float32)
+    for blocks, own, on_device in (
+        ([{"device": "cuda"}, {"device": "cpu"}], {}, False),
+        ([{"device": "cuda"}, {"results": "host"}], {}, True),
+        ([{"device": "cuda"}], {"device": "cpu"}, False),
+        ([{"device": "cpu"}], {"device": "cuda"}, True),
+        ([{"method": "tiled"}], {}, True),
+        ([{"method": "tiled"}], {"method": "blas"}, False),
+        ([{"method": "blas"}, {"method": "tiled"}], {}, True),
+    ):
+        for _ in range(2):  # then remembered
+            cuda.log.clear()
+            with contextlib.ExitStack() as stack:
+                for block in blocks:
+                    stack.enter_context(hetero.use(**block))
+                np.testing.assert_array_equal(hetero.matmul(A, A, **own), A @ A)
+            assert ("compute" in cuda.log) == on_device, (blocks, own)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"device": "nonsense"}, "'cpu'.*got 'nonsense'"),
+        ({"device": "gpu"}, "'cpu'.*got 'gpu' .*'hetero info'"),  # and no guess that it was "cpu"
+        ({"method": "magic"}, "'blas'.*'multigrid'.*got 'magic'"),
+        ({"device": "cpu", "method": "tiled"}, "'blas'.*got 'tiled'"),
+        ({"results": "gpu"}, "'host', 'device', got 'gpu'$"),
+        ({"watch": "no"}, "True or False, got 'no'"),
+    ],
+    ids=str,
+)
+def test_use_refuses_an_argument_at_once(given, message):
+    with pytest.raises(ValueError, match=message):
+        hetero.use(**given)
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+def test_a_block_can_be_copied_and_pickled(copied):
+    """The copy asks for the same, and is not entered where the original is."""
+    block = hetero.use(device="cpu", results="host", memory_limit="1 GB")
+    before = copied(block)
+    with block:
+        inside = copied(block)
+    for one in (before, inside):
+        with one:
+            assert tables.forced.get() == ("cpu", None, "host", 10**9, None)
+        assert tables.forced.get() is None
+
+
+def test_a_block_around_a_function_is_one_for_each_call():
+    @hetero.use(device="cpu")
+    def depth(left):
+        assert planner.placement(None, None)[0] == "cpu"
+        return left and depth(left - 1)
+
+    assert depth(3) == 0
+    assert tables.forced.get() is None
+    block = hetero.use(device="cpu")
+    with block, pytest.raises(RuntimeError, match="entered already"), block:
+        pass
+    assert tables.forced.get() is None
 
 
 # -- Remembered ------------------------------------------------------------------------------------
@@ -91,12 +178,9 @@ def test_calls_follow_the_profile(cuda):
 
 
 def test_memory_is_bounded():
-    A = np.ones((3, 3))
-    for n in range(2 * tables._MOST // 100):
-        planner.plan(square(n + 1))
     table = {}
     for n in range(tables._MOST + 10):
-        tables.remember(table, n, A, tables.generation())
+        tables.remember(table, n, n, tables.generation())
     assert len(table) <= tables._MOST
     # A plan made before a change is not kept.
     before = tables.generation()
@@ -107,25 +191,18 @@ def test_memory_is_bounded():
 
 
 def test_threads_that_plan_while_things_change():
-    wrong, stop = [], threading.Event()
     rng = np.random.default_rng(0)
     pairs = [(rng.random((n, n + 1)), rng.random((n + 1, 3))) for n in range(1, 30)]
 
     def work():
-        try:
-            while not stop.is_set():
-                for A, B in pairs:
-                    if not np.array_equal(hetero.matmul(A, B), A @ B):
-                        wrong.append("value")
-                    planner.plan(matmul_problem(A, B))
-        except Exception as error:
-            wrong.append(error)
+        for A, B in 4 * pairs:
+            np.testing.assert_array_equal(hetero.matmul(A, B), A @ B)
+            planner.plan(matmul_problem(A, B))
 
-    def change():
-        for _ in range(30):
+    with ThreadPoolExecutor() as pool:
+        running = [pool.submit(work) for _ in range(4)]
+        while not all(one.done() for one in running):
             profile.set_current(profile.shipped("conservative"))
             inventory.changed()
-        stop.set()
-
-    in_threads(*[work] * 4, change)
-    assert not wrong
+    for one in running:
+        one.result()

@@ -93,40 +93,24 @@ LINKS = {way: {"pageable": LINE | ALONE, "pinned": LINE | ALONE} for way in ("up
 
 
 @pytest.fixture
-def calibrated(monkeypatch, hasty, profile_file, two):
-    """Calibrates two equal GPUs; and what was measured of links, in order."""
-    order = []
-    slow = dict.fromkeys(transfers.Copies.WAYS, 1.5 * (1e-5 + 2**12 / 1e10))
-
-    def planted(name, result):
-        def measure(*given):
-            order.append(name)
-            return result
-
-        return measure
-
-    equal = two[0].describe()
-    monkeypatch.setattr(FakeCuda, "describe", lambda device: dict(equal))
+def equal(monkeypatch, hasty, profile_file, two):
+    """Two equal GPUs, of whose calibration the samples are planted."""
+    described = two[0].describe()
+    monkeypatch.setattr(FakeCuda, "describe", lambda device: dict(described))
 
     def take(case, *_):
         knots = case.knots or grid(case.axes)
         return Samples(dict.fromkeys(knots, 1.0), setup=dict.fromkeys(knots, 1.0))
 
-    plant(monkeypatch, take, planted("quiet", LINKS), only=("matvec", "poisson"))
+    plant(monkeypatch, take, lambda *_: LINKS, only=("matvec", "poisson"))
     monkeypatch.setattr(transfers, "_SIZES", (2**12,))  # of what is measured
-    monkeypatch.setattr(transfers, "at_once_seconds", planted("at once", slow))
-
-    def calibrate(quick=False, **options):
-        order.clear()
-        return hetero.calibrate(quick, **options), list(order)
-
-    return calibrate
+    slow = dict.fromkeys(transfers.Copies.WAYS, 1.5 * (1e-5 + 2**12 / 1e10))
+    monkeypatch.setattr(transfers, "at_once_seconds", lambda *_: slow)
 
 
 @pytest.mark.parametrize("quick", [True, False])
-def test_one_of_equal_devices_is_measured_and_all_at_once(quick, calibrated):
-    found, order = calibrated(quick)
-    assert order == ["quiet", "at once"]
+def test_one_of_equal_devices_is_measured_and_all_at_once(quick, equal):
+    found = hetero.calibrate(quick)
     assert found.data["links"].keys() == {"cuda:0", "cuda*2"}
     for way in ("upload", "download"):
         assert found.data["links"]["cuda*2"][way].keys() == {"pageable", "pinned"}
@@ -140,9 +124,9 @@ def test_one_of_equal_devices_is_measured_and_all_at_once(quick, calibrated):
     assert hetero.machine()["links"]["cuda*2"]["upload, pageable"] == "6.7 GB/s"
 
 
-def test_devices_with_direct_paths_have_a_link_from_each_other(calibrated, monkeypatch):
+def test_devices_with_direct_paths_have_a_link_from_each_other(equal, monkeypatch):
     monkeypatch.setattr(peers, "trusted", lambda one, other: True)
-    found, _ = calibrated()
+    found = hetero.calibrate()
     seconds = found.at_once("cuda*2").link("cuda:0", "peer", "device")(2**12)
     assert 0.0 < seconds < 0.1
     with pytest.raises(KeyError):

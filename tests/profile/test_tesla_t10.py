@@ -7,6 +7,7 @@ GPU is faster, `tests/test_seeds.py` asks.
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -28,37 +29,24 @@ def download(nbytes):
     return nbytes / GB / 3.1 + nbytes / GB * per_gb + constant
 
 
-SIZES = [64, 200, 256, 511, 2048, 10000]
+def calls():
+    """(operation, extents, bytes accessed, the CPU's and the card's GB/s, upload, result's bytes);
+    4 n^2 bytes are 2 n^2 floats to him where a matrix is multiplied with a vector."""
+    for n in (64, 200, 256, 511, 2048, 10000):
+        up, rate = upload(4 * n**2), min(max(16384 / n, 2), 8)
+        yield "matvec", (n, n), 8 * n**2, rate, 2 * 94, up + upload(4 * n), 4 * n
+        yield "matmul", (n, n, n), 8 * n**3, 51, 1504, 2 * up, 4 * n**2
+    for n, size in itertools.product((1000, 8192), (3, 15, 16, 256, 513)):
+        accessed, up = 8 * n**2 * size**2, upload(4 * n**2) + upload(4 * size**2)
+        rate = 3 / math.sqrt(size) - n / 20000 + 2.7
+        yield "convolve2d", (n, n, size, size), accessed, rate, min(size, 16) * 94, up, 4 * n**2
 
 
-def matvec(n):
-    """Bytes accessed in GB; the CPU's and the card's GB/s; 4 n^2 bytes for 2 n^2 floats there."""
-    return 8 * n**2 / GB, min(max(16384 / n, 2), 8), 2 * 94, upload(4 * n**2) + upload(4 * n), 4 * n
-
-
-def matmul(n):
-    return 8 * n**3 / GB, 51, 1504, 2 * upload(4 * n**2), 4 * n**2
-
-
-def filtered(n, filter_size):
-    accessed, moved = 8 * n**2 * filter_size**2 / GB, upload(4 * n**2) + upload(4 * filter_size**2)
-    rate = 3 / math.sqrt(filter_size) - n / 20000 + 2.7
-    return accessed, rate, min(filter_size, 16) * 94, moved, 4 * n**2
-
-
-CALLS = [("matvec", (n, n), matvec(n)) for n in SIZES]
-CALLS += [("matmul", (n, n, n), matmul(n)) for n in SIZES]
-CALLS += [
-    ("convolve2d", (n, n, size, size), filtered(n, size))
-    for n in (1000, 8192)
-    for size in (3, 15, 16, 256, 513)
-]
-
-
-@pytest.mark.parametrize(("operation", "dims", "figures"), CALLS)
-def test_figures(data, operation, dims, figures):
+@pytest.mark.parametrize(
+    ("operation", "dims", "accessed", "cpu_rate", "gpu_rate", "up", "result"), calls()
+)
+def test_figures(data, operation, dims, accessed, cpu_rate, gpu_rate, up, result):
     """He computes in float32, and results are as large as the image."""
-    accessed, cpu_rate, gpu_rate, up, result = figures
     words = ["--dtype", "float32", "--profile", "tesla-t10"]
     words += ["--mode", "same"] if operation == "convolve2d" else []
     found = data("explain", operation, *dims, *words)
@@ -70,8 +58,8 @@ def test_figures(data, operation, dims, figures):
     assert set(rows) == {"cpu", "cuda:0"}
     assert found["chosen"]["device"] == min(rows, key=lambda device: rows[device]["seconds"])
     cpu, gpu = rows["cpu"], rows["cuda:0"]
-    assert cpu["seconds"] == pytest.approx(accessed / cpu_rate, rel=1e-9)
-    down, computed = download(result), accessed / gpu_rate
+    assert cpu["seconds"] == pytest.approx(accessed / GB / cpu_rate, rel=1e-9)
+    down, computed = download(result), accessed / GB / gpu_rate
     assert gpu["terms"]["upload"] == pytest.approx(up, rel=1e-9)
     assert gpu["terms"]["download"] == pytest.approx(down, rel=1e-9)
     assert gpu["seconds"] == pytest.approx(up + computed + down, rel=1e-9)

@@ -1,15 +1,23 @@
-"""The command line: what it prints, as text and as JSON, and its exit codes."""
+"""The command line: what it prints, as text, as JSON and on a terminal, and its exit codes."""
 
 from __future__ import annotations
 
+import copy
 import json
+import logging
+import subprocess
+import sys
 
 import pytest
 from command_line import FAILED, NO_CHOICE, OK, USAGE
 
 import hetero
-from hetero import cli, devices, errors, profile, registry
+from hetero import cli, devices, errors, profile, registry, terminal
 from hetero.cli.parser import parser
+from hetero.devices.cuda import libraries
+from hetero.evaluation import problems, report
+from hetero.host import cpu
+from hetero.ops.convolve2d import fft
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -20,8 +28,6 @@ def test_info(run, data):
     assert {"name", "cores", "memory_bytes", "blas", "blas_version"} <= found["cpu"].keys()
     tracking = found["cpu"]["write_tracking"]
     assert tracking == "on" or tracking.startswith("off, ")
-    parts = {"name", "disturbed", "doubtful", "file", "calibrate_writes"}
-    assert found["profile"].keys() == parts
     assert set(found["devices"]) == set(devices.available())
     for info in found["devices"].values():
         assert {"kind", "name", "memory_bytes", "multiprocessors", "driver"} <= info.keys()
@@ -32,7 +38,7 @@ def test_info(run, data):
     assert len(out.splitlines()) < len(run("info", "--verbose")[1].splitlines()) / 2
 
 
-def test_calibrate(data, run, profile_file, monkeypatch):
+def test_calibrate(data, profile_file):
     found = data("calibrate", "--quick")
     parts = {"path", "trusted", "devices", "residuals", "not_acceptable", "doubtful"}
     assert found.keys() == parts
@@ -59,49 +65,45 @@ def test_calibrate(data, run, profile_file, monkeypatch):
 
 def test_calibrate_says_which_constants_not_to_trust(run, monkeypatch):
     """A fit that is off by a factor is named, in the text and in the JSON."""
-    from hetero.evaluation import report
-
     for module in (profile, report):  # fits in a hurry do not count
         monkeypatch.setattr(module, "OFF", 1.0)
-    content = json.loads(json.dumps(profile.shipped("h200").data))
+    content = copy.deepcopy(profile.shipped("h200").data)
     assert profile.Profile(content).doubtful() == []
     assert "calibrate again" not in report.calibration(profile.Profile(content))
     key = "cpu|matmul|blas|float32|*"
-    for wrong in (54.05, float("nan")):
+    for wrong in (float("nan"), 54.05):
         content["models"][key]["residuals"] = {"mean": wrong, "p95": 448.9, "worst": 448.9}
         measured = profile.Profile(content)
         assert measured.doubtful() == [key]
-        text = report.calibration(measured)
-        assert "off by more than 100% in the mean: cpu matmul blas float32 *" in text
-        assert "calibrate again" in text
-        monkeypatch.setattr(hetero, "calibrate", lambda *_, found=measured, **__: found)
-        code, out, _ = run("calibrate", "--json")
-        assert code == FAILED
-        assert json.loads(out)["doubtful"] == [key]
-        profile.set_current(measured)
-        assert hetero.machine()["profile"]["doubtful"] == [key]
-        assert "in the mean (run 'hetero calibrate' again" in run("info")[1]
-        assert "when nothing else runs): cpu matmul blas float32 *\n" in run("info")[1]
-        for dtype, off in (("float32", True), ("float64", False)):
-            code, out, _ = run("explain", "matmul", 64, 64, 64, "--dtype", dtype)
-            blas = next(line for line in out.splitlines() if "blas on cpu" in line)
-            assert blas.endswith("; not to be trusted: calibrate again") == off
-            A = hetero.spec((64, 64), dtype)
-            plan = hetero.plan("matmul", A, A, device="cpu")
-            assert plan.to_dict()["candidates"][0].get("doubtful", False) == off
-            assert ("not to be trusted" in str(plan)) == off
-
-
-SUMMARY = {"chosen_over_best", "fastest", "prediction_error"}
-FIGURES = {"geometric_mean", "p95", "p99", "worst", "fastest_within_5_percent"}
+    text = report.calibration(measured)
+    assert "off by more than 100% in the mean: cpu matmul blas float32 *" in text
+    assert "calibrate again" in text
+    monkeypatch.setattr(hetero, "calibrate", lambda *_, **__: measured)
+    code, out, _ = run("calibrate", "--json")
+    assert code == FAILED
+    assert json.loads(out)["doubtful"] == [key]
+    profile.set_current(measured)
+    assert hetero.machine()["profile"]["doubtful"] == [key]
+    shown = run("info")[1]
+    assert "in the mean (run 'hetero calibrate' again" in shown
+    assert "when nothing else runs): cpu matmul blas float32 *\n" in shown
+    for dtype, off in (("float32", True), ("float64", False)):
+        out = run("explain", "matmul", 64, 64, 64, "--dtype", dtype)[1]
+        blas = next(line for line in out.splitlines() if "blas on cpu" in line)
+        assert blas.endswith("; not to be trusted: calibrate again") == off
+        A = hetero.spec((64, 64), dtype)
+        (row,) = hetero.plan("matmul", A, A, device="cpu").to_dict()["candidates"]
+        assert row.get("doubtful", False) == off
 
 
 def test_verify(data, run):
     found = data("verify", "--largest", 64, "--count", 3, "--seconds", 20)
-    assert found.keys() == {"left_out", "problems", "worst_choices", *SUMMARY}
+    parts = {"left_out", "problems", "worst_choices", "chosen_over_best", "fastest"}
+    assert found.keys() == parts | {"prediction_error"}
     assert 1 <= found["problems"] <= 6
-    assert found["chosen_over_best"].keys() == FIGURES
-    assert found["chosen_over_best"]["worst"] >= found["chosen_over_best"]["geometric_mean"] >= 1.0
+    figures = found["chosen_over_best"]
+    assert figures.keys() == {"geometric_mean", "p95", "p99", "worst", "fastest_within_5_percent"}
+    assert figures["worst"] >= figures["geometric_mean"] >= 1.0
     assert any("matvec blas on cpu" in name for name in found["prediction_error"])
     assert sum(found["fastest"].values()) == found["problems"]
     code, out, _ = run("verify", "matvec", "--largest", 64, "--count", 2, "--seconds", 20)
@@ -139,15 +141,125 @@ def test_demo(data, tmp_path, profile_file, hasty):
     assert len(set(content[13:])) > 20
 
 
+# -- explain --------------------------------------------------------------------------------------
+
+
+def test_explain_options(data, opencl):
+    assert data("explain", "matmul", 8, 8, 8, "--dtype", "int32")["chosen"]["device"] == "cpu"
+    assert data("explain", "matmul", 64, 64, 64, "--device", opencl)["chosen"]["device"] == opencl
+    by_method = data("explain", "matvec", 64, 64, "--method", "blas")
+    assert [row["method"] for row in by_method["candidates"]] == ["blas"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "dims", "operands"),
+    [
+        ("matvec", (40, 30), [hetero.spec((40, 30)), hetero.spec(30)]),
+        ("matmul", (40, 30, 50), [hetero.spec((40, 50)), hetero.spec((50, 30))]),
+        ("convolve2d", (64, 48, 3, 5), [hetero.spec((64, 48)), hetero.spec((3, 5))]),
+        ("poisson", (30, 40), [hetero.spec((30, 40))]),
+        ("cg", (30, 40), [hetero.Poisson((30, 40)), hetero.spec(1200)]),
+    ],
+)
+def test_explain_answers_as_plan_does(data, operation, dims, operands):
+    """The same defaults: dtype, mode, tolerance."""
+    assert data("explain", operation, *dims) == hetero.plan(operation, *operands).to_dict()
+
+
+@pytest.mark.parametrize("cores", [1, 64])
+def test_another_machine_has_its_own_cores_and_packages(data, monkeypatch, cores):
+    """Nothing of this machine is in the answer."""
+    lines = [
+        ("convolve2d", 2000, 3000, 33, 33, "--dtype", "float32"),
+        ("convolve2d", 700, 900, 65, 65),
+        ("poisson", 300, 400),
+        ("solve_cg", 300, 400),
+        ("matmul", 300, 200, 100),
+    ]
+    here = [data("explain", *line, "--profile", "h200") for line in lines]
+    monkeypatch.setattr(libraries, "cufft_obstacle", lambda: "cuFFT is not here")
+    other = {**cpu.describe(), "cores": cores}
+    monkeypatch.setattr(cpu, "describe", lambda: other)
+    monkeypatch.setattr(fft, "on_cpu", fft.on_cpu.__wrapped__)  # which remembers nothing
+    assert [data("explain", *line, "--profile", "h200") for line in lines] == here
+
+
+def test_what_another_machine_was_not_measured_for(run, data):
+    """Nothing is chosen, exit code 3; but whole numbers are NumPy's on every machine."""
+    code, out, _ = run("explain", "solve_cg", 64, "--profile", "tesla-t10", "--json")
+    assert (code, json.loads(out)["chosen"]) == (NO_CHOICE, None)
+    found = data("explain", "matmul", 64, 64, 64, "--dtype", "int32", "--profile", "tesla-t10")
+    assert found["chosen"] == {"device": "cpu", "method": "blas", "seconds": None}
+
+
+# -- On a terminal --------------------------------------------------------------------------------
+
+# What takes long shows what it does and how far it is; in a pipe, nothing.
+COMMANDS = {
+    "info": (),
+    "calibrate": ("--quick", "--device", "cpu"),
+    "verify": ("matvec", "--count", "2", "--largest", "32"),
+    "bench matvec": ("--device", "cpu"),
+    "demo": ("--largest", "16"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_bar_on_a_terminal_and_none_in_a_pipe(command, run, monkeypatch, profile_file):
+    sizes_of = type(problems.of(registry.operation("matvec")))
+    monkeypatch.setattr(sizes_of, "sizes", ((64, 64),))
+    arguments = [*command.split(), *COMMANDS[command], "--json"]
+    if command in ("demo", "calibrate"):  # test_runtimes.py and tests above run these in a pipe
+        monkeypatch.setattr(registry, "operations", lambda: (registry.operation("matvec"),))
+    else:
+        code, _, err = run(*arguments)
+        assert code == OK
+        assert "\r" not in err
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    code, out, err = run(*arguments)
+    assert code == OK
+    assert err.count("\r[") >= 1, "no bar"
+    assert "\r" not in out
+    # In the end the line is free: the bar is taken away.
+    assert err.endswith("\r")
+
+
+def test_a_warning_has_a_line_of_its_own(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    bar = terminal.progress_bar()
+    bar(0.5, "half")
+    handler = terminal.LogHandler(sys.stderr)
+    handler.emit(logging.LogRecord("hetero", logging.WARNING, "", 0, "a warning", (), None))
+    assert "\ra warning\n\r[" in capsys.readouterr().err
+    terminal.clear()
+
+
+def test_a_shell_completes_commands_and_their_options(data):
+    ask = f"""{data("completion", "bash")["script"]}
+    complete() {{ COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); COMPREPLY=(); _shtab_hetero; }}
+    complete hetero cal; echo "${{COMPREPLY[@]}}"
+    complete hetero verify --se; echo "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True)
+    assert done.stdout.split("\n")[:2] == ["calibrate", "--seconds --seed"], done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_for_each_shell(data, shell):
+    found = data("completion", shell)
+    assert found["shell"] == shell
+    assert "calibrate" in found["script"]
+
+
+# -- Help and errors ------------------------------------------------------------------------------
+
+
 def test_help_names_every_command_and_the_exit_codes(run):
     code, out, _ = run("--help")
     assert code == OK
     for command in parser()[1]:
         assert f"    {command}" in out
-        code, sub, _ = run(command, "--help")
-        assert code == OK
-        assert "--json" in sub
-        assert "Exit codes: 0 done" in sub
+        assert "Exit codes: 0 done" in run(command, "--help")[1]
     assert "Exit codes: 0 done" in out
     shown = " ".join(run("explain", "--help")[1].split())
     for operation in registry.operations():

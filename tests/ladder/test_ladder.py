@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numba
 import pytest
-import runtimes
 
 from hetero import cli
 from hetero.errors import MethodNotAvailable
@@ -19,11 +18,6 @@ def short(monkeypatch):
         monkeypatch.setattr(probe, name, value)
 
 
-@pytest.fixture
-def place():
-    return runtimes.opencl_device().name
-
-
 # -- Ladders ---------------------------------------------------------------------------------------
 
 
@@ -31,10 +25,10 @@ def place():
     ("function", "dims"),
     [("matmul", (20, 6, 20)), ("convolve2d", (20, 30, 3, 5)), ("kmeans", (300, 4, 3))],
 )
-def test_rows_of_every_rung(data, place, function, dims, tmp_path):
+def test_rows_of_every_rung(data, opencl, function, dims, tmp_path):
     """In their order, then hetero's own methods and the CPU's best; rates, gains and shares."""
     of, file = FAMILIES[function], tmp_path / "a.svg"
-    given = "--device", place, "--dims", ",".join(map(str, dims)), "--plot", str(file)
+    given = "--device", opencl, "--dims", ",".join(map(str, dims)), "--plot", str(file)
     found = data("ladder", function, *given)
     rows, above = found["rows"], found["roof"]
     own = [name for name in of.methods if name not in ("library", "tensor")]
@@ -62,7 +56,7 @@ def test_rows_of_every_rung(data, place, function, dims, tmp_path):
     assert file.read_text("utf-8").lstrip().startswith("<?xml")
 
 
-def test_what_takes_long_or_fails_is_left_out(data, place, monkeypatch):
+def test_what_takes_long_or_fails_is_left_out(data, opencl, monkeypatch):
     """By what `too_long` says with the command's limit; the others are timed."""
     prepared = families.OnDevice.prepared
 
@@ -77,18 +71,18 @@ def test_what_takes_long_or_fails_is_left_out(data, place, monkeypatch):
 
     monkeypatch.setattr(families, "too_long", too_long)
     monkeypatch.setattr(families.OnDevice, "prepared", or_fails)
-    found = data("ladder", "matmul", "--device", place, "--sizes", "40,48", "--limit", "0.05")
+    found = data("ladder", "matmul", "--device", opencl, "--sizes", "40,48", "--limit", "0.05")
     printed = ladder.text(found)
     assert printed.count("naive is left out: would take about 0.05 s") == 1
     assert printed.count("rows2 is left out: no such memory") == 1
 
 
-def test_a_rung_that_is_wrong_is_told(place, monkeypatch):
+def test_a_rung_that_is_wrong_is_told(opencl, monkeypatch):
     right = FAMILIES["matvec"]
     wrong = right._replace(expected=lambda a, repeats: {"y": a["A"] @ a["x"] + 1})
     monkeypatch.setitem(FAMILIES, "matvec", wrong)
     with pytest.raises(ValueError, match="naive's y is wrong by"):
-        ladder.ladder("matvec", device=place)
+        ladder.ladder("matvec", device=opencl)
 
 
 def test_loops_on_some_threads(data, monkeypatch):
@@ -124,11 +118,11 @@ def test_wrong_arguments(run, words, said):
 # -- Sweeps ----------------------------------------------------------------------------------------
 
 
-def test_a_sweep_times_every_legal_block(data, place, tmp_path, monkeypatch):
+def test_a_sweep_times_every_legal_block(data, opencl, tmp_path, monkeypatch):
     few, file = [(8, 1, 1), (8, 2, 1), (16, 1, 1), (32, 4, 1)], tmp_path / "a.svg"
     blocks = tuple(families.Block(*block) for block in few)
     monkeypatch.setattr(type(FAMILIES["matmul"].ladder), "blocks", lambda *_: blocks)
-    asked = ("--method", "naive", "--device", place, "--sizes", "20,30", "--plot", str(file))
+    asked = ("--method", "naive", "--device", opencl, "--sizes", "20,30", "--plot", str(file))
     found = data("sweep", "matmul", *asked)
     for size, n in zip(found["sizes"], (20, 30), strict=True):
         seconds = {tuple(one["block"]): one["seconds"] for one in size["blocks"]}

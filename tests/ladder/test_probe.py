@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,12 +15,10 @@ from hetero.ladder import probe
 from hetero.ladder.probe import PROBES
 
 
-@pytest.fixture(scope="module", autouse=True)
-def short():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(probe, "_BYTES_OTHERS", 1 << 20)
-        patch.setattr(probe, "_ROUNDS_OTHERS", 2)
-        yield
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr(probe, "_BYTES_OTHERS", 1 << 20)
+    monkeypatch.setattr(probe, "_ROUNDS_OTHERS", 2)
 
 
 @pytest.mark.parametrize(("piece", "stride"), [(1, 1), (1, 4), (1, 1024), (64, 1), (64, 32)])
@@ -55,13 +52,9 @@ def test_one_sentence_says_what_the_figures_mean(name, ratios, said):
 
 
 @pytest.mark.parametrize("name", PROBES)
-def test_a_probe_is_run_and_drawn(name, run, tmp_path):
-    pytest.importorskip("matplotlib")
-    own = runtimes.opencl_device()
+def test_a_probe_is_run_and_drawn(name, data, opencl, tmp_path):
     file = tmp_path / "a.svg"
-    code, out, _ = run("probe", name, "--device", own.name, "--json", "--plot", str(file))
-    assert code == cli.DONE
-    result = json.loads(out)
+    result = data("probe", name, "--device", opencl, "--plot", file)
     assert [row["stride"] for row in result["rows"]] == [*PROBES[name].strides]
     assert result["rows"][0]["ratio"] == 1.0
     assert all(row["seconds"] > 0 for row in result["rows"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from fractions import Fraction
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +15,6 @@ from hetero.kernels.matvec.ladder import LADDER as MATVEC
 from hetero.kernels.procedure import CARDS, Metrics, of_limits
 
 T10 = CARDS["Tesla T10"]
-SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 WIDTHS = (8, 16, 32, 64, 128, 256, 512)
 BLOCKS = [(x, y) for x in WIDTHS for y in (1, 2, 4, 8, 16, 32, 64) if 16 <= x * y <= 512]
 GRIDS = [(x, y) for x in (1, 7, 64, 500) for y in (1, 16)]
@@ -50,21 +48,12 @@ def test_4_41():
         upper = min(16, n / (64 * min(n / 512, 8)))
         y = max(p for p in (1, 2, 4, 8, 16) if p <= upper)  # rounded down (footnote 4)
         assert MATMUL.chosen("tuned", "float32", T10, (n, n, n)) == (8, y, 16)
-    for y in (8, 16, 32):  # 4.32
-        assert Metrics(T10, 32, 512, (4096, 1024), (8, y)).active_blocks == 1920 // y
-    for n in SIZES:  # 4.34, 4.39
-        for y in (8, 16):
-            found = Metrics(T10, 32, 512, (n // (8 * y), n // 16), (8, y))
-            if found.grid[0] <= 1920 // y:
-                assert found.partitions() == min(n / (64 * y), 8)
-            left = Fraction(n**2, 128 * y) - n**2 // 245760 * Fraction(1920, y)
-            assert found.fragmented_blocks == left
 
 
 def test_5_19():
     for fs in (3, 63, 513, 9, 17, 64, 65, 129, 300, 1001):
         x = min(max(16, 2 ** math.ceil(math.log2(fs))), 512)
-        for n in (*SIZES, *range(1536, 16384, 2560)):
+        for n in (512, 1024, 2048, 4096, 8192, 16384, *range(1536, 16384, 2560)):
             found = CONVOLUTION.chosen("tuned", "float32", T10, (n, n, fs, fs))
             assert found == (x, max(64 // x, 1), 1)
 

@@ -27,10 +27,10 @@ def is_double(tile):
     return tile.source == "matmul_tensor.cu"
 
 
-def built(tile, layout, *edit):
+def built(tile, layout):
     more = {} if is_double(tile) else {"REAL": "float", "WIDTH": 4}
     defines = {"RESIDENT": 1, **more, **dict(tile.defines), **layout}
-    return cuda_on_cpu.kernel(tile.source, "matmul", defines, *edit)
+    return cuda_on_cpu.kernel(tile.source, "matmul", defines)
 
 
 def operand(batch, rows, columns, by_rows, aligned, dtype):
@@ -47,14 +47,13 @@ def errors(launch, tile, layout):
     dtype = np.float64 if is_double(tile) else np.float32
     aligned = layout["ALIGNED"]
     width = 16 // np.dtype(dtype).itemsize
-    tile_m, tile_n = tile.m, tile.n
     found = []
     for m, n, k, parts, batch in (
-        (tile_m, tile_n, 160, 1, 1),
-        (tile_m + 4, tile_n - 4, 52, 1, 2),
+        (tile.m, tile.n, 160, 1, 1),
+        (tile.m + 4, tile.n - 4, 52, 1, 2),
         (8, 12, 200, 3, 1),
-        (tile_m + 1, 7, 33, 1, 1),
-        (3, tile_n + 5, 1, 1, 2),
+        (tile.m + 1, 7, 33, 1, 1),
+        (3, tile.n + 5, 1, 1, 2),
     ):
         if aligned and (m % width or n % width or k % width):
             continue
@@ -63,7 +62,7 @@ def errors(launch, tile, layout):
         chunk = max(-(-k // parts // 64) * 64, 64)
         parts = -(-k // chunk)
         C = np.full((parts, batch, m, n), np.nan, dtype)
-        grid = -(-m // tile_m) * -(-n // tile_n) * parts * batch
+        grid = -(-m // tile.m) * -(-n // tile.n) * parts * batch
         strides = itertools.chain(*map(kernel_runs.elements, (A, B, C)))
         sizes = m, n, k, parts, chunk, *strides, int(n % width == 0)
         assert launch(grid, A, B, C, *sizes) is None

@@ -24,10 +24,10 @@ extern "C" const char *launch(int blocks, const index_t *words)
 """
 
 
-def kernel(source, name, defines, edit=lambda text: text):
+def kernel(source, name, defines):
     """``run(blocks, *arguments)``: arguments are arrays and integers; gives what went wrong, or
-    None. ``edit(text)`` plants a mistake."""
-    text = edit(kernels.source(source).replace(kernels.source("ptx.cu"), ""))
+    None."""
+    text = kernels.source(source).replace(kernels.source("ptx.cu"), "")
     text, found = IN_PTX.subn("", text)
     options = ["-O1", *(f"-D{macro}={value}" for macro, value in defines.items())]
     if found:

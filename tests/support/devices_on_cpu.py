@@ -45,18 +45,17 @@ class Bound(NamedTuple):
     arguments: list[int | float]
 
 
-def bound(launch: Launch, values: dict[str, int | float], edit=None) -> Bound:
-    """A plan's launch, whose names have these values; ``edit(text)`` plants a mistake."""
+def bound(launch: Launch, values: dict[str, int | float]) -> Bound:
+    """A plan's launch, whose names have these values."""
     arguments = [values.get(a, a) for a in launch.arguments]
-    address = entry(launch.source, launch.kernel, launch.defines, edit)
+    address = entry(launch.source, launch.kernel, launch.defines)
     return Bound(address, launch.grid, launch.block, launch.shared_bytes, arguments)
 
 
 @cache
-def entry(source: str, kernel: str, defines: tuple, edit=None) -> int:
+def entry(source: str, kernel: str, defines: tuple) -> int:
     """Address of a kernel in a file, or in a text with line breaks."""
     text = source if "\n" in source else kernels.source(source)
-    text = text if edit is None else edit(text)
     found = []
     for pattern, instead in _INSTEAD.items():
         text, times = re.subn(pattern, instead, text)

@@ -15,13 +15,9 @@ import runtimes
 from kernel_runs import (
     DTYPES,
     LAYOUTS,
-    MULTIPROCESSORS,
     WRITABLE,
     BufferRunner,
     Runner,
-    elements,
-    fill,
-    operand,
     planned,
     run_matmul,
     run_matvec,
@@ -134,27 +130,8 @@ def test_matmul_splits_k(portable, dtype):
 @pytest.mark.parametrize("layout", ["row", "column"])
 def test_infinities_stay_where_they_belong(portable, layout, dtype):
     """Padding must make no NaN of an infinity: sizes leave a rest in every direction."""
-    m, n, k = 21, 19, 13
-    _, A = operand(portable, 1, m, k, dtype, layout)
-    _, B = operand(portable, 1, k, n, dtype, layout)
-    _, C = operand(portable, 1, m, n, dtype)
-    fill(A, 1)
-    fill(B, 2)
-    A[0, 3, 5] = A[0, m - 1, k - 1] = np.inf
-    B[0, 7, 11], B[0, k - 1, n - 1] = np.nan, -np.inf
-    common = {"batch": 1, "dtype": dtype, "multiprocessors": MULTIPROCESSORS, "alignment": 16}
-    strides = {"a_strides": elements(A), "b_strides": elements(B), "c_strides": elements(C)}
-    portable.run(planned(kernels.plan_matmul, m=m, n=n, k=k, **strides, **common), A=A, B=B, C=C)
-    with np.errstate(invalid="ignore"):
-        np.testing.assert_allclose(C, A.astype(float) @ B.astype(float), rtol=1e-4, atol=1e-5)
-        for x, y, size in ((B[:, :, 11:12], C[:, :, :1], m), (B[:, :, n - 1 :], C[:, :, 1:2], m)):
-            vectors = {"x_strides": elements(x)[:2], "y_strides": elements(y)[:2]}
-            launch_plan = planned(
-                kernels.plan_matvec, m=size, k=k, a_strides=elements(A), **vectors, **common
-            )
-            portable.run(launch_plan, A=A, x=x, y=y)
-            expected = A.astype(float) @ x.astype(float)
-            np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+    run_matmul(portable, 21, 19, 13, 1, dtype, (layout, layout, "row"), infinite=True)
+    run_matvec(portable, 21, 13, 1, dtype, (layout, "row, strided", "row"), infinite=True)
 
 
 # -- Plans alone ---------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from types import SimpleNamespace
+from unittest import mock
 
 import cuda_on_cpu
 import numpy as np
@@ -22,8 +23,7 @@ from hetero.ops.kmeans.device import DeviceRows
 from hetero.ops.kmeans.fit import NumpyRows
 
 DTYPES = ("float32", "float64")
-HOPPER = {"multiprocessors": 132, "shared_limit": 227 << 10, "capability": (9, 0)}
-GPU = Target(**HOPPER)
+GPU = Target(multiprocessors=132, shared_limit=227 << 10, capability=(9, 0))
 
 
 def points(n, d, k, dtype, weighted=False, seed=0):
@@ -61,15 +61,9 @@ def on_device(device, X, weights, k, forced=None, counted=False):
         return buffer
 
     problem = SimpleNamespace(dims=(*X.shape, k), dtype=X.dtype.name, layout="")
-    choose = plans.choose
-    if forced is not None:
-        plans.choose = forced
-    try:
-        with device.active():
-            weights = None if weights is None else up(weights)
-            yield DeviceRows(device, problem, up(X), weights, counted=counted)
-    finally:
-        plans.choose = choose
+    with mock.patch.object(plans, "choose", forced or plans.choose), device.active():
+        weights = None if weights is None else up(weights)
+        yield DeviceRows(device, problem, up(X), weights, counted=counted)
 
 
 def once(rows, tolerance=-1.0, most=0.0):
@@ -239,12 +233,6 @@ def test_what_copies(tile, aligned):
         X, _, start = points(n, d, min(k, n), "float64")
         start = np.concatenate([start, start + 0.25, start - 0.25])[:k]
         check_labels(emulated_labels(launch, tile, X, start), plain_distances(X, start))
-
-
-def launches_of(planned):
-    return (
-        planned.pack, *planned.iteration, planned.distances,
-    )  # fmt: skip
 
 
 # -- Oclgrind -------------------------------------------------------------------------------------

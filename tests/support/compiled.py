@@ -69,11 +69,11 @@ def nvrtc_version():
     return nvrtc.nvrtcVersion()
 
 
-def compile_cuda(launch, arch, *options):
+def compile_cuda(launch, arch):
     """Compile for a GPU; return the bytes of spilled registers that the assembler reports."""
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
     text = kernels.prelude("cuda") + kernels.source(launch.source)
-    options = [f"-D{name}={value}" for name, value in launch.defines] + [*options]
+    options = [f"-D{name}={value}" for name, value in launch.defines]
     options += [f"--gpu-architecture={arch}", "--ptxas-options=-v"]
 
     def make():

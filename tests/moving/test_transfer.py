@@ -19,16 +19,11 @@ from hetero.errors import DeviceMemoryError
 rng = np.random.default_rng(7)
 A32 = rng.random((6, 5), np.float32)
 B32 = rng.random((5, 7), np.float32)
-WRITABLE = [name for name in LAYOUTS if name != "repeated"]
-
-
-def values(result):
-    return result.get() if isinstance(result, fakes.Array) else result
 
 
 def close(result, expected):
-    assert values(result).dtype == expected.dtype
-    np.testing.assert_allclose(values(result), expected, rtol=2e-6)
+    assert result.dtype == expected.dtype
+    np.testing.assert_allclose(result.get(), expected, rtol=2e-6)
 
 
 # -- Device arrays -------------------------------------------------------------------------------
@@ -75,8 +70,8 @@ def test_dtypes_that_devices_do_not_compute_in(cuda, place, dtype):
     result = hetero.matmul(fakes.Cupy.of(a, cuda), fakes.Cupy.of(b, cuda), device=place)
     expected = a @ b
     assert type(result) is fakes.Cupy
-    assert values(result).dtype == expected.dtype
-    np.testing.assert_array_equal(values(result), expected)
+    assert result.dtype == expected.dtype
+    np.testing.assert_array_equal(result.get(), expected)
 
 
 class UnderWay(Copy):
@@ -108,15 +103,6 @@ def test_operands_go_up_at_once_and_none_is_on_its_way_behind_a_failure(cuda, mo
 
 
 # -- out= ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("layout", WRITABLE)
-def test_out_on_the_device(cuda, everywhere, layout):
-    target = LAYOUTS[layout](np.zeros((6, 7), np.float32))
-    out = fakes.Cupy.of(target, cuda)
-    first, second = fakes.Cupy.of(A32, cuda), fakes.Cupy.of(B32, cuda)
-    assert hetero.matmul(first, second, out=out, device=everywhere) is out
-    close(out, A32 @ B32)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -155,13 +141,13 @@ def test_out_that_overlaps_in_part(cuda, place):
     close(out, host[:8] @ other)
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("which", [np.s_[::2, 1:8], np.s_[3:9, ::2], np.s_[10:4:-1, 7:0:-1]])
-def test_out_that_is_part_of_an_array_leaves_the_rest(cuda, place, which):
-    host = rng.random((12, 14), np.float32)
+def test_out_that_is_part_of_an_array_leaves_the_rest(cuda, everywhere, which, order):
+    host = np.asarray(rng.random((12, 14), np.float32), order=order)
     whole, part = fakes.Cupy.of(host, cuda), host[which]
     out = part_of(whole, host, part)
     first, second = fakes.Cupy.of(A32, cuda), fakes.Cupy.of(B32, cuda)
-    assert hetero.matmul(first, second, out=out, device=place) is out
+    assert hetero.matmul(first, second, out=out, device=everywhere) is out
     part[...] = A32 @ B32
     np.testing.assert_allclose(whole.get(), host, rtol=1e-6)

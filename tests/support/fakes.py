@@ -88,6 +88,18 @@ def failing(monkeypatch, owner, name, number, error):
     return calls
 
 
+def uploads(monkeypatch, device):
+    """A list: the bytes of each copy that is sent to a device, or to all of its type."""
+    sizes = []
+
+    def note(direction, array, *where):
+        if direction == "upload":
+            sizes.append(array.nbytes)
+
+    noting(monkeypatch, device, "enqueue", note)
+    return sizes
+
+
 def moves(monkeypatch, device, least):
     """A list of ("upload" or "download", bytes): a device's copies of ``least`` bytes or more."""
     found = []

@@ -22,6 +22,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
+SETUP = configparser.ConfigParser()
+SETUP.read(ROOT / "setup.cfg")
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 # What a wheel holds: where it lies in the sources and in the package, and by which suffixes.
 PLACES = {"hetero": "hetero", "kernels": "hetero/kernels", "calibration": "hetero/calibration"}
@@ -134,9 +136,7 @@ def build() -> tuple[Path, Path]:
 
 def oldest() -> str:
     """The requirements of setup.cfg, each in its oldest version."""
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    return setup["options"]["install_requires"].replace(">=", "==")
+    return SETUP["options"]["install_requires"].replace(">=", "==")
 
 
 def environment(python: str, folder: Path, what: str, limits: str) -> dict[str, str]:

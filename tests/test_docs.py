@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import configparser
 import doctest
 import importlib
 import importlib.util
 import inspect
 import re
-from pathlib import Path
 
 import pytest
+from release import ROOT, SETUP, text
 from test_imports import MODULES
 
 import hetero.ops
 from hetero import cli, registry
 from hetero.cli import commands
 
-ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
-DOCS = ROOT / "docs"
-COMMANDS_PAGE, OPERATIONS_PAGE = DOCS / "commands.md", DOCS / "operations.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 OPERATIONS = registry.operations()
-SETUP = configparser.ConfigParser()
-SETUP.read(ROOT / "setup.cfg")
+INSTALLING = text("docs/install.md") + text("README.md")
 
 
 def examples():
@@ -68,13 +62,13 @@ def test_docstrings_were_found():
 def test_public_names_are_documented(name):
     """Every function with an example that runs; see `hetero.spec` for a class behind one."""
     value = getattr(hetero, name)
-    text = inspect.getdoc(value)
-    assert text
+    shown = inspect.getdoc(value)
+    assert shown
     if inspect.isfunction(value):
-        assert ">>>" in text, f"hetero.{name} shows no example"
+        assert ">>>" in shown, f"hetero.{name} shows no example"
         for parameter in inspect.signature(inspect.unwrap(value)).parameters:
-            if "Parameters\n" in text:
-                assert re.search(rf"\b{parameter}\b", text), f"{name}: {parameter}"
+            if "Parameters\n" in shown:
+                assert re.search(rf"\b{parameter}\b", shown), f"{name}: {parameter}"
 
 
 # Run by tests/contract, by test_dask.py and mpi/, where what they need is installed.
@@ -88,12 +82,12 @@ def test_python_of_pages_runs_and_prints_what_is_shown(page, capsys):
     parts = re.findall(r"^```(python|text)\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
     names = {"__name__": "shown"}
     printed = ""
-    for number, (language, text) in enumerate(parts):
+    for number, (language, block) in enumerate(parts):
         if language == "python":
-            exec(compile(text, f"{page.name}, block {number}", "exec"), names)
+            exec(compile(block, f"{page.name}, block {number}", "exec"), names)
             printed = capsys.readouterr().out
         else:
-            assert printed == text, f"{page.name}, block {number}"
+            assert printed == block, f"{page.name}, block {number}"
 
 
 def shown_commands(page):
@@ -101,25 +95,16 @@ def shown_commands(page):
 
     What stands in brackets may be left out; lines with '...' are no whole commands.
     """
-    text = page.read_text("utf-8")
-    found = re.findall(r"`(hetero [^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
-    for block in re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S):
+    whole = page.read_text("utf-8")
+    found = re.findall(r"`(hetero [^`]+)`", re.sub(r"^```.*?^```", "", whole, flags=re.M | re.S))
+    for block in re.findall(r"^```\w*\n(.*?)^```", whole, re.M | re.S):
         for line in block.splitlines():
             line = re.sub(r"\s+#.*", "", line).removeprefix("$ ")
-            found += [c.strip() for c in line.split("&&") if re.match(r"\s*hetero [a-z]", c)]
-    return [command.split() for command in found if "..." not in command]
+            found += [c for c in line.split("&&") if re.match(r"\s*hetero [a-z]", c)]
+    return {" ".join(re.sub(r"[][]", "", c).split()) for c in found if "..." not in c}
 
 
-COMMANDS = sorted(
-    {
-        " ".join(words).replace("[", "").replace("]", "")
-        for page in PAGES
-        for words in shown_commands(page)
-    }
-)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", sorted(set().union(*map(shown_commands, PAGES))))
 def test_commands_that_are_shown_are_ones(command, monkeypatch, capsys):
     """The command, its options and their values are accepted; explain is run."""
     _, *words = (word.strip("'") for word in command.split())
@@ -135,29 +120,25 @@ def test_commands_that_are_shown_are_ones(command, monkeypatch, capsys):
     assert not code, capsys.readouterr().err
 
 
-def console_blocks():
-    found = []
-    for page in PAGES:
-        for block in re.findall(r"^```console\n(.*?)^```", page.read_text("utf-8"), re.M | re.S):
-            first, _, output = block.partition("\n")
-            found.append(pytest.param(first, output, id=f"{page.name}: {first}"))
-    return found
+PRINTING = [page for page in PAGES if "```console\n" in page.read_text("utf-8")]
 
 
-@pytest.mark.parametrize(("line", "output"), console_blocks())
-def test_what_is_shown_as_printed_is_printed(line, output, capsys):
-    prompt, name, *words = line.split()
-    assert (prompt, name) == ("$", "hetero")
-    assert cli.main(words) == cli.DONE
-    assert capsys.readouterr().out == output
+@pytest.mark.parametrize("page", PRINTING, ids=lambda p: p.name)
+def test_what_is_shown_as_printed_is_printed(page, capsys):
+    whole = page.read_text("utf-8")
+    blocks = re.findall(r"^```console\n\$ hetero (.*)\n((?s:.)*?)^```", whole, re.M)
+    assert len(blocks) == whole.count("```console\n"), "each begins with a command of hetero's"
+    for line, output in blocks:
+        assert cli.main(line.split()) == cli.DONE
+        assert capsys.readouterr().out == output
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_what_a_page_names_exists(page):
     """`hetero.name` and dotted names below it; files of this repository; what a link leads to, and
     its heading as GitHub names it."""
-    text = page.read_text("utf-8")
-    for name in set(re.findall(r"\bhetero((?:\.[A-Za-z_]\w*)+)", text)):
+    whole = page.read_text("utf-8")
+    for name in set(re.findall(r"\bhetero((?:\.[A-Za-z_]\w*)+)", whole)):
         if name.split(".")[-1] in ("json", "py"):  # a file's name
             continue
         value = hetero
@@ -167,10 +148,10 @@ def test_what_a_page_names_exists(page):
             except AttributeError:
                 value = importlib.import_module(f"{value.__name__}.{part}")
     for path in re.findall(
-        r"`((?:hetero|kernels|calibration|tests|docs)/[\w/]+\.(?:py|cu|md))`", text
+        r"`((?:hetero|kernels|calibration|tests|docs)/[\w/]+\.(?:py|cu|md))`", whole
     ):
         assert (ROOT / path).exists(), path
-    for target, heading in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", text):
+    for target, heading in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", whole):
         file = page.parent / target if target else page
         assert file.exists(), target
         if heading:
@@ -180,13 +161,12 @@ def test_what_a_page_names_exists(page):
 
 
 def test_requirements_are_those_of_the_package():
-    text = (DOCS / "install.md").read_text("utf-8") + README.read_text("utf-8")
     python = SETUP["options"]["python_requires"].removeprefix(">=")
-    assert f"Python {python} or newer" in text
+    assert f"Python {python} or newer" in INSTALLING
     for line in SETUP["options"]["install_requires"].split("\n")[1:]:
         name, _, version = line.partition(";")[0].partition(">=")
-        assert re.search(rf"(?i)\b{name} {re.escape(version)}\b", text), line
-    for extra in set(re.findall(r"'\.\[(.*?)\]'", text)):
+        assert re.search(rf"(?i)\b{name} {re.escape(version)}\b", INSTALLING), line
+    for extra in set(re.findall(r"'\.\[(.*?)\]'", INSTALLING)):
         for name in extra.split(","):
             assert name in SETUP["options.extras_require"], name
 
@@ -195,13 +175,8 @@ def test_what_to_install_is_what_the_extras_hold():
     """The commands in messages name packages, and all that an extra has."""
     from hetero.imports import INSTALL
 
-    for extra, command in (
-        ("cuda", INSTALL["cuda"]),
-        ("library", INSTALL["library"]),
-        ("mpi", INSTALL["mpi"]),
-        ("opencl", INSTALL["opencl"]),
-        ("dask", INSTALL["dask"].replace("'dask[array]'", "dask")),
-    ):
+    for extra in ("cuda", "library", "mpi", "opencl", "dask"):
+        command = INSTALL[extra].replace("'dask[array]'", "dask")
         wanted = SETUP["options.extras_require"][extra].strip().splitlines()
         assert command.split()[:2] == ["pip", "install"]
         assert command.split()[2:] == [re.match(r"[\w-]+", line)[0] for line in wanted]
@@ -210,12 +185,9 @@ def test_what_to_install_is_what_the_extras_hold():
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
 def test_the_methods_of_the_table_are_those_registered(operation):
     """The table 'What runs where', the CPU's column; every method of a GPU is named too."""
-    text = (
-        OPERATIONS_PAGE.read_text("utf-8")
-        .partition("## What runs where")[2]
-        .partition("\n\nfloat32")[0]
-    )
-    (row,) = re.findall(rf"^\| {operation.function} \|(.*)\|(.*)\|$", text, re.M)
+    _, _, below = text("docs/operations.md").partition("## What runs where")
+    table = below.partition("\n\nfloat32")[0]
+    (row,) = re.findall(rf"^\| {operation.function} \|(.*)\|(.*)\|$", table, re.M)
     on_cpu, on_gpu = (set(re.findall(r"`(\w+)`", cell)) for cell in row)
     methods = {
         kind: {i.method for i in registry.lookup(operation.name) if i.kind == kind}
@@ -226,8 +198,5 @@ def test_the_methods_of_the_table_are_those_registered(operation):
 
 
 def test_make_targets_exist():
-    makefile = (ROOT / "Makefile").read_text("utf-8")
-    text = (DOCS / "install.md").read_text("utf-8") + README.read_text("utf-8")
-    for target in set(re.findall(r"^make (\w+)|`make (\w+)", text, re.M)):
-        target = "".join(target)
-        assert re.search(rf"^{target}:", makefile, re.M), target
+    for target in set(re.findall(r"(?:^|`)make (\w+)", INSTALLING, re.M)):
+        assert re.search(rf"^{target}:", text("Makefile"), re.M), target

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 import zipfile
-from pathlib import Path
 
+import processes
 import pytest
 import release
 
 import hetero
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -25,12 +20,11 @@ def installed(tmp_path_factory):
     source = top / "source"
     hidden = shutil.ignore_patterns("__pycache__", "*.nbi", "*.nbc")
     for place in release.PLACES:
-        shutil.copytree(ROOT / place, source / place, ignore=hidden)
+        shutil.copytree(release.ROOT / place, source / place, ignore=hidden)
     for file in ("setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / file, source)
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", top, source]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+        shutil.copy(release.ROOT / file, source)
+    command = ["-m", "build", "--wheel", "--no-isolation", "--outdir", top, source]
+    processes.python(*command, timeout=None)
     (wheel,) = top.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(top / "installed")
@@ -62,18 +56,11 @@ def test_what_was_built_runs(installed, tmp_path):
             assert profile.shipped(file.stem).name
         assert hetero.matmul([[2.0]], [[3.0]]) == 6.0
     """
-    environment = dict(os.environ, PYTHONPATH=str(installed))
-    command = [sys.executable, "-c", code % installed]
-    done = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    processes.python("-c", code % installed, cwd=tmp_path, PYTHONPATH=str(installed))
 
 
 def test_sources_that_hide_the_installed_package_say_so(tmp_path):
     """As in a clone after ``pip install .``: there kernels are in another folder."""
-    shutil.copytree(ROOT / "hetero", tmp_path / "hetero")
-    command = [sys.executable, "-S", "-c", "import hetero"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 1
+    shutil.copytree(release.ROOT / "hetero", tmp_path / "hetero")
+    done = processes.python("-S", "-c", "import hetero", code=1, cwd=tmp_path)
     assert "or install them by 'pip install -e .' here" in done.stderr.splitlines()[-1]

@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
-import configparser
 import re
-from pathlib import Path
 
 import release
 import yaml
+from release import SETUP, text
 
 import hetero
 
-ROOT = Path(__file__).parents[1]
-SETUP = configparser.ConfigParser()
-SETUP.read(ROOT / "setup.cfg")
-OPTIONS = SETUP["options"]
-REQUIRED = dict(
-    line.partition(";")[0].strip().split(">=")
-    for line in OPTIONS["install_requires"].split("\n")[1:]
-)
-PYTHON = OPTIONS["python_requires"].removeprefix(">=")
-SUPPORT = (ROOT / "docs/support.md").read_text("utf-8")
+PYTHON = SETUP["options"]["python_requires"].removeprefix(">=")
+SUPPORT = text("docs/support.md")
+
+
+def oldest(requirements):
+    """Name -> version of lines such as "name>=version; where"."""
+    lines = requirements.strip().splitlines()
+    return dict(line.partition(";")[0].strip().split(">=") for line in lines)
+
+
+REQUIRED = oldest(SETUP["options"]["install_requires"])
 
 
 def test_the_versions_of_the_page_are_those_required():
     shown = dict(re.findall(r"^\| ([\w-]+)[^|]* \| ([\d.]+)[^|]* \|", SUPPORT, re.M))
-    extras = dict(line.partition(";")[0].strip().split(">=") for line in cuda())
+    extras = oldest(SETUP["options.extras_require"]["cuda"])
     assert shown.pop("Python") == PYTHON
     assert shown.pop("NVRTC") == extras.pop("nvidia-cuda-nvrtc")
     assert {name.lower(): number for name, number in shown.items()} == REQUIRED | extras
-    install = (ROOT / "docs/install.md").read_text("utf-8")
     for figure in (r"driver[^|.]* 580", r"compute capability 7\.5"):
         assert re.search(figure, SUPPORT)
-        assert re.search(figure, install)
-
-
-def cuda() -> list[str]:
-    return SETUP["options.extras_require"]["cuda"].strip().splitlines()
+        assert re.search(figure, text("docs/install.md"))
 
 
 def test_every_python_that_is_tried_is_on_the_page_and_allowed():
@@ -45,7 +40,7 @@ def test_every_python_that_is_tried_is_on_the_page_and_allowed():
 
 
 def test_the_conda_recipe_is_that_of_the_package():
-    recipe = yaml.safe_load((ROOT / "docs/conda/recipe.yaml").read_text("utf-8"))
+    recipe = yaml.safe_load(text("docs/conda/recipe.yaml"))
     assert recipe["context"]["version"] == hetero.__version__
     needed = dict(line.split(" >=") for line in recipe["requirements"]["run"] if ">=" in line)
     assert needed == REQUIRED | {"python": PYTHON}
@@ -54,12 +49,12 @@ def test_the_conda_recipe_is_that_of_the_package():
 
 
 def test_the_citation_is_that_of_the_package():
-    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    cited = yaml.safe_load(text("CITATION.cff"))
     assert cited["version"] == hetero.__version__
     assert cited["license"] == SETUP["metadata"]["license"]
     (holder,) = cited["authors"]
-    assert holder["name"] in (ROOT / "LICENSE").read_text("utf-8")
+    assert holder["name"] in text("LICENSE")
     (source,) = cited["references"]
-    method = " ".join((ROOT / "docs/method.md").read_text("utf-8").split())
+    method = " ".join(text("docs/method.md").split())
     assert source["title"] in method
     assert f"{source['institution']['name']}, {source['year']}" in method

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
-import sys
-from pathlib import Path
 
+import processes
 import pytest
+import release
 
 import hetero
 from hetero import errors
 from hetero.cli.parser import parser
 
-ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs"
+ROOT, DOCS = release.ROOT, release.ROOT / "docs"
 PAGES = sorted(p.relative_to(DOCS).with_suffix("").as_posix() for p in DOCS.glob("*.md"))
 
 
@@ -36,10 +34,8 @@ def site(tmp_path_factory):
     for package in ("sphinx", "numpydoc", "myst_parser", "pydata_sphinx_theme"):
         pytest.importorskip(package)
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-c", "docs"]
-    command += [".", str(folder / "html"), "-d", str(folder / "doctrees")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    command = ["-m", "sphinx", "-W", "--keep-going", "-q", "-c", "docs", "."]
+    processes.python(*command, folder / "html", "-d", folder / "doctrees", cwd=ROOT, timeout=None)
     return folder / "html"
 
 

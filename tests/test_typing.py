@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
-from pathlib import Path
 
+import processes
 import pytest
+import release
 
-ROOT = Path(__file__).parents[1]
 PAGE = """
 import numpy as np
 from numpy.typing import NDArray
@@ -58,10 +57,9 @@ def check(printed: str, pattern: str) -> None:
 def test_a_page_of_user_code_is_strictly_typed(tmp_path):
     page = tmp_path / "page.py"
     page.write_text(PAGE)
-    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent"]
-    command += ["--cache-dir", str(tmp_path / "cache"), str(page)]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert "Success" in found.stdout, found.stdout + found.stderr
+    command = ["-m", "mypy", "--strict", "--follow-imports=silent"]
+    command += ["--cache-dir", tmp_path / "cache", page]
+    found = processes.python(*command, cwd=release.ROOT, timeout=None)
     check(found.stdout, r"page\.py:(\d+): note: Revealed type is \"(.*)\"")
 
 
@@ -70,7 +68,6 @@ def test_a_page_of_user_code_is_strictly_typed_for_pyright(tmp_path):
     pytest.importorskip("basedpyright", reason="make release installs it and runs this")
     (tmp_path / "page.py").write_text(PAGE)
     (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
-    command = [sys.executable, "-m", "basedpyright", "--pythonpath", sys.executable]
-    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "0 errors, 0 warnings" in found.stdout, found.stdout + found.stderr
+    found = processes.python("-m", "basedpyright", "--pythonpath", sys.executable, cwd=tmp_path)
+    assert "0 errors, 0 warnings" in found.stdout
     check(found.stdout, r"page\.py:(\d+):\d+ - information: Type of .* is \"(.*)\"")

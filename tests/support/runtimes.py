@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import re
-import subprocess
 import sys
 from functools import cache
 
+import processes
 import pytest
 
 from hetero import devices
@@ -77,14 +77,9 @@ def simulated(script, case="good"):
     the checks are switched on by the environment."""
     if reason := _simulator()[1]:
         pytest.skip(reason)
-    environment = os.environ | {
-        "OCLGRIND_DATA_RACES": "1",
-        "OCLGRIND_MAX_ERRORS": "10",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    environment.pop("PYOPENCL_BUILD_OPTIONS", None)  # it interprets what the compiler leaves
-    command = [sys.executable, "-W", "ignore", script, case]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr
+    environment = {"OCLGRIND_DATA_RACES": "1", "OCLGRIND_MAX_ERRORS": "10"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    environment["PYOPENCL_BUILD_OPTIONS"] = None  # it interprets what the compiler leaves
+    done = processes.python("-W", "ignore", script, case, **environment)
     lines = done.stderr.splitlines(keepends=True)  # its compiler counts warnings there at times
     return "".join(x for x in lines if not re.fullmatch(r"\d+ warnings? generated\.\n", x))

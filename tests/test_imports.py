@@ -140,17 +140,6 @@ def test_modules_are_imported_in_any_order_and_what_is_first_loads_nothing_heavy
     processes.python("-c", code)
 
 
-def in_functions(tree):
-    """Import statements that run when a function is called."""
-    return [
-        statement
-        for function in ast.walk(tree)
-        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
-        for statement in ast.walk(function)
-        if isinstance(statement, (ast.Import, ast.ImportFrom))
-    ]
-
-
 def test_what_is_imported_late_is_imported_by_load():
     """One thread at a time, see `hetero.imports`; kernels import Numba whole before its modules."""
     for name, file in MODULES.items():
@@ -163,18 +152,18 @@ def test_what_is_imported_late_is_imported_by_load():
             assert all(any(w.lineno < s.lineno for w in whole) for s in dotted), name
         elif unit(name) not in COMMANDS and not name.endswith(".benchmarks"):
             assert name == "hetero.imports" or "import_module" not in text, name
-            assert [ast.unparse(statement) for statement in in_functions(tree)] == [], name
+            functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+            within = [s for f in ast.walk(tree) if isinstance(f, functions) for s in ast.walk(f)]
+            late = [ast.unparse(s) for s in within if isinstance(s, (ast.Import, ast.ImportFrom))]
+            assert late == [], name
 
 
 def test_kernels_know_nothing_of_hetero():
     """But the CPU's loops, whose threads are the host's."""
     for name, file in MODULES.items():
-        if unit(name) == "kernels":
-            known = {None, "kernels"} | (
-                {"host"} if name.startswith("hetero.kernels.cpu.") else set()
-            )
-            for names in imports(name, file):
-                assert {unit(used) for used in names} <= known, name
+        for names in imports(name, file) if unit(name) == "kernels" else ():
+            host = "host" if name.startswith("hetero.kernels.cpu.") else None
+            assert set(map(unit, names)) <= {None, "kernels", host}, name
 
 
 LOOKED = """

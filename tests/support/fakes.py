@@ -199,11 +199,7 @@ class FakeCuda(Device):
     ):
         ctypes.memmove(target + target_offset, source + source_offset, nbytes)
 
-    def build(self, text, kernel, defines):
-        raise NotImplementedError("kernels of the fake device are replaced by compute()")
-
-    def launch(self, kernel, grid, block, arguments):
-        raise NotImplementedError("kernels of the fake device are replaced by compute()")
+    build = launch = raising(NotImplementedError("kernels are replaced by compute()"))
 
     def probe(self):
         """Believed as it is."""

@@ -114,33 +114,17 @@ def operand(runner, batch, rows, cols, dtype, layout="row", offset=0, shared_bat
     if swapped:
         rows, cols, row_step, col_step = cols, rows, col_step, row_step
     stored_rows = max(1, rows * abs(row_step))
-    stored_cols = max(1, cols * abs(col_step)) + padding
+    width = max(1, cols * abs(col_step)) + padding
     stored_batch = 1 if shared_batch else batch
-    stored = runner.empty(offset + stored_batch * stored_rows * stored_cols + 8, dtype)
+    stored = runner.empty(offset + stored_batch * stored_rows * width + 8, dtype)
     stored.fill(np.nan)
-    end = stored.size - 8
-    view = stored[offset:end].reshape(stored_batch, stored_rows, stored_cols)
-    view = view[:, :, : stored_cols - padding]
-    view = _stepped(_stepped(view, 1, rows, row_step), 2, cols, col_step)
-    if swapped:
-        view = view.swapaxes(1, 2)
-    if shared_batch:
-        view = _repeated(view, 0, batch)
-    return stored, view
-
-
-def _stepped(view, axis, extent, step):
-    if step == 0:
-        return _repeated(view, axis, extent)
-    index = [slice(None)] * 3
-    index[axis] = slice(None, None, step)
-    return view[tuple(index)]
-
-
-def _repeated(view, axis, extent):
-    shape, strides = list(view.shape), list(view.strides)
-    shape[axis], strides[axis] = extent, 0
-    return np.lib.stride_tricks.as_strided(view, shape, strides)
+    # Against the order of memory an axis begins with the last element that is stored.
+    first = offset + (row_step < 0) * (stored_rows - 1) * width
+    first += (col_step < 0) * (width - padding - 1)
+    steps = 0 if shared_batch else stored_rows * width, row_step * width, col_step
+    strides = [step * stored.itemsize for step in steps]
+    view = np.lib.stride_tricks.as_strided(stored[first:], (batch, rows, cols), strides)
+    return stored, view.swapaxes(1, 2) if swapped else view
 
 
 def fill(view, seed):

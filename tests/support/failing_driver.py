@@ -157,11 +157,6 @@ def drop() -> None:
                 ctypes.memset(address, 0x3F, size)
 
 
-def idle(device) -> bool:
-    """Whether all of the device's memory is in the pool."""
-    return all(state.pool.nbytes == state.pool.unused() for state in device.states.values())
-
-
 def sweep(name, call, method, cold: bool, good: bool) -> int:
     """Let the k-th call to the driver fail, for some k of each function; how many there are."""
     global answer
@@ -202,7 +197,8 @@ def sweep(name, call, method, cold: bool, good: bool) -> int:
         if good:
             driver.unstack(device.held is None)
         drop()
-        assert idle(device), where
+        pools = [state.pool for state in device.states.values()]
+        assert all(pool.nbytes == pool.unused() for pool in pools), where
         assert not driver.live()["pushed"], where
     return len(ks)
 

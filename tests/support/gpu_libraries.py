@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -49,19 +50,9 @@ def _torch():
     )
 
 
-def _pycuda():
-    if not cuda.chosen().name.startswith("PyCUDA"):
-        pytest.skip("cuda-bindings call the driver, not PyCUDA")
-    return _made_by_hetero("pycuda")
-
-
-def _own():
-    if cuda.chosen().name.startswith("PyCUDA"):
-        pytest.skip("PyCUDA calls the driver, and makes the arrays")
-    return _made_by_hetero("own")
-
-
 def _made_by_hetero(name):
+    if cuda.chosen().name.startswith("PyCUDA") != (name == "pycuda"):
+        pytest.skip("the other of PyCUDA and cuda-bindings calls the driver, and makes the arrays")
     return SimpleNamespace(
         name=name,
         type=array_type(cuda.chosen().driver),
@@ -72,7 +63,8 @@ def _made_by_hetero(name):
     )
 
 
-LIBRARIES = {"cupy": _cupy, "torch": _torch, "pycuda": _pycuda, "own": _own}
+LIBRARIES = {"cupy": _cupy, "torch": _torch}
+LIBRARIES |= {name: partial(_made_by_hetero, name) for name in ("pycuda", "own")}
 
 
 def lay(library, host, layout):

@@ -9,6 +9,7 @@ import ctypes
 import gc
 
 import failing_driver
+import fakes
 import numpy as np
 from failing_driver import driver
 
@@ -33,20 +34,10 @@ def new_stream() -> int:
     return handle.value
 
 
-class Foreign:
+def foreign(shape, stream):
     """An array of a library that names its stream."""
-
-    def __init__(self, shape, stream, dtype="float32"):
-        values = rng.random(shape).astype(dtype)
-        with device.active():
-            self.pointer, self.owner = device.allocate(values.nbytes)
-            device.upload(values, self.pointer)
-        self.shape, self.dtype, self.stream = shape, np.dtype(dtype), stream
-
-    @property
-    def __cuda_array_interface__(self):
-        about = {"shape": self.shape, "typestr": self.dtype.str, "data": (self.pointer, False)}
-        return {**about, "version": 3, "stream": self.stream}
+    with device.active():
+        return fakes.Array.of(rng.random(shape, np.float32), device, stream)
 
 
 def seen(call):
@@ -58,8 +49,8 @@ def seen(call):
 
 
 first, second = new_stream(), new_stream()
-A, B, out = Foreign((64, 48), first), Foreign((48, 32), second), Foreign((64, 32), None)
-x, image, filter = Foreign((48,), None), Foreign((300, 300), None), Foreign((3, 3), first)
+A, B, out = foreign((64, 48), first), foreign((48, 32), second), foreign((64, 32), None)
+x, image, filter = foreign((48,), None), foreign((300, 300), None), foreign((3, 3), first)
 
 
 def both(*streams):
@@ -73,10 +64,10 @@ for placed in ({"method": "tiled"}, {"method": "tiled", "out": out}):
     assert not held, held
 waits, held = seen(lambda: hetero.matvec(A, x, device="cuda", method="tiled"))
 assert (sorted(waits), held) == (both(first), []), (waits, held)
-square, other = Foreign((32, 32), first), Foreign((32, 32), None)
+square, other = foreign((32, 32), first), foreign((32, 32), None)
 waits, held = seen(lambda: hetero.matmul(square, other, out=square, device="cuda"))
 assert (set(waits), held) == (set(both(first)), []), (waits, held)
-in_stream = Foreign((300, 300), second)
+in_stream = foreign((300, 300), second)
 taps = np.ones((3, 3), np.float32)
 for pixels, kernel, streams in (
     (in_stream, taps, [second]),
@@ -92,7 +83,7 @@ for pixels, kernel, streams in (
     assert (sorted(waits), held) == (both(*streams), []), (waits, held)
 
 # Where the host reads a result it waits for that alone, and the streams are ordered all the same.
-matrix, b = Foreign((32, 32), first), Foreign((32,), second)
+matrix, b = foreign((32, 32), first), foreign((32,), second)
 waits, held = seen(lambda: hetero.solve_cg(matrix, b, maxiter=1, device="cuda"))
 assert sorted(waits) == both(first, second), waits
 waits, held = seen(lambda: hetero.matmul(A, B, device="cpu"))

@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 import scipy.sparse
+from fakes import failing, moves, noting
 from runtimes import opencl_device
 from scipy.spatial.distance import cdist
 
@@ -16,7 +17,7 @@ from hetero.errors import DeviceError
 from hetero.ops.kmeans import problem
 from hetero.ops.kmeans import ranges as moving
 from hetero.ops.kmeans.device import DeviceRows
-from hetero.ops.kmeans.fit import Fit, Run, fit, most_changed
+from hetero.ops.kmeans.fit import Fit, fit, most_changed
 from hetero.ops.kmeans.ranges import RangeRows
 from hetero.pricing import places
 from hetero.profile import inventory
@@ -50,18 +51,18 @@ def points(n, d, k, dtype="float64", seed=0):
 
 def parted(used, X, k, weights=None, **asked):
     asked = {"maxiter": 300, "tol": 1e-4, "init": "k-means++", **asked}
-    rows = RangeRows(used, problem(X, k, sample_weight=weights), X, weights)
+    counted = asked.get("label_tol", 0.0) > 0.0
+    rows = RangeRows(used, problem(X, k, sample_weight=weights), X, weights, counted=counted)
     run, labels, centroids = fit(rows, Fit(**asked, random=np.random.RandomState(5)), k)
-    return centroids, labels, run
+    return centroids, labels, run._asdict()
 
 
 def agrees(found, X, k, **options):
-    centroids, labels, run = found
     expected = hetero.kmeans(X, k, random_state=5, device="cpu", **options)
-    np.testing.assert_array_equal(labels, expected[1])
-    np.testing.assert_allclose(centroids, expected[0], rtol=0, atol=1e-12 * abs(X).max())
-    np.testing.assert_allclose(run.inertia, expected[2]["inertia"], rtol=1e-9)
-    assert run.iterations == expected[2]["iterations"]
+    np.testing.assert_array_equal(found[1], expected[1])
+    np.testing.assert_allclose(found[0], expected[0], rtol=0, atol=1e-12 * abs(X).max())
+    np.testing.assert_allclose(found[2]["inertia"], expected[2]["inertia"], rtol=1e-9)
+    assert found[2]["iterations"] == expected[2]["iterations"]
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -83,18 +84,14 @@ def test_shares_and_ranges(device, number, rows, weighted, cut):
 @pytest.mark.parametrize("stay", [0, 5])
 def test_ranges_that_stay(device, stay, monkeypatch, cut):
     """Rows go up once where they have room, the others once an iteration but for two ranges."""
-    X, sent, real = points(1000, 2, 3), [], type(device).begin_upload
+    X = points(1000, 2, 3)
     cut(X, 100, stay)
-
-    def begin_upload(self, source, *where):
-        sent.append(source.shape)
-        return real(self, source, *where)
-
-    monkeypatch.setattr(type(device), "begin_upload", begin_upload)
+    sent = moves(monkeypatch, type(device), X[:100].nbytes)
     found = parted([device], X, 3, init=X[:3])
     agrees(found, X, 3, init=X[:3])
-    moves = 10 - stay - 2
-    assert abs(sent.count((100, 2)) - 10 - found[2].iterations * moves) <= moves
+    others = 10 - stay - 2
+    uploads = sent.count(("upload", X[:100].nbytes))
+    assert abs(uploads - 10 - found[2]["iterations"] * others) <= others
 
 
 @pytest.mark.parametrize("offset", [-16.0, 3000.3])
@@ -130,45 +127,30 @@ def test_rows_as_near_to_two_centroids_get_the_labels_of_the_whole(
 
 def test_rows_that_the_device_has_no_room_for(device, monkeypatch):
     """By what it has, only where the device is named."""
-    X, real, made = points(500, 3, 4), type(device).allocate, []
-    info = {**device.describe(), "memory_bytes": 2000}
-
-    def allocate(self, nbytes):
-        made.append(nbytes)
-        return real(self, nbytes)
-
-    monkeypatch.setattr(type(device), "allocate", allocate)
+    X, made, info = points(500, 3, 4), [], {**device.describe(), "memory_bytes": 2000}
+    noting(monkeypatch, type(device), "allocate", made.append)
     monkeypatch.setattr(type(device), "describe", lambda self: info)
     inventory.changed()
     assert hetero.plan("kmeans", X, 4).chosen.device == "cpu"
     found = hetero.kmeans(X, 4, random_state=5, device=device.name)
     assert found[2]["device"] == device.name
     assert max(made) < X.nbytes, "in ranges"
-    agrees((*found[:2], Run(*list(found[2].values())[:3])), X, 4)
+    agrees(found, X, 4)
     assert not devices.troubles()
-    inventory.changed()
 
 
 @pytest.mark.parametrize("init", ["k-means++", "random"])
 def test_the_cpu_makes_a_fit_anew(device, init, monkeypatch):
     """From the same random numbers, though some were drawn before the device failed."""
-    X, looks, state = points(600, 3, 6), [], DeviceRows.state
-    given = {"init": init, "n_init": 2, "random_state": np.random.RandomState(5)}
-    expected = hetero.kmeans(X, 6, **{**given, "random_state": 5}, device="cpu", method="lloyd")
-
-    def failing(rows):
-        looks.append(rows)
-        if len(looks) > 3:
-            raise DeviceError("gone")
-        return state(rows)
-
-    monkeypatch.setattr(DeviceRows, "state", failing)
-    centroids, labels, info = hetero.kmeans(X, 6, **given, device=device.name, method="lloyd")
-    assert looks
+    X, given = points(600, 3, 6), {"init": init, "n_init": 2, "method": "lloyd"}
+    expected = hetero.kmeans(X, 6, **given, random_state=5, device="cpu")
+    looks = failing(monkeypatch, DeviceRows, "state", 4, DeviceError("gone"))
+    random = np.random.RandomState(5)
+    centroids, labels, info = hetero.kmeans(X, 6, **given, random_state=random, device=device.name)
+    assert len(looks) == 4
     assert (info["device"], info["iterations"]) == ("cpu", expected[2]["iterations"])
     np.testing.assert_array_equal(labels, expected[1])
     np.testing.assert_array_equal(centroids, expected[0])
-    hetero.reset(device.name)
 
 
 # -- What holds in every place ---------------------------------------------------------------------
@@ -185,18 +167,18 @@ def test_labels_are_nearest_with_more_clusters_than_distinct_rows(device, way, c
         if isinstance(way, int):
             if way == 1:
                 cut(X, 9)
-            centroids, labels, run = parted([device] * way, X, 15, init=init)
+            centroids, labels, info = parted([device] * way, X, 15, init=init)
         else:
             method = {"csr": "products", "device": "lloyd"}.get(way, way)
             where = device.name if way == "device" else "cpu"
             given = scipy.sparse.csr_array(X) if way == "csr" else X
-            found = hetero.kmeans(given, 15, init=init, device=where, method=method)
-            centroids, labels, run = *found[:2], Run(*list(found[2].values())[:3])
+            placed = {"device": where, "method": method}
+            centroids, labels, info = hetero.kmeans(given, 15, init=init, **placed)
         far = ((X[:, None] - centroids) ** 2).sum(axis=2)
         own = far[np.arange(len(X)), labels]
-        assert run.converged
+        assert info["converged"]
         np.testing.assert_allclose(own, far.min(axis=1), rtol=0, atol=1e-12)
-        np.testing.assert_allclose(run.inertia, own.sum(), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(info["inertia"], own.sum(), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.filterwarnings("error")
@@ -285,16 +267,16 @@ def test_the_last_iteration(device, place, cut):
     """One call after the other: the shape is remembered, the share is another."""
     if place == "ranges":
         cut(rows(), 250)
+    options = {"init": rows()[:K], "tol": 0.0}
     for share, iterations in cases():
         if place in ("shares", "ranges"):
             used = [device] * (3 if place == "shares" else 2)
-            found = RangeRows(used, problem(rows(), K), rows(), counted=share > 0)
-            asked = Fit(300, 0.0, rows()[:K], label_tol=share)
-            assert fit(found, asked, K)[0][1:] == (iterations, True), share
-            continue
-        at = {"device": device.name} if place == "opencl" else {"device": "cpu", "method": place}
-        options = {"init": rows()[:K], "tol": 0.0, "label_tol": share, **at}
-        centroids, labels, info = hetero.kmeans(rows(), K, **options)
+            centroids, labels, info = parted(used, rows(), K, label_tol=share, **options)
+        else:
+            at = (
+                {"device": "cpu", "method": place} if place != "opencl" else {"device": device.name}
+            )
+            centroids, labels, info = hetero.kmeans(rows(), K, label_tol=share, **options, **at)
         assert (info["iterations"], info["converged"]) == (iterations, True), share
         nearest = ((rows()[:, None] - centroids) ** 2).sum(axis=2).argmin(axis=1)
         np.testing.assert_array_equal(labels, nearest)

@@ -87,9 +87,6 @@ def test_what_several_devices_are_sent_is_no_part_of_a_whole_fit():
     constants = profile.Profile({"name": "", "devices": {}, "links": links})
     dims = (131072, 128, 16)
     moved = math.prod(dims[:2]) * 8 / 1e9  # a half of X to each, by one bus
-    for case, part in ((first, "seconds"), (whole, "setup")):
-        taken = Samples({dims: 1.0}, setup={dims: 1.0})
-        left = fit.unmoved(case, taken, constants)
-        assert getattr(left, part)[dims] == pytest.approx(1.0 - moved, rel=1e-3)
-        other = "setup" if part == "seconds" else "seconds"
-        assert getattr(left, other)[dims] == 1.0
+    for case, expected in ((first, (1.0 - moved, 1.0)), (whole, (1.0, 1.0 - moved))):
+        left = fit.unmoved(case, Samples({dims: 1.0}, setup={dims: 1.0}), constants)
+        assert (left.seconds[dims], left.setup[dims]) == pytest.approx(expected, rel=1e-3)

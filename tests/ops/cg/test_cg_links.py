@@ -111,7 +111,7 @@ def test_no_room_for_the_check_is_no_verdict(monkeypatch):
     assert peers.trusted(one, two)
 
 
-def test_parts_that_meet_are_started_in_turn(monkeypatch):
+def test_parts_that_meet_are_started_in_turn():
     """Each gets its launches and copies in order, and none eight steps more than another."""
     started, ahead = ([], [], []), []
 
@@ -150,9 +150,11 @@ def test_launches_that_come_the_third_time_are_a_graph():
     device.launch = lambda *bound: done.append(bound[0])
     part = Part(device, alone=True)
     a, b, c = ([name, 1, 1, []] for name in "abc")
-    expected = []
+    expected, made = [], []
     for launches in [*4 * ([a, b], [b, a]), [c]]:
         part.repeat(launches)
         expected += [one[0] for one in launches]
+        made.append(len(graphs))
         assert done == expected
+    assert made == [0, 0, 0, 0, 1, 2, 2, 2, 2]
     assert graphs == [["a", "b"], ["b", "a"]]

@@ -1,15 +1,9 @@
-"""The first calls of a process: by several threads at once, and while another thread forks."""
+"""First and last calls of a process: by several threads, beside a fork, at the end."""
 
 from __future__ import annotations
 
-import os
-import random
-
 import processes
 import pytest
-
-TIMES = int(os.environ.get("FIRST_CALLS", "2"))  # processes; 30 take a minute and a half
-COLD = (1, 21)  # those of them that have nothing compiled
 
 CALLS = """
 import os, sys, threading, traceback
@@ -17,101 +11,95 @@ import numpy as np
 import hetero
 
 A, b = np.random.default_rng(0).random((40, 40)), np.ones(100)
-rows = [(i, j) for i in range(100) for j in (i - 1, i, i + 1) if 0 <= j < 100]
 
 
 def solved_cg():
-    from scipy.sparse import csr_array
-    i, j = np.transpose(rows)
-    S = csr_array((np.where(i == j, 4.0, -1.0), (i, j)), shape=(100, 100))
+    S = hetero.Poisson((10, 10)).tocsr()
     x, info = hetero.solve_cg(S, b, rtol=1e-10)
-    assert info == 0 and np.allclose(S @ x, b)
+    return info == 0 and np.allclose(S @ x, b)
 
 
 def solved_poisson(method):
     u = hetero.solve_poisson(A, method=method)
-    S = hetero.Poisson(A.shape)
-    assert np.allclose(S @ u.ravel(), A.ravel(), atol=1e-5), method
+    return np.allclose(hetero.Poisson(A.shape) @ u.ravel(), A.ravel(), atol=1e-5)
 
 
 def convolved():
-    assert np.allclose(hetero.convolve2d(A, A[:3, :3], "valid")[0, 0],
-                       (A[:3, :3] * A[2::-1, 2::-1]).sum())
+    found = hetero.convolve2d(A, A[:3, :3], "valid")[0, 0]
+    return np.allclose(found, (A[:3, :3] * A[2::-1, 2::-1]).sum())
 
 
-def multiplied(device=None):
-    assert np.allclose(hetero.matmul(A, A, device=device), A @ A)
+def filtered(n, taps, **method):
+    found = hetero.convolve2d(np.ones((n, n)), np.ones((taps, taps)), "valid", **method)
+    return np.allclose(found, taps**2)
 
 
 def multiplied_elsewhere():
     try:
-        multiplied("opencl:0")
+        return np.allclose(hetero.matmul(A, A, device="opencl:0"), A @ A)
     except hetero.errors.DeviceNotAvailable:
-        pass
-
-
-def clustered(X=np.arange(300.0).reshape(100, 3)):
-    assert sorted(set(hetero.kmeans(X, 3, random_state=0, max_iter=5)[1])) == [0, 1, 2]
-
-
-def fitted():
-    assert hetero.KMeans(2, random_state=0, n_init=1).fit(A).labels_.shape == (40,)
+        return True
 
 
 def calibrated():
-    hetero.calibrate(True, only="matvec", path=os.environ["HERE"] + "/profile.json")
+    path = os.environ["HERE"] + "/profile.json"
+    return hetero.calibrate(True, only="matvec", path=path).name == "measured"
 
 
+X, rows = np.arange(300.0).reshape(100, 3), np.random.default_rng(0).random((3000, 40))
+PRODUCTS = {"device": "cpu", "method": "products"}  # of several threads
 OPERATIONS = {
     "convolve2d": convolved,
     "solve_cg": solved_cg,
     "multigrid": lambda: solved_poisson("multigrid"),
     "dst": lambda: solved_poisson("dst"),
-    "kmeans": clustered,
-    "KMeans": fitted,
+    "kmeans": lambda: {*hetero.kmeans(X, 3, random_state=0, max_iter=5)[1]} == {0, 1, 2},
+    "KMeans": lambda: len(hetero.KMeans(2, random_state=0, n_init=1).fit(A).labels_) == 40,
     "machine": lambda: str(hetero.machine()),
     "plan": lambda: str(hetero.plan("convolve2d", A, A)),
-    "matvec": lambda: hetero.matvec(A, A[0]),
-    "matmul": multiplied,
+    "matvec": lambda: np.allclose(hetero.matvec(A, A[0]), A @ A[0]),
+    "matmul": lambda: np.allclose(hetero.matmul(A, A), A @ A),
     "opencl": multiplied_elsewhere,
+    "fft": lambda: filtered(700, 41, method="fft"),
+    "larger image": lambda: filtered(500, 3),
+    "products": lambda: hetero.kmeans(rows, 40, init=rows[:40], **PRODUCTS)[2]["inertia"] > 0,
     "calibrate": calibrated,
 }
 """
 
+
+@pytest.fixture
+def run(tmp_path):
+    def process(script, *arguments, **environment):
+        return processes.python("-c", CALLS + script, *arguments, HERE=tmp_path, **environment)
+
+    return process
+
+
 AT_ONCE = """
-names = sys.argv[1].split(",")
-together, failed = threading.Barrier(len(names)), []
+together, failed = threading.Barrier(len(OPERATIONS)), []
 
 
 def call(name):
     together.wait()
     try:
-        OPERATIONS[name]()
+        assert OPERATIONS[name](), name
     except BaseException:
         failed.append(name)
         traceback.print_exc()
 
 
-threads = [threading.Thread(target=call, args=(name,)) for name in names]
+threads = [threading.Thread(target=call, args=(name,)) for name in OPERATIONS]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
-[OPERATIONS[name]() for name in names]
+assert all([one() for one in OPERATIONS.values()])
 sys.exit(1 if failed else 0)
 """
 
 
-def run(script, *arguments, **environment):
-    return processes.python("-c", CALLS + script, *arguments, **environment)
-
-
-@pytest.mark.parametrize("time", range(TIMES))
-def test_eight_threads_make_the_first_calls_at_once(time, tmp_path):
-    names = ["convolve2d", "solve_cg", "multigrid", "dst", "kmeans", "KMeans", "machine"]
-    names += ["plan", "matvec", "matmul", "opencl"]
-    drawn = random.Random(time).sample(names, 7 if time % 10 == 0 else 8)
-    drawn += ["calibrate"] * (time % 10 == 0)
-    cold = {"XDG_CACHE_HOME": str(tmp_path / "cache")} if time in COLD else {}
-    run(AT_ONCE, ",".join(drawn), HERE=str(tmp_path), **cold)
+@pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
+def test_threads_make_the_first_calls_at_once(cold, run, tmp_path):
+    run(AT_ONCE, **({"XDG_CACHE_HOME": str(tmp_path / "cache")} if cold else {}))
 
 
 FORKS = """
@@ -137,7 +125,7 @@ for _ in range(4):
         faulthandler.register(signal.SIGALRM, chain=True)  # says where it waits, and ends
         signal.alarm(60)
         for name in ("matmul", sys.argv[1]):
-            OPERATIONS[name]()
+            assert OPERATIONS[name](), name
         os._exit(0)
     children.append(child)
 thread.join()
@@ -147,7 +135,7 @@ sys.exit(f"children ended with {codes}" if any(codes) else 0)
 
 
 @pytest.mark.parametrize(("name", "milliseconds"), [("convolve2d", 60), ("KMeans", 5)])
-def test_a_fork_beside_the_first_call_of_another_thread(name, milliseconds):
+def test_a_fork_beside_the_first_call_of_another_thread(name, milliseconds, run):
     run(FORKS, name, str(milliseconds / 1000))
 
 
@@ -157,15 +145,52 @@ def refuse(thread):
 
 
 threading.Thread.start = refuse
-for _ in range(2):
-    for name in sys.argv[1].split(","):
-        OPERATIONS[name]()
+del OPERATIONS["calibrate"]
+for name in [*OPERATIONS, *OPERATIONS]:
+    assert OPERATIONS[name](), name
 """
 
 
-def test_calls_of_a_process_that_may_not_start_threads(tmp_path):
-    names = "matvec,convolve2d,solve_cg,multigrid,dst,kmeans,KMeans,machine,plan,matmul,opencl"
-    run(ALONE, names, XDG_CACHE_HOME=str(tmp_path / "cache"))
+def test_calls_of_a_process_that_may_not_start_threads(run, tmp_path):
+    run(ALONE, XDG_CACHE_HOME=str(tmp_path / "cache"))
+
+
+AT_EXIT = """
+import atexit, time
+import concurrent.futures.thread  # which SciPy 1.18 imports, and which cannot be imported later
+
+
+def call(where):
+    for name, made in OPERATIONS.items():
+        if name not in ("multigrid", "dst", "machine", "opencl", "calibrate"):
+            assert made(), (where, name)
+    print(where)
+
+
+def late():
+    time.sleep(0.3)
+    call("thread")
+
+
+class Last:
+    def __del__(self):
+        try:
+            assert np.array_equal(hetero.matmul(A, A), A @ A)
+        except ImportError:  # so near the end nothing can be imported any more
+            pass
+
+
+if sys.argv[1] == "used before":
+    call("main")
+atexit.register(call, "exit")
+threading.Thread(target=late).start()
+last = Last()
+"""
+
+
+@pytest.mark.parametrize("before", ["used before", "not used before"])
+def test_calls_at_the_interpreters_end(before, run):
+    assert run(AT_EXIT, before).stdout.split()[-2:] == ["thread", "exit"]
 
 
 def test_many_small_solves_import_numba_in_the_end():

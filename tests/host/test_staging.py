@@ -1,4 +1,4 @@
-"""Copies through a ring of pinned buffers: sizes around a slice, strides, failures, interrupts."""
+"""Copies through a ring of pinned buffers: interrupts, several at once, forks, pinned arrays."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from hetero.arrays import describe, pinned_sizes
 from hetero.calling import overview
 from hetero.host.copying import staging
 
-SLICE, REGION = 1000, 6000
-rng = np.random.default_rng(5)
-X = rng.random((37, 41, 13))
+SLICE = 1000  # bytes
 
 
 def threads_that_copy():
@@ -40,7 +38,7 @@ def _device(opencl):
 @pytest.fixture(autouse=True)
 def small_buffers(monkeypatch):
     monkeypatch.setattr(staging, "_SLICE", SLICE)
-    monkeypatch.setattr(staging, "_REGION", REGION)
+    monkeypatch.setattr(staging, "_REGION", 6 * SLICE)
     monkeypatch.setattr(staging, "usual_threads", lambda: 3)
 
 
@@ -57,24 +55,12 @@ def _ring(device):
     assert sum(pinned_sizes().values()) <= sum(before[1].values())
 
 
-def there_and_back(ring, device, array, offset=0):
-    buffer, _owner = device.allocate(array.nbytes + offset + 16)
-    ring.start("upload", array, buffer, offset, device.record()).wait()
-    plain = np.empty(array.shape, array.dtype)
-    device.enqueue("download", plain, buffer, offset)
-    np.testing.assert_array_equal(plain, array)
-    back = np.zeros_like(plain)
-    ring.start("download", back, buffer, offset, device.record()).wait()
-    np.testing.assert_array_equal(back, array)
-
-
-# -- Failures --------------------------------------------------------------------------------------
-
-
-@pytest.fixture(name="slow")
-def _slow(device, monkeypatch):
-    """A device on which each slice takes 10 ms; tells how many are under way, and how many were."""
-    flying, begun = set(), []
+@pytest.mark.parametrize("direction", [staging.UPLOAD, staging.DOWNLOAD])
+def test_an_interrupt_leaves_nothing_in_flight(ring, device, monkeypatch, direction):
+    """Each slice takes 10 ms."""
+    array = np.zeros(30 * SLICE, np.uint8)
+    buffer, _owner = device.allocate(array.nbytes)
+    flying, begun, wanted = set(), [], [True]
     send, arrive = device.enqueue, device.wait
 
     def slow_send(*arguments):
@@ -90,16 +76,6 @@ def _slow(device, monkeypatch):
 
     monkeypatch.setattr(device, "enqueue", slow_send)
     monkeypatch.setattr(device, "wait", slow_arrive)
-    return flying, begun
-
-
-@pytest.mark.parametrize("direction", [staging.UPLOAD, staging.DOWNLOAD])
-def test_an_interrupt_leaves_nothing_in_flight(ring, device, slow, direction):
-    flying, begun = slow
-    array = np.zeros(30 * SLICE, np.uint8)
-    buffer, _owner = device.allocate(array.nbytes)
-
-    wanted = [True]
 
     def interrupt(*_):
         if wanted:
@@ -120,39 +96,35 @@ def test_an_interrupt_leaves_nothing_in_flight(ring, device, slow, direction):
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
-        copy = ring.start(direction, array, buffer)
         with pytest.raises(KeyboardInterrupt):
-            wait(copy)
+            wait(ring.start(direction, array, buffer))
         assert not flying
         assert len(begun) == 30
         array[:100] = 1  # whoever copies next finds all buffers free
-        there_and_back(ring, device, array[: 3 * SLICE])
+        back = np.zeros_like(array)
+        ring.start("upload", array, buffer).wait()
+        ring.start("download", back, buffer).wait()
+        np.testing.assert_array_equal(back, array)
     finally:
         no_more()  # or one that is under way would end the process
         signal.signal(signal.SIGALRM, before)
 
 
-# -- Company ---------------------------------------------------------------------------------------
-
-
-def test_two_threads_and_both_directions_at_once(ring, device):
+def test_three_threads_and_both_directions_at_once(ring, device):
     def task(seed):
         draw = np.random.default_rng(seed)
         with device.active():
             for _ in range(20):
                 array = draw.random((draw.integers(1, 40), 50))[:, :: draw.integers(1, 3)]
-                buffers = [device.allocate(array.nbytes)[0] for _ in range(2)]
-                for copy in [ring.start("upload", array, buffer) for buffer in buffers]:
+                one, two, three = (device.allocate(array.nbytes)[0] for _ in range(3))
+                for copy in [ring.start("upload", array, buffer) for buffer in (one, two)]:
                     copy.wait()
-                found = [np.zeros_like(array) for _ in buffers]
-                copies = [
-                    ring.start("download", target, buffer)
-                    for target, buffer in zip(found, buffers, strict=True)
-                ]
-                copies.append(ring.start("upload", array, device.allocate(array.nbytes)[0]))
-                for copy in copies:
+                found, other = np.zeros_like(array), np.zeros_like(array)
+                down = ring.start("download", found, one), ring.start("download", other, two)
+                for copy in (*down, ring.start("upload", array, three)):
                     copy.wait()
-                assert all(np.array_equal(target, array) for target in found)
+                assert np.array_equal(found, array)
+                assert np.array_equal(other, array)
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(task, range(3)))
@@ -174,47 +146,28 @@ def test_copies_begin_when_what_they_wait_for_has_come(device):
     device.clear()
 
 
-FORKED = """
-import os, sys, threading
-import numpy as np
-import hetero
-from hetero import devices
-device = devices.get(sys.argv[1])
-array = np.ones((500, 500))
-with device.active():
-    buffer, owner = device.allocate(array.nbytes)
+def test_a_forked_child_has_no_ring(device):
+    array = np.ones((500, 500))
+    buffer, _owner = device.allocate(array.nbytes)
     copy = device.begin_upload(array, buffer)
-    unfinished = device.begin_upload(np.ones(1 << 24), device.allocate(1 << 27)[0])
-    child = os.fork()
-    if child:
-        copy.wait()
-        found = np.zeros_like(array)
-        device.begin_download(buffer, found).wait()
-        assert (found == array).all()
-if not child:
-    assert threading.active_count() == 1
-    assert devices.inherited(device.name)
-    try:
-        unfinished.wait()
-    except hetero.errors.DeviceError as error:
-        assert "forked" in str(error)
-    del unfinished
-    product = hetero.matmul(array, array)
-    assert (product == 500.0).all()
-    assert not hetero.memory()[device.name]
-    hetero.clear_memory()
-    os._exit(0)  # at exit() Intel's runtime may wait for ever for the queue that its parent has
-assert os.waitpid(child, 0)[1] == 0
-print("right")
-"""
+    unfinished = device.begin_upload(np.ones(1 << 21), device.allocate(1 << 24)[0])
 
+    def computes_alone():
+        signal.alarm(60)
+        assert threading.active_count() == 1
+        assert devices.inherited(device.name)
+        with pytest.raises(hetero.errors.DeviceError, match="forked"):
+            unfinished.wait()
+        product = hetero.matmul(array, array)
+        assert not hetero.memory()[device.name]
+        hetero.clear_memory()
+        return (product == 500.0).all()
 
-def test_a_forked_child_has_no_ring(opencl):
-    done = processes.python("-c", FORKED, opencl, timeout=60, HETERO_PROFILE="/nowhere")
-    assert done.stdout == "right\n", done.stderr
-
-
-# -- empty_pinned ----------------------------------------------------------------------------------
+    assert processes.forked(computes_alone)
+    copy.wait()
+    found = np.zeros_like(array)
+    device.begin_download(buffer, found).wait()
+    np.testing.assert_array_equal(found, array)
 
 
 def test_pinned_arrays_are_told_by_their_address(device, monkeypatch):

@@ -14,6 +14,7 @@ from hetero.host import write_tracking
 OBSTACLE = write_tracking.obstacle()
 pytestmark = pytest.mark.skipif(OBSTACLE is not None, reason=OBSTACLE or "")
 N = 1 << 20  # bytes
+PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
 def span(array):
@@ -31,9 +32,8 @@ def watched():
         return watches[-1]
 
     yield watch
-    for each in watches:
-        if each is not None:
-            each.close()
+    for each in filter(None, watches):
+        each.close()
 
 
 def bytes_of(nbytes=N):
@@ -66,35 +66,29 @@ def test_reading_and_neighbours_are_no_writes(watched):
     assert not watch.is_written()
 
 
-def by_readinto(array):
+def by_readinto(memory):
     with open("/dev/zero", "rb", buffering=0) as file:
-        file.readinto(memoryview(array)[5000:6000])
+        file.readinto(memoryview(memory)[5000:6000])
 
 
-def by_dontneed(array):
-    begin, end = span(array)
-    begin, end = -(-begin // 4096) * 4096, end // 4096 * 4096
-    assert ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), end - begin, 4) == 0
+def by_dontneed(memory):
+    memory.madvise(mmap.MADV_DONTNEED)
 
 
-def by_mapping_anew(array):
-    begin = -(-span(array)[0] // 4096) * 4096
+def by_mapping_anew(memory):
+    begin, _ = span(np.frombuffer(memory, np.uint8))
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    assert libc.mmap(begin, 4096, 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10, -1, 0) == begin
+    assert libc.mmap(begin, 4096, 3, PRIVATE | 0x10, -1, 0) == begin
 
 
-WRITERS = [by_readinto, by_dontneed, by_mapping_anew]
-
-
-@pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
+@pytest.mark.parametrize("write", [by_readinto, by_dontneed, by_mapping_anew])
 def test_whoever_writes_is_seen(watched, write):
-    memory = mmap.mmap(-1, 2 * N, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    array = np.frombuffer(memory, np.uint8)
-    array[:] = 1
-    watch = watched(array)
-    write(array)
+    memory = mmap.mmap(-1, 2 * N, flags=PRIVATE)
+    memory[:] = b"x" * 2 * N
+    watch = watched(np.frombuffer(memory, np.uint8))
+    write(memory)
     assert watch.is_written()
 
 

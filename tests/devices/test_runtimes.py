@@ -28,7 +28,7 @@ A32, B32 = np.ones((40, 30), "f4"), np.ones((30, 50), "f4")
 
 
 def afresh(monkeypatch):
-    """Look for devices again, and forget them after the test."""
+    """Look for devices again, and after the test forget those."""
     for name, value in (("found", None), ("health", defaultdict(devices.Health)), ("absent", [])):
         monkeypatch.setattr(devices, name, value)
     inventory.changed()
@@ -40,21 +40,7 @@ def no_build(monkeypatch, opencl):
     for name, value in NO_BUILD.items():
         monkeypatch.setenv(name, value)
     afresh(monkeypatch)
-    yield opencl
-    inventory.changed()
-
-
-@pytest.fixture
-def none(request, monkeypatch):
-    """No OpenCL at all: no package, or with the parameter "no runtime" none that it finds."""
-    if getattr(request, "param", "") != "no runtime":
-        monkeypatch.setitem(sys.modules, "pyopencl", None)
-    else:
-        monkeypatch.setattr(backend, "platforms", list)
-        monkeypatch.setattr(backend, "installed", lambda: None)
-    afresh(monkeypatch)
-    yield
-    inventory.changed()
+    return opencl
 
 
 # -- A runtime that builds nothing ---------------------------------------------------------------
@@ -89,8 +75,9 @@ def test_no_plan_sees_a_broken_device(no_build, warnings_of, monkeypatch, tmp_pa
     assert not warnings_of()
 
 
-@pytest.mark.parametrize("none", ["no package", "no runtime"], indirect=True)
-def test_none_says_what_to_install(none):
+def test_without_the_package_it_is_to_be_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyopencl", None)
+    afresh(monkeypatch)
     found = hetero.machine()
     assert not found["broken"]
     (text,) = [line for line in found["missing"] if line.startswith("opencl")]
@@ -122,9 +109,6 @@ def test_calls_of_a_new_process(planted, tmp_path):
     """
     done = processes.python("-c", code, **environment)
     assert len(done.stderr.splitlines()) <= 1, done.stderr
-
-
-# -- A device that fails later -------------------------------------------------------------------
 
 
 # -- The probe -----------------------------------------------------------------------------------
@@ -162,31 +146,29 @@ def test_wrong_values_are_seen(opencl, monkeypatch, mistake):
 
 
 def test_a_damaged_cache_of_pyopencls_takes_no_device_away(opencl, tmp_path):
-    """PyOpenCL's database of pickles, where it puts it itself and where hetero once put it."""
+    """PyOpenCL's database of pickles."""
 
-    def run(code, home):
-        environment = {"XDG_CACHE_HOME": str(home), "TMPDIR": str(tmp_path)}
+    def run(code):
+        environment = {"XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
         return processes.python("-c", code, **environment).stdout
 
-    for home in (tmp_path, tmp_path / "hetero" / "pyopencl"):
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        run("import pyopencl.invoker", home)
-        (file,) = (home / "pytools").glob("*.sqlite")
-        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    assert run(f"import hetero; print({opencl!r} in hetero.machine()['devices'])", tmp_path) == (
-        "True\n"
-    )
+    run("import pyopencl.invoker")
+    (file,) = (tmp_path / "pytools").glob("*.sqlite")
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    found = run(f"import hetero; print({opencl!r} in hetero.machine()['devices'])")
+    assert found == "True\n"
     assert not list(tmp_path.glob("hetero-*")), "nor does it leave folders behind"
 
 
 def test_who_has_a_runtime_is_not_asked_to_install_one(monkeypatch):
-    monkeypatch.setattr(backend, "platforms", raising(OSError("a damaged file")))
-    for library, asked in ((Path("libintelocl.so.1"), False), (None, True)):
+    damaged, here = raising(OSError("a damaged file")), Path("libintelocl.so.1")
+    for platforms, library in ((damaged, here), (damaged, None), (list, None)):
+        monkeypatch.setattr(backend, "platforms", platforms)
         monkeypatch.setattr(backend, "installed", lambda found=library: found)
         found, (missing,) = backend.find()
         assert not found
-        assert "a damaged file" in missing
-        assert ("pip install" in missing) == asked
+        assert ("a damaged file" in missing) == (platforms is damaged)
+        assert ("pip install" in missing) == (library is None)
 
 
 # -- Finding Intel's runtime ---------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import struct
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import fake_cuda
 
@@ -100,14 +101,10 @@ def launches() -> None:
     kernel.set_attribute(name, 100 << 10)
     for count, shared_bytes, queue in ((6, 0, None), (40, 64, stream), (0, 0, None)):
         arguments = struct.pack(f"{count}q", *range(7, 7 + count))
-        place = (5, 2, 1), (64, 2, 3)
-
-        def launch(queue=queue, arguments=arguments, shared_bytes=shared_bytes, place=place):
-            kernel._launch_kernel(*place, arguments, shared_bytes, queue)
-
-        for run in (launch, lambda launch=launch: in_thread(launch)):
+        handle, place = queue and queue.handle, ((5, 2, 1), (64, 2, 3))
+        launch = partial(kernel._launch_kernel, *place, arguments, shared_bytes, queue)
+        for run in (launch, partial(in_thread, launch)):
             run()
-            handle = None if queue is None else queue.handle
             assert fake.launch() == (*place, shared_bytes, handle, arguments)
 
 

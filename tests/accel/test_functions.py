@@ -83,13 +83,8 @@ def test_filters_and_what_has_another_meaning(all_calls):
     assert taken_or_plain(lambda: signal.fftconvolve(bad, KERNEL)) == "not-finite"
 
 
-def laplacian(n):
-    D = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n))
-    return (sp.kron(sp.eye_array(n), D) + sp.kron(D, sp.eye_array(n))).tocsr()
-
-
 def test_cg(all_calls):
-    A, b = laplacian(30), np.ones(900)
+    A, b = hetero.Poisson((30, 30)).tocsr(), np.ones(900)
     cg = scipy.sparse.linalg.cg
     assert taken_or_plain(lambda: cg(A, b, rtol=1e-12)[0]) == "taken"
     assert taken_or_plain(lambda: cg(A, b, rtol=1e-12, M=sp.diags_array(1 / A.diagonal()))[0])
@@ -104,7 +99,7 @@ def test_cg(all_calls):
 
 @pytest.mark.filterwarnings("error")
 def test_a_solve_that_fails_warns_as_scipys(all_calls):
-    scipy.sparse.linalg.cg(-laplacian(30), np.ones(900))
+    scipy.sparse.linalg.cg(-hetero.Poisson((30, 30)).tocsr(), np.ones(900))
     assert accel.last().code == "not-finite"
 
 
@@ -160,8 +155,8 @@ def test_what_a_signal_handler_raises_reaches_the_script_once(all_calls):
 
     fit = pytest.importorskip("sklearn.cluster").KMeans(16, n_init=1).fit
     r = np.random.default_rng(0)
-    A, b, B, X = laplacian(200), r.random(40000), r.random((900, 900)), r.random((20000, 16))
-    solve = functools.partial(scipy.sparse.linalg.cg, A, b, rtol=1e-10)
+    A, B, X = hetero.Poisson((200, 200)).tocsr(), r.random((900, 900)), r.random((20000, 16))
+    solve = functools.partial(scipy.sparse.linalg.cg, A, r.random(40000), rtol=1e-10)
     before = signal.signal(signal.SIGALRM, handler)
     try:
         for call in (solve, lambda: np.einsum("ij,jk", B, B), lambda: fit(X)):
@@ -180,7 +175,9 @@ def test_what_a_signal_handler_raises_reaches_the_script_once(all_calls):
 def test_what_was_pickled_loads_without_hetero(all_calls):
     cluster = pytest.importorskip("sklearn.cluster")
     fitted = cluster.KMeans(2, n_init=1).fit(X)
-    made = pickle.dumps((fitted, scipy.signal.fftconvolve, scipy.sparse.linalg.cg, np.dot))
+    functions = scipy.signal.fftconvolve, scipy.sparse.linalg.cg, np.dot, np.einsum
+    made = pickle.dumps((fitted, *functions))
+    assert pickle.loads(made)[1:] == functions
     code = (
         "import pickle, sys; made = pickle.loads(sys.stdin.buffer.read()); "
         "assert not any(n.startswith('hetero') for n in sys.modules); print(made[1].__module__)"
@@ -197,36 +194,27 @@ def test_all_is_as_before():
         wrapper = scipy.signal.fftconvolve
         assert wrapper is not held
         assert wrapper is scipy.signal._signaltools.fftconvolve
-        assert wrapper.__name__ == held.__name__
-        assert wrapper.__doc__ == held.__doc__
+        assert (wrapper.__name__, wrapper.__doc__) == (held.__name__, held.__doc__)
     assert [dict(vars(module)) for module in modules] == before
     np.testing.assert_array_equal(wrapper(IMAGE, KERNEL), held(IMAGE, KERNEL))
 
 
-def test_names_imported_meanwhile_come_back():
+def test_names_imported_meanwhile_come_back(monkeypatch):
     held, package = scipy.sparse.linalg.cg, types.ModuleType("scipy.later")
     with hetero.install():
         package.cg = scipy.sparse.linalg.cg
-        sys.modules["scipy.later"] = package
-        try:
-            importlib.reload(scipy.sparse.linalg)
-            assert scipy.sparse.linalg.cg.__wrapped__ is held
-            hetero.uninstall()
-            assert package.cg is scipy.sparse.linalg.cg is held
-        finally:
-            del sys.modules["scipy.later"]
-            hetero.install()
+        monkeypatch.setitem(sys.modules, "scipy.later", package)
+        importlib.reload(scipy.sparse.linalg)
+        assert scipy.sparse.linalg.cg.__wrapped__ is held
+    assert package.cg is scipy.sparse.linalg.cg is held
 
 
-def test_names_imported_before_are_listed():
-    globals()["mine"] = scipy.signal.fftconvolve
-    try:
-        with hetero.install() as installed:
-            assert f"{__name__}.mine" in installed.missed
-            assert f"{__name__}.taken_or_plain" not in installed.missed
-            assert f"{__name__}.mine" in repr(installed)
-    finally:
-        del globals()["mine"]
+def test_names_imported_before_are_listed(monkeypatch):
+    monkeypatch.setitem(globals(), "mine", scipy.signal.fftconvolve)
+    with hetero.install() as installed:
+        assert f"{__name__}.mine" in installed.missed
+        assert f"{__name__}.taken_or_plain" not in installed.missed
+        assert f"{__name__}.mine" in repr(installed)
 
 
 # -- Who decides -----------------------------------------------------------------------------------
@@ -318,29 +306,26 @@ def test_runs_of_no_scripts_and_of_forks_are_not_kept(monkeypatch, runs):
     assert not paths.cache_directory().exists()
 
 
-def test_a_broken_installation_leaves_calls_to_the_library(monkeypatch):
+def test_a_broken_installation_leaves_calls_to_the_library():
     fails = eval("lambda: 1 / 0", {"__name__": "hetero.broken"})
     session = Session()
-    monkeypatch.setattr(inventory, "devices", fails)
     calls = [session.run("f", attempt(2.0, plan=fails), plain) for _ in range(2)]
     assert calls == ["plain", "plain"]
     assert session.book.last.code == "failed"
 
 
 def test_the_first_short_calls_are_measured_and_slow_ones_go_back():
-    session, calls = Session(), []
+    session, codes = Session(), []
     session.loading.enough = 0.0
 
     def slow(plan):
-        calls.append(time.sleep(0.06))
+        time.sleep(0.06)
         return "hetero's"
 
-    codes = []
     for _ in range(8):
         session.run("f", attempt(0.05, compute=slow), plain)
         codes.append(session.book.last.code)
     assert codes == ["first"] * 2 + ["taken"] * 4 + ["slower"] * 2
-    assert len(calls) == 4
     session.run("f", attempt(0.5, "9x9"), plain)
     assert session.book.last.code == "taken", "a long one at once"
 
@@ -373,11 +358,7 @@ def test_tables_of_many_sizes_have_an_end():
 
 def test_a_size_that_fails_three_times_is_left_alone():
     session, calls = Session(), []
-
-    def fails(plan):
-        calls.append(plan)
-
     for _ in range(9):
-        assert session.run("f", attempt(0.5, compute=fails), plain) == "plain"
+        assert session.run("f", attempt(0.5, compute=calls.append), plain) == "plain"
     assert session.book.last.code == "not-finite"
     assert len(calls) == 3

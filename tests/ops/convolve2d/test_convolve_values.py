@@ -37,30 +37,20 @@ def operands(dtype):
     return rng.random((120, 150)).astype(dtype), rng.standard_normal((31, 30)).astype(dtype)
 
 
-def pixel(image, filter, value):
-    image[10, 10] = value
-
-
-def patch(image, filter, value):
-    image[40:110, 50:140] /= value
-
-
-def corner(image, filter, value):
-    filter[0, 0] = value
-
-
-def centre(image, filter, value):
-    filter[15, 15] = value
+PATCH = np.ones((120, 150), bool)
+PATCH[40:110, 50:140] = False
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("put", [pixel, patch, corner, centre])
+@pytest.mark.parametrize(
+    ("which", "where"), [(0, (10, 10)), (0, PATCH), (1, (0, 0)), (1, (15, 15))]
+)
 @pytest.mark.parametrize("value", [1e6, 1e20])
-def test_small_values_are_kept(put, value, dtype):
+def test_small_values_are_kept(which, where, value, dtype):
     """Cold, and once calls of these shapes and dtypes are remembered as transforms."""
     even, filter = operands(dtype)
     image, taps = even.copy(), filter.copy()
-    put(image, taps, value)
+    (image, taps)[which][where] = value
     assert eps_lost(hetero.convolve2d(image, taps, "same"), image, taps) < 1e3
     for _ in range(2):
         hetero.convolve2d(even, filter, "same")

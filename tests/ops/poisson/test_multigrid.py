@@ -81,18 +81,16 @@ def test_one_cycle_is_symmetric_and_positive_definite(place, shape):
     stencil = Stencil(shape, (1.0, 0.7, 0.8)[: len(shape)])
     x, y = source((2, np.prod(shape)))
 
+    def cycle(r, z):
+        hierarchy = multigrid_device.DeviceHierarchy([devices.get(place)], stencil, x.dtype)
+        hierarchy.bound([r], [z], symmetric=True)()
+
     def apply(r):
         z = np.full_like(r, np.nan)
         if place == "cpu":
             multigrid.CpuHierarchy(stencil, x.dtype).apply(r, z)
             return z
-        device = devices.get(place)
-
-        def cycle(r, z):
-            hierarchy = multigrid_device.DeviceHierarchy([device], stencil, x.dtype)
-            hierarchy.bound([r], [z], symmetric=True)()
-
-        return on_device(device, cycle, r, z)[1][1]
+        return on_device(devices.get(place), cycle, r, z)[1][1]
 
     mx, my = apply(x), apply(y)
     assert y @ mx == pytest.approx(x @ my, rel=1e-10)

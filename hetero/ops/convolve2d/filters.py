@@ -289,10 +289,10 @@ def examples(dtype: np.dtype) -> None:
     vectors.block_bounds(np.ones((1, 40, 40), dtype), 9, np.empty((1, 9, 3)))
 
 
-# Seconds of a look: fixed; for a byte of the image and for a block, on one core (16 cores of an
-# H100's host go over 8192 x 8192 numbers of float32 in 5 ms); for an element of a filter that is
+# Seconds of a look: fixed; for a byte of the image on one core (16 cores of an H100's host go over
+# 8192 x 8192 numbers of float32 in 5 ms); for a block, at most; for an element of a filter that is
 # not remembered.
-_CALL, _BYTE, _BLOCK, _TAP = 7e-5, 2.8e-10, 6e-9, 3e-8
+_CALL, _BYTE, _BLOCK, _TAP = 7e-5, 2.8e-10, 5.5e-9, 3e-8
 _MOST_CORES = 16  # more are not faster than the memory
 
 
@@ -304,7 +304,7 @@ def with_look(plan: Plan, machine: dict[str, dict[str, Any]]) -> Plan:
     cores = min(cpu.get("cores") or 1, _MOST_CORES) if compiled else 1
     rows, columns = (w.filter_height + 1) // 2, (w.filter_width + 1) // 2
     blocks = plan.problem.batch * -(-w.height // rows) * -(-w.width // columns)
-    look = _CALL + (image.nbytes * _BYTE + blocks * _BLOCK) / cores
+    look = _CALL + image.nbytes * _BYTE / cores + blocks * _BLOCK
     look += (filter.size > LARGEST_REMEMBERED) * filter.size * _TAP
     priced = [c for c in plan.candidates if c.reason is None and c.seconds is not None]
     others = [c for c in plan.candidates if c.reason is not None or c.seconds is None]

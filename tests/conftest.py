@@ -67,7 +67,13 @@ def pytest_sessionstart(session):
 
 
 def pytest_collection_finish():
-    """Let collections of garbage, which many tests ask for, pass by what lives to the end."""
+    """Let collections of garbage, which many tests ask for, pass by what lives to the end.
+
+    Numba takes `numpy.dot` for what it is at Numba's first compilation, which is not to be what
+    hetero.accel has put there meanwhile.
+    """
+    if "numba" in sys.modules:
+        import numba.np.linalg  # noqa: F401
     gc.freeze()
 
 

@@ -41,7 +41,7 @@ def test_the_notebook(tmp_path, monkeypatch):
     monkeypatch.setenv("HETERO_PROFILE", str(tmp_path / "profile.json"))
     file = EXAMPLES[0].with_name("first_steps.ipynb")
     notebook = nbformat.read(file, as_version=4)
-    nbclient.NotebookClient(notebook, timeout=100).execute()
+    nbclient.NotebookClient(notebook, timeout=300).execute()
     shown = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     printed = "".join(output.get("text", "") for output in shown)
     assert "-> " in printed

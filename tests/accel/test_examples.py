@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import hetero
+from hetero.host import loops
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "docs" / "examples").glob("*.py"))
 
@@ -39,9 +40,10 @@ def test_the_notebook(tmp_path, monkeypatch):
     """Its cells run one after the other, and it draws its picture."""
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     monkeypatch.setenv("HETERO_PROFILE", str(tmp_path / "profile.json"))
+    loops.ensure(loops.every())  # which takes minutes on a slow machine
     file = EXAMPLES[0].with_name("first_steps.ipynb")
     notebook = nbformat.read(file, as_version=4)
-    nbclient.NotebookClient(notebook, timeout=300).execute()
+    nbclient.NotebookClient(notebook, timeout=100).execute()
     shown = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     printed = "".join(output.get("text", "") for output in shown)
     assert "-> " in printed

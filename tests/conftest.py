@@ -67,13 +67,7 @@ def pytest_sessionstart(session):
 
 
 def pytest_collection_finish():
-    """Let collections of garbage, which many tests ask for, pass by what lives to the end.
-
-    Numba takes `numpy.dot` for what it is at Numba's first compilation, which is not to be what
-    hetero.accel has put there meanwhile.
-    """
-    if "numba" in sys.modules:
-        import numba.np.linalg  # noqa: F401
+    """Let collections of garbage, which many tests ask for, pass by what lives to the end."""
     gc.freeze()
 
 

@@ -72,12 +72,19 @@ class Call(NamedTuple):
 class Standin:
     """A function that equals another package's ``original``, and runs other code.
 
-    Classes with functions of their own for NumPy's (``__array_function__``), and SciPy's own tests,
-    look functions up in tables: they find the original by its stand-in and the other way round.
+    Classes with functions of their own for NumPy's (``__array_function__``), Numba and SciPy's own
+    tests look functions up in tables: they find the original by its stand-in and the other way
+    round. Numba's table has weak references where there can be one, as there can be none to
+    NumPy's functions: nor to their stand-ins.
     """
 
+    __slots__ = ("__dict__",)
+
     def __new__(cls, original: Any, code: Callable[..., Any]) -> Standin:
-        return object.__new__(type("function", (cls,), {"__call__": staticmethod(code)}))
+        names: dict[str, Any] = {"__call__": staticmethod(code)}
+        if not type(original).__weakrefoffset__:
+            names["__slots__"] = ()
+        return object.__new__(type("function", (cls,), names))
 
     def __init__(self, original: Any, code: Callable[..., Any]) -> None:
         functools.update_wrapper(self, original)

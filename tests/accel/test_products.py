@@ -12,6 +12,7 @@ import fakes
 import numpy as np
 import pytest
 from layouts import LAYOUTS
+from processes import python
 
 import hetero
 from hetero import accel, devices, profile, tables
@@ -298,6 +299,32 @@ class Dispatched:
 def test_numpys_functions_equal_those_they_stand_for(all_calls):
     assert np.dot(Dispatched(), np.eye(2)) == "dot"
     assert np.einsum("ij,jk", Dispatched(), np.eye(2)) == "einsum"
+
+
+NUMBA = """
+import sys, gc, numba, numpy as np, hetero
+
+def squared(A, B):
+    np.dot(A, A, B)
+    return np.dot(A, A)
+
+A, B = np.array([[1.0, 2.0], [0.0, 3.0]]), np.empty((2, 2))
+if "before" in sys.argv:
+    numba.njit(squared)(A, B)
+with hetero.install(verbose=True):
+    print(type(np.dot).__module__, numba.njit(squared)(A, B).tolist())
+    print(hetero.kmeans(A, 1, device="cpu", method="lloyd")[0].tolist())
+gc.collect()
+print(type(np.dot).__module__, numba.njit(squared)(A, B).tolist(), B.tolist())
+"""
+
+
+@pytest.mark.parametrize("first", ["before", "installed"])
+def test_numba_compiles_numpys_functions(first):
+    done = python("-c", NUMBA, first).stdout.splitlines()
+    square = [[1.0, 8.0], [0.0, 9.0]]
+    assert done[0] == f"hetero.accel.functions {square}"
+    assert done[1:] == ["[[0.5, 2.5]]", f"numpy {square} {square}"]
 
 
 @pytest.mark.parametrize("method", ["tiled", "streamed"])

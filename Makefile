@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 CUDA := $(shell { ldconfig -p; ls /usr/lib/x86_64-linux-gnu /usr/local/nvidia/lib64; } 2>/dev/null | grep -q libcuda.so.1 && echo cuda,library,)
 PYCUDA := $(if $(CUDA),$(shell command -v nvcc >/dev/null 2>&1 && command -v g++ >/dev/null 2>&1 && echo pycuda))
 
-.PHONY: demo test docs pictures upstream bench-contract house pycuda release lint clean
+.PHONY: demo test docs pictures figures upstream bench-contract house pycuda release lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/hetero demo
@@ -31,6 +31,10 @@ docs: $(VENV)/.tested
 pictures: $(VENV)/.tested
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python docs/generate.py
+
+# On a host with a GPU: the tables of docs/benchmarks.md measured anew, in ten minutes.
+figures: $(VENV)/.tested
+	$(BIN)/python docs/figures.py all
 
 # NumPy's, SciPy's and scikit-learn's own tests while hetero.accel is installed: 3 to 10 minutes.
 upstream: $(VENV)/.tested

@@ -1,8 +1,8 @@
 """The pictures of README and site: ``make pictures``. Each says where its numbers come from.
 
-Those of `measured` are read from the tables of benchmarks.md and movement.md, that of `predicted`
-is priced by the shipped profile of an H100's host; `gallery` shows what the scripts of
-docs/examples compute. Nothing is timed here.
+Those of `measured` are read from docs/benchmarks and from tables of benchmarks.md and movement.md,
+that of `predicted` is priced by the shipped profile of an H100's host; `gallery` shows what the
+scripts of docs/examples compute. Nothing is timed here.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import figures
 import numpy as np
 
 from hetero import registry
@@ -152,6 +153,12 @@ def table(page: str, first: str, number: int = 0) -> list[dict[str, str]]:
     return [dict(zip(cut[0], row, strict=True)) for row in cut[2:]]
 
 
+def from_numpy(name: str) -> dict[str, dict[str, Any]]:
+    """The rows of a bench by extents, of operands on the host."""
+    rows = figures.by_case(name).items()
+    return {case: row for (case, place), row in rows if place == "NumPy"}
+
+
 def time(cell: str) -> float:
     """Seconds of a cell such as "1.67 ms"."""
     number, unit = cell.split()[:2]
@@ -189,16 +196,17 @@ def predicted() -> None:
 def measured() -> None:
     """Pictures of the tables."""
     host = "Measured, H200 host with 16 cores"
-    grids = table("benchmarks.md", "| grid | automatic")
-    names = {"SciPy": "`scipy.fft`, 16 workers", "dst": "dst, GPU"}
-    names |= {"hetero": "automatic", "multigrid": "multigrid, GPU"}
-    found = {k: [(square(r["grid"]), time(r[c])) for r in grids] for k, c in names.items()}
-    order = ("SciPy", "dst", "multigrid", "hetero")
+    grids = from_numpy("solve_poisson")
+    names = {"SciPy": "SciPy", "dst": "dst on cuda", "multigrid": "multigrid on cuda"}
+    names["hetero"] = "automatic"
     lines(
         "poisson",
         "solve_poisson, n x n, float64, from the host",
         "Measured, H200 host; SciPy on 16 threads, dst and multigrid on the GPU",
-        {k: found[k] for k in order},
+        {
+            k: [(square(n), figures.least(r, of)) for n, r in grids.items()]
+            for k, of in names.items()
+        },
     )
     rows = table("movement.md", "| product | plain")[:3]
     lines(
@@ -214,18 +222,17 @@ def measured() -> None:
             ],
         },
     )
-    rows = [r for r in table("benchmarks.md", "| image | filter |") if r["automatic"]]
-    others = ("OpenCV, torch", "SciPy's or CuPy's best")
+    rows = from_numpy("convolve2d")
     bars(
         "convolution",
         "convolve2d: the best of SciPy and OpenCV over hetero",
         f"{host}, float32. Right of the line hetero is faster.",
         [
             (
-                f"{r['image']} by {r['filter']}",
-                min(time(r[o]) for o in others) / time(r["automatic"]),
+                "{0}^2 by {2}^2".format(*case.split("x")),
+                figures.least(r, "SciPy|OpenCV") / figures.least(r, "automatic"),
             )
-            for r in rows
+            for case, r in rows.items()
         ],
     )
     rows = table("benchmarks.md", "| program | NumPy | hetero |")
@@ -245,12 +252,15 @@ def measured() -> None:
             if r["CuPy"] != "cannot"
         ],
     )
-    rows = table("benchmarks.md", "| m x n x k | own, us")
+    rows = figures.by_case("matmul-float32")
     bars(
         "kernels",
         "matmul, float32, on the GPU: cuBLAS over hetero's kernel",
         "Measured, H200. Left of the line cuBLAS is faster.",
-        [(r["m x n x k"], float(r["cuBLAS / own"])) for r in rows if r["cuBLAS / own"]],
+        [
+            (case, figures.least(r, "library") / figures.least(r, "tiled"))
+            for (case, _), r in rows.items()
+        ],
     )
 
 

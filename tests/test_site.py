@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+import json
 import re
+from types import SimpleNamespace
 
 import processes
 import pytest
@@ -19,10 +21,9 @@ PAGES = sorted(p.relative_to(DOCS).with_suffix("").as_posix() for p in DOCS.glob
 
 def module(name):
     """One of the scripts in docs/."""
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(DOCS))
+        return importlib.import_module(name)
 
 
 generate = module("generate")
@@ -92,6 +93,60 @@ def test_every_environment_variable_is_in_the_reference():
     assert found <= shown, "docs/environment.md lists them"
     for name in shown - found:
         assert name in sources or name.startswith(("NUMBA_", "OPENBLAS_")), name
+
+
+def test_tables_are_those_of_their_files():
+    """Where this fails: python docs/figures.py."""
+    figures, known = module("figures"), set()
+    for page in DOCS.glob("*.md"):
+        text = page.read_text("utf-8")
+        known |= set(re.findall(r"<!-- table (\S+) -->", text))
+        assert figures.printed(text) == text, page
+    assert known >= {"matvec", "matmul", "solve_poisson", "convolve2d", "verify"}
+    assert set(figures.COMMANDS) >= {f.stem for f in figures.FOLDER.glob("*.json")}
+
+
+def test_a_table_is_made_of_what_a_command_prints(tmp_path, monkeypatch):
+    figures = module("figures")
+    monkeypatch.setattr(figures, "FOLDER", tmp_path)
+    one = {"case": "kmeans 9x2x3, operands on host, float32", "chosen": "lloyd on cpu"}
+    one["seconds"] = {"automatic": 1.26781e-3, "lloyd on cpu": 1.2e-3, "scikit-learn": 2.5}
+    two = {"case": "kmeans 9x2x3, operands on cuda:0, float32", "chosen": "lloyd on cuda:0"}
+    two["seconds"] = {"lloyd on cuda:0": 1e-5, "library on cuda:0": 2e-5, "CuPy": 4e-4}
+    two["flops"] = 1.0
+    printed = {"bench kmeans": [one, two]}
+    for number, name in enumerate(figures.OPERATIONS):
+        over = {"geometric_mean": 1.02345 + number, "p95": 6.1, "worst": 7.0 + number, "p99": 6.2}
+        printed[f"verify {name}"] = {"problems": number, "chosen_over_best": over}
+    printed["info"] = {"cpu": {"cores": 2, "name": "a CPU", "blas": "b", "blas_version": "1"}}
+    printed["info"]["devices"] = {"cuda:0": {"kind": "cuda", "name": "a GPU"}}
+
+    def run(command, **how):
+        assert command[1:3] == ["-m", "hetero"]
+        assert command[-1] == "--json"
+        known = next(found for name, found in printed.items() if name in " ".join(command[3:]))
+        return SimpleNamespace(stdout=json.dumps(known))
+
+    monkeypatch.setattr(figures.subprocess, "run", run)
+    for name in ("kmeans", *(f"verify-{name}" for name in figures.OPERATIONS)):
+        figures.measure(name)
+    about = json.loads((tmp_path / "kmeans.json").read_text("utf-8"))
+    where = "2 cores, a CPU, BLAS b 1, 1 x a GPU"
+    assert (about["command"], about["machine"]) == ("hetero bench kmeans", where)
+    assert about["rows"][0] == one | {"seconds": one["seconds"] | {"automatic": 1.268e-3}}
+    assert "flops" not in about["rows"][1]
+    page = "Before.\n<!-- table kmeans -->\nold\n<!-- end -->\nAfter.\n"
+    assert figures.printed(page).splitlines() == [
+        *("Before.", "<!-- table kmeans -->"),
+        "| n x d x k, ms | operands | automatic | chosen | CPU | GPU | scikit-learn | CuPy |",
+        "|---|---|---|---|---|---|---|---|",
+        "| 9x2x3 | NumPy | 1.27 | lloyd on cpu | 1.2 | | 2500 | |",
+        "| 9x2x3 | GPU | | lloyd on cuda:0 | | 0.01 | | 0.4 |",
+        "",
+        f"`hetero bench kmeans`: {where}, {about['date']}.",
+        *("<!-- end -->", "After."),
+    ]
+    assert "| `kmeans` | 5 | 6.023 | 12 |" in figures.TABLES["verify"]()
 
 
 def test_pictures_are_what_the_script_draws(tmp_path, monkeypatch):

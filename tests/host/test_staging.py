@@ -40,6 +40,8 @@ def small_buffers(monkeypatch):
     monkeypatch.setattr(staging, "_SLICE", SLICE)
     monkeypatch.setattr(staging, "_REGION", 6 * SLICE)
     monkeypatch.setattr(staging, "usual_threads", lambda: 3)
+    yield
+    staging._close_all()  # the next copy of any test has larger ones
 
 
 @pytest.fixture(name="ring")

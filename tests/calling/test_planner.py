@@ -75,6 +75,23 @@ def test_without_constants_the_cpu_is_taken():
     assert on_device.chosen.device == "cpu"
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_without_a_profile_a_gpu_computes_with_what_lies_there(dtype):
+    here = {"cpu": CPU, "cuda:0": GPU | {"memory_bytes": 1 << 38, "elsewhere": True}}
+    for name, *sizes in (
+        ("matvec", (64, 64), (20000, 20000)),
+        ("matmul", (64, 64, 64), (8192, 8192, 8192)),
+        ("convolve2d", (64, 64, 3, 3), (4096, 4096, 63, 63)),
+        ("solve_cg", (64, 64), (1024, 1024), (300,)),
+        ("solve_poisson", (512, 512), (64, 64, 64)),
+        ("kmeans", (1000, 2, 8), (1000000, 32, 64)),
+    ):
+        for dims in sizes:
+            problem = registry.operation(name).from_dims(dims, dtype, "cuda:0")
+            plan = pricing.price(problem, profile.shipped("conservative"), here)
+            assert plan.chosen.device == "cuda:0", plan
+
+
 # -- Forced ----------------------------------------------------------------------------------------
 
 

@@ -1,8 +1,9 @@
 """Conjugate gradients on devices: the launches of the steps on a grid.
 
-`Sweeps` takes one launch per iteration; `Persistent`, for small grids, many iterations in one
-cooperative launch on each device. Both are PR-CG (kernels/cg/cg_scalars.cu). `Preconditioned` is
-the recurrence of Hestenes and Stiefel, for a preconditioner that is launches of its own.
+`Sweeps` takes one launch per iteration, steps 3 to 8 of `cg_loop`; `Persistent`, for small grids,
+many iterations in one cooperative launch on each device. Both are PR-CG (kernels/cg/cg_scalars.cu).
+`Preconditioned` is the recurrence of Hestenes and Stiefel, for a preconditioner that is launches of
+its own.
 """
 
 from __future__ import annotations
@@ -219,14 +220,14 @@ class Preconditioned(_OnGrid):
         there = {"before": "record0", "after": "record1", "blocks_before": dots.grid}
         back = {"before": "record1", "after": "record0", "blocks_before": product.grid}
         self._launches = (
-            part.bind(dots, a="z", b="r", partial="dots"),  # r.z
-            part.bind(plans["cg_direct"], partial_before="dots", **there),  # p = z + beta p
-            part.bind(product),  # A p, p.Ap
-            # x += alpha p, r -= alpha A p
+            part.bind(dots, a="z", b="r", partial="dots"),  # 7. r.z, of which beta is made
+            part.bind(plans["cg_direct"], partial_before="dots", **there),  # 8. p = z + beta p
+            part.bind(product),  # 3. A p, p.Ap
+            # 4., 5. x = x + alpha p, r = r - alpha A p
             part.bind(plans["cg_correct"], partial_before="partial", **back),
         )
         self._apply = call.M.bound([part.buffers["r"]], [part.buffers["z"]], symmetric=True)
 
     def steps(self, iteration: int) -> Sequence[Step]:
-        self._apply()  # launches of its own
+        self._apply()  # 6. z = M r, by launches of its own
         return [([self._launches], ())]

@@ -1,7 +1,8 @@
 """The measured tables of the pages, each made of the JSON that commands printed.
 
     python docs/figures.py          prints the tables anew
-    python docs/figures.py NAME...  runs the commands of these before; "all" those of all
+    python docs/figures.py NAME...  runs the commands of these before; "all": those for the host's
+                                    number of GPUs, one or a pair
 
 docs/benchmarks/NAME.json has the command, its date, the machine and the rows. A table lies between
 ``<!-- table NAME -->`` and ``<!-- end -->`` in a page. ``make figures`` does it all on a GPU host.
@@ -24,6 +25,7 @@ from typing import Any
 DOCS = Path(__file__).parent
 FOLDER = DOCS / "benchmarks"
 OPERATIONS = ("matvec", "matmul", "convolve2d", "solve_cg", "solve_poisson", "kmeans")
+PAIR = "pair-"  # the names of what is measured with two GPUs
 COMMANDS = {
     "matvec-float32": "hetero bench matvec --dtype float32",
     "matvec-float64": "hetero bench matvec --dtype float64",
@@ -33,6 +35,7 @@ COMMANDS = {
     **{name: f"hetero bench {name}" for name in OPERATIONS[2:]},
     **{f"verify-{name}": f"hetero verify {name} --seconds 12" for name in OPERATIONS},
     "programs": "python docs/benchmarks/programs.py",
+    **{f"{PAIR}{name}": f"hetero bench {name}" for name in OPERATIONS[1:]},
 }
 OVER = {"geometric_mean": "geometric mean", "p95": "95th percentile", "worst": "worst"}
 KEPT = "case", "chosen", "seconds", "program", "variant", "first", "later", "problems", *OVER
@@ -43,12 +46,12 @@ Lines = list[str]
 # -- Measuring -------------------------------------------------------------------------------------
 
 
-def machine() -> str:
-    """This machine, in words: its CPU, and its first GPU."""
+def machine() -> tuple[str, int]:
+    """This machine, in words, and its number of GPUs."""
     known = json.loads(run("hetero info"))
     cpu, gpus = known["cpu"], [d for d in known["devices"].values() if d["kind"] == "cuda"]
     words = f"{cpu['cores']} cores, {cpu['name']}, BLAS {cpu['blas']} {cpu['blas_version']}"
-    return words + (f", {len(gpus)} x {gpus[0]['name']}" if gpus else "")
+    return words + (f", {len(gpus)} x {gpus[0]['name']}" if gpus else ""), len(gpus)
 
 
 def run(command: str) -> str:
@@ -67,7 +70,7 @@ def measure(name: str) -> None:
     if isinstance(found, dict):  # of verify
         found = [found | found["chosen_over_best"]]
     rows = [{key: rounded(value) for key, value in row.items() if key in KEPT} for row in found]
-    save(name, COMMANDS[name], date.today().isoformat(), machine(), rows)
+    save(name, COMMANDS[name], date.today().isoformat(), machine()[0], rows)
 
 
 def save(name: str, command: str, day: str, where: str, rows: list[Row]) -> None:
@@ -188,6 +191,19 @@ def chosen_well() -> Lines:
     return [*made, *(line.replace("matvec", "OPERATION") for line in source)]
 
 
+def pair() -> Lines:
+    """What two GPUs gain over one, from NumPy to NumPy."""
+    rows, names = [], OPERATIONS[1:]
+    for name in names:
+        for (extents, place), row in by_case(f"{PAIR}{name}").items():
+            one, two = r".* cuda:0$", r".* cuda:\*$"
+            if place == "NumPy" and (gain := ratio(row, one, two)):
+                cells = time(row, one), time(row, two), gain, row["chosen"]
+                rows.append([f"`{name}` {extents}", *cells])
+    head = "call, ms", "one GPU", "two", "gain", "chosen"
+    return [*table(head, rows), *sources(*(f"{PAIR}{name}" for name in names))]
+
+
 def programs() -> Lines:
     """Later runs of whole programs, and hetero's first one."""
     found: dict[str, dict[str, Row]] = {}
@@ -239,6 +255,7 @@ TABLES: dict[str, Callable[[], Lines]] = {
     **{name: partial(compared, name, *columns) for name, columns in METHODS.items()},
     "verify": chosen_well,
     "programs": programs,
+    "pair": pair,
 }
 
 
@@ -250,6 +267,8 @@ def printed(page: str) -> str:
 
 def main(names: list[str]) -> None:
     """Run commands, and print all tables anew."""
+    if names == ["all"]:
+        names = [name for name in COMMANDS if name.startswith(PAIR) == (machine()[1] > 1)]
     for name in names:
         print(f"{name}: {COMMANDS[name]}", file=sys.stderr, flush=True)
         measure(name)
@@ -260,4 +279,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(list(COMMANDS) if sys.argv[1:] == ["all"] else sys.argv[1:])
+    main(sys.argv[1:])

@@ -147,6 +147,17 @@ def test_a_table_is_made_of_what_a_command_prints(tmp_path, monkeypatch):
         *("<!-- end -->", "After."),
     ]
     assert "| `kmeans` | 5 | 6.023 | 12 |" in figures.TABLES["verify"]()
+    monkeypatch.setattr(figures, "DOCS", tmp_path)
+    (tmp_path / "page.md").write_text("<!-- table pair -->\n<!-- end -->\n", "utf-8")
+    for number, name in enumerate(figures.OPERATIONS, 1):
+        seconds = {"lloyd on cuda:0": 3e-3 * number, "lloyd on cuda:*": 2e-3}
+        printed[f"bench {name}"] = [one | {"seconds": seconds, "chosen": name}]
+    printed["info"]["devices"]["cuda:1"] = {"kind": "cuda", "name": "a GPU"}
+    figures.main(["all"])
+    assert len(list(tmp_path.glob("pair-*.json"))) == 5
+    table = (tmp_path / "page.md").read_text("utf-8").splitlines()[1:4]
+    assert table[0] == "| call, ms | one GPU | gain | chosen |"  # two GPUs take 2 ms for all
+    assert table[2] == "| `matmul` 9x2x3 | 6 | 3.00 | matmul |"
 
 
 def test_pictures_are_what_the_script_draws(tmp_path, monkeypatch):

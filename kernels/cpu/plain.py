@@ -9,10 +9,16 @@ import numpy as np
 __all__ = ["block_bounds", "dot", "norm", "scale_and_add", "step", "times_zero"]
 
 _CHUNK = 1 << 15  # elements of several vectors that stay in the cache together
+_FEW = 1 << 12
 
 
 def dot(x: np.ndarray, y: np.ndarray) -> float:
-    """Scalar product of contiguous vectors of float32 or float64, in float64 and without BLAS."""
+    """Scalar product of contiguous vectors of float32 or float64, in float64.
+
+    By BLAS where these are too few elements for its threads, which would spin afterwards.
+    """
+    if x.size <= _FEW:
+        return float(np.vdot(x.astype(np.float64, copy=False), y.astype(np.float64, copy=False)))
     return float(np.einsum("i,i", x, y, dtype=np.float64))
 
 
@@ -35,13 +41,18 @@ def step(x: np.ndarray, r: np.ndarray, p: np.ndarray, q: np.ndarray, alpha: floa
     NaN where the new r or x would not be finite: then x is as before.
     """
     alpha = x.dtype.type(alpha)
-    new, square = np.empty_like(x), 0.0
-    for i in range(0, x.size, _CHUNK):
-        some = slice(i, i + _CHUNK)
-        r[some] -= alpha * q[some]
-        square += dot(r[some], r[some])
-        np.add(x[some], alpha * p[some], out=new[some])
-    if not (math.isfinite(square) and np.isfinite(new).all()):
+    if x.size <= _FEW:  # no views of parts, which take longer than these sums
+        r -= alpha * q
+        square, new = dot(r, r), alpha * p
+        new += x
+    else:
+        new, square = np.empty_like(x), 0.0
+        for i in range(0, x.size, _CHUNK):
+            some = slice(i, i + _CHUNK)
+            r[some] -= alpha * q[some]
+            square += dot(r[some], r[some])
+            np.add(x[some], alpha * p[some], out=new[some])
+    if not (math.isfinite(square) and (math.isfinite(norm(new)) or np.isfinite(new).all())):
         return math.nan
     x[...] = new
     return square

@@ -307,17 +307,18 @@ def _system(A: Any, dtype: np.dtype, used: tuple[Any, ...]) -> Any:
         return Csr(A.indptr, A.indices, A.data.astype(dtype, copy=False))
     if not isinstance(A, np.ndarray) and not is_device_array(A):
         return A
-    operand = describe(A)
-    strides = operand.staged_strides()
-    if len(used) == 1 and operand.dtype == dtype and strides is not None:
-        if operand.location == used[0].name:
-            return Dense(operand.pointer, A.shape[0], strides)
-        if operand.kept is not None:
-            with used[0].active():
-                buffer, owner = transfer.staged_copy(used[0], A, operand)
-            return Dense(buffer, A.shape[0], strides, owner)
-    if operand.location != HOST:
-        A = on_host(A, dtype, operand)
+    if used or not isinstance(A, np.ndarray):
+        operand = describe(A)
+        strides = operand.staged_strides()
+        if len(used) == 1 and operand.dtype == dtype and strides is not None:
+            if operand.location == used[0].name:
+                return Dense(operand.pointer, A.shape[0], strides)
+            if operand.kept is not None:
+                with used[0].active():
+                    buffer, owner = transfer.staged_copy(used[0], A, operand)
+                return Dense(buffer, A.shape[0], strides, owner)
+        if operand.location != HOST:
+            A = on_host(A, dtype, operand)
     A = np.asarray(A, dtype)
     if not (A.flags.c_contiguous or A.flags.f_contiguous):
         A = np.ascontiguousarray(A)

@@ -58,8 +58,8 @@ class Installed:
         self._finder = SimpleNamespace(find_spec=self._find)
         sys.meta_path.insert(0, self._finder)
         wanted, own = {id(original) for _, original in self._replaced}, set(map(_package, CALLS))
-        others = [m for m in _modules() if _package(m.__name__) not in own]
-        held = ((m.__name__, key, value) for m in others for key, value in [*vars(m).items()])
+        others = ((name, names) for name, _, names in _modules() if _package(name) not in own)
+        held = ((name, key, value) for name, names in others for key, value in [*names.items()])
         self.missed = sorted({f"{name}.{key}" for name, key, value in held if id(value) in wanted})
 
     def __enter__(self) -> Installed:
@@ -74,14 +74,15 @@ class Installed:
     def restore(self) -> None:
         """Put back all that was replaced; what scripts hold calls the originals from now on."""
         self.session.least = math.inf
+        self.ends.close()
         with contextlib.suppress(ValueError):  # somebody has put back an older list
             sys.meta_path.remove(self._finder)
-        classes = [holder for holder, _ in self._replaced if isinstance(holder, type)]
-        for holder in (*_modules(), *classes):  # also where it was imported by name meanwhile
-            for key, value in list(vars(holder).items()):
-                if isinstance(value, Standin):
-                    setattr(holder, key, value.__wrapped__)
-        self.ends.close()
+        holders = [(module, names) for _, module, names in _modules()]
+        holders += [(one, vars(one)) for one, _ in self._replaced if isinstance(one, type)]
+        for holder, names in holders:  # also where it was imported by name meanwhile
+            for key, value in list(names.items()):
+                if issubclass(type(value), Standin):
+                    _put(holder, key, value.__wrapped__)
 
     def _find(self, name: str, path: Any = None, target: Any = None) -> Any:
         """The other finders' spec of a module, which is patched once it was executed."""
@@ -105,25 +106,37 @@ class Installed:
 
     def _patch(self, module: str) -> None:
         """Replace the functions of a module, wherever its package holds them."""
-        package = [m for m in _modules() if _package(m.__name__) == _package(module)]
+        package = [m for name, m, _ in _modules() if _package(name) == _package(module)]
         if module == "numpy":
             products.open_gate(self.session, self.ends)
         for dotted, call in CALLS[module].items():
             owner, _, name = dotted.rpartition(".")  # a method's class
             holder = getattr(sys.modules[module], owner, None) if owner else sys.modules[module]
-            original = getattr(holder, name, None)
-            if original is None:
+            there = getattr(holder, name, None)
+            if there is None:
                 log.warning("%s.%s is left as it is: there is none", module, dotted)
-            elif not isinstance(original, Standin) and call.gains(self.session):
+                continue
+            own = issubclass(type(there), Standin)  # or of an installation that ended
+            if call.gains(self.session) and not (own and there.session is self.session):
+                original = there.__wrapped__ if own else there
                 made = call.standin(self.session, f"{module}.{dotted}", original)
                 for one in [holder] if owner else package:
-                    if vars(one).get(name) is original:
-                        setattr(one, name, made)
+                    if vars(one).get(name) is there:
+                        _put(one, name, made)
                         self._replaced.append((one, original))
 
 
-def _modules() -> Iterator[Any]:
-    return (m for m in list(sys.modules.values()) if isinstance(m, ModuleType))
+def _modules() -> Iterator[tuple[str, ModuleType, dict[str, Any]]]:
+    """Each module, its name and what it holds. None of its own code runs: that would load modules
+    that are to be loaded when they are used (`importlib.util.LazyLoader`)."""
+    for name, module in list(sys.modules.items()):
+        if issubclass(type(module), ModuleType):
+            yield name, module, object.__getattribute__(module, "__dict__")
+
+
+def _put(holder: Any, name: str, value: Any) -> None:
+    with contextlib.suppress(Exception):  # one that refuses
+        setattr(holder, name, value)
 
 
 def _package(name: str) -> str:

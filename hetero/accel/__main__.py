@@ -13,7 +13,7 @@ import runpy
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from types import ModuleType
 from typing import Any
 
@@ -75,6 +75,8 @@ def run(module: bool, command: list[str]) -> None:
             main.__loader__ = machinery.BuiltinImporter if is_stdin else loader("__main__", path)
             exec(code or compile(content, path, "exec", dont_inherit=True), vars(main))
     except BaseException as error:
+        with suppress(Exception):
+            sys.stdout.flush()  # as Python does before it reports an error
         if not isinstance(error, SystemExit):
             sys.excepthook = functools.partial(_show, sys.excepthook)
         raise

@@ -24,8 +24,9 @@ from hetero.imports import load
 # Seconds of SciPy's convolutions: for each product of the sum, for each result by transforms.
 _PRODUCT, _TRANSFORMED = 2e-9, 3e-8
 _SMALL = 1 << 18  # products of the sum, which no function takes `session.LEAST` for
+_FEW = 1 << 10  # unknowns, or elements of a matrix with them, that are not looked at
 _BOUNDARIES = {"reflect": "symm", "constant": "fill", "wrap": "wrap", "grid-wrap": "wrap"}
-_METHODS = None, "auto", "fft", "direct"  # of `scipy.signal.convolve`
+_METHODS = "auto", "fft", "direct"  # of `scipy.signal.convolve`
 _ITERATIONS = 50  # of a solve or of a start of k-means, to guess how long it takes
 _SEEDING = 15  # of these take as long as scikit-learn's k-means++
 _ENTRY, _UNKNOWN = 1.5e-9, 1e-8  # seconds of an iteration for each entry of A, each unknown
@@ -35,26 +36,27 @@ _DISTANCE, _COORDINATE = 1e-9, 5e-11  # seconds of a distance, and for each of i
 class Call(NamedTuple):
     """What may be hetero's of a function's calls.
 
-    ``recognise`` runs no code of the script's. It is not asked unless the arguments from ``at`` on
-    are two arrays with at least ``least`` as the product of their sizes: that takes 1 us, a small
-    filter 20.
+    ``recognise`` runs no code of the script's. It is not asked unless the product of the sizes of
+    all arrays among the arguments is at least ``least``: that takes 1 us, a small filter 20.
     """
 
     recognise: Callable[..., Attempt | None]
     least: int = 0
-    at: int = 0
     gains: Callable[[Session], bool] = lambda session: True  # whether any call can
 
     def standin(self, session: Session, name: str, original: Any) -> Standin:
         """What stands in the place of ``original``."""
-        recognise, least, at, _ = self._replace(least=0) if session.eager else self
-        ndarray, looks, second = sys.modules["numpy"].ndarray, session.looks, at + 1
+        recognise, least, _ = self._replace(least=0) if session.eager else self
+        ndarray, looks = sys.modules["numpy"].ndarray, session.looks
 
         @unseen
         def function(*args: Any, **options: Any) -> Any:
-            if least and len(args) > second:
-                one, other = args[at], args[second]
-                if not (type(one) is ndarray is type(other) and one.size * other.size >= least):
+            if least:
+                size = 1
+                for value in (*args, *options.values()) if options else args:
+                    if type(value) is ndarray:
+                        size *= value.size
+                if size < least:
                     return original(*args, **options)
             try:
                 attempt = recognise(looks, original, *args, **options)
@@ -66,31 +68,48 @@ class Call(NamedTuple):
                 return original(*args, **options)
             return session.run(name, attempt, functools.partial(original, *args, **options))
 
-        return Standin(original, function)
+        return Standin(original, function, session)
 
 
 class Standin:
-    """A function that equals another package's ``original``, and runs other code.
+    """A function that other code takes for ``original``, and that runs other code.
 
-    Classes with functions of their own for NumPy's (``__array_function__``), Numba and SciPy's own
-    tests look functions up in tables: they find the original by its stand-in and the other way
-    round. Numba's table has weak references where there can be one, as there can be none to
-    NumPy's functions: nor to their stand-ins.
+    It has the original's attributes and class, which `inspect`, mocks and scikit-learn look at, and
+    equals it: classes with functions of their own for NumPy's (``__array_function__``), Numba and
+    SciPy's own tests look functions up in tables. They find the original by its stand-in and the
+    other way round. Numba's table has weak references where there can be one, as there can be none
+    to NumPy's functions: nor to their stand-ins.
     """
 
-    __slots__ = ("__dict__",)
+    __slots__ = ("__wrapped__", "session")
 
-    def __new__(cls, original: Any, code: Callable[..., Any]) -> Standin:
-        names: dict[str, Any] = {"__call__": staticmethod(code)}
-        if not type(original).__weakrefoffset__:
-            names["__slots__"] = ()
+    def __new__(cls, original: Any, code: Callable[..., Any], session: Session) -> Standin:
+        weak = ("__weakref__",) if type(original).__weakrefoffset__ else ()
+        names = {
+            "__call__": staticmethod(code),
+            "__slots__": weak,
+            "__module__": original.__module__,
+        }
+        names["__doc__"] = property(lambda self: self.__wrapped__.__doc__)
         return object.__new__(type("function", (cls,), names))
 
-    def __init__(self, original: Any, code: Callable[..., Any]) -> None:
-        functools.update_wrapper(self, original)
+    def __init__(self, original: Any, code: Callable[..., Any], session: Session) -> None:
+        object.__setattr__(self, "__wrapped__", original)
+        object.__setattr__(self, "session", session)
+
+    @property
+    def __class__(self) -> Any:
+        return type(self.__wrapped__)
+
+    @property
+    def __dict__(self) -> Any:
+        return self.__wrapped__.__dict__
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["__wrapped__"], name)
+        return getattr(self.__wrapped__, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.__wrapped__, name, value)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else MethodType(self, instance)
@@ -101,11 +120,18 @@ class Standin:
     def __hash__(self) -> int:
         return hash(self.__wrapped__)
 
-    def __reduce__(self) -> str:
-        return str(self.__wrapped__.__name__)
+    def __reduce__(self) -> Any:
+        """By name where it stands; elsewhere the original, which `copy.copy` leaves as it is."""
+        original, found = self.__wrapped__, sys.modules.get(self.__module__)
+        for name in original.__qualname__.split("."):
+            found = getattr(found, name, None)
+        return original.__qualname__ if found is self else (load("copy").copy, (original,))
 
     def __repr__(self) -> str:
         return repr(self.__wrapped__)
+
+    def __str__(self) -> str:
+        return str(self.__wrapped__)
 
 
 # -- SciPy's and scikit-learn's functions ----------------------------------------------------------
@@ -138,12 +164,12 @@ def _convolution(looks: Looks, original: Any, *args: Any, **options: Any) -> Att
         return None
     flipped, dtypes = function.startswith("correlate"), {image.dtype.char, kernel.dtype.char}
     is_larger, is_even = any(n < m for n, m in sides), not all(n % 2 for n in kernel.shape)
-    others = given.get("output"), given.get("axes"), given.get("origin", 0) or None
-    known = mode in _BOUNDARIES if is_ndimage else given.get("method") in _METHODS
+    others, origin = (given.get("output"), given.get("axes")), given.get("origin", 0)
+    known = mode in _BOUNDARIES if is_ndimage else given.get("method", "auto") in _METHODS
     obstacle = ""
     if (
         any(x is not None for x in others)
-        or not known
+        or not (known and type(origin) is int and origin == 0)
         or (is_even and (is_ndimage or (flipped and mode == "same")))  # another centre
         or (is_larger and (not is_sum or (flipped and mode == "valid")))  # the sum would be long
     ):
@@ -274,10 +300,10 @@ _SIGNAL = "convolve2d", "correlate2d", "fftconvolve", "oaconvolve", "convolve"
 CALLS: dict[str, dict[str, Call]] = {
     "numpy": {
         "dot": Call(products.dot, products.DOT, gains=products.gains),
-        "einsum": Call(products.einsum, products.VECTORS, at=1),
+        "einsum": Call(products.einsum, products.VECTORS),
     },
     "scipy.signal": dict.fromkeys(_SIGNAL, _CONVOLUTION),
     "scipy.ndimage": dict.fromkeys(("convolve", "correlate"), _CONVOLUTION),
-    "scipy.sparse.linalg": {"cg": Call(_cg)},
+    "scipy.sparse.linalg": {"cg": Call(_cg, _FEW)},
     "sklearn.cluster": {"KMeans.fit": Call(_fit)},
 }

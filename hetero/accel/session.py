@@ -362,8 +362,9 @@ class Session:
             self.book.calls[code] += 1
             return
         note = Note(function, attempt.what, line_of_script(), code, text, seconds, saved)
-        if self.book.add(note) and self.verbose:
-            print(f"hetero.accel: {note}", file=sys.stderr)
+        if self.book.add(note) and self.verbose and sys.stderr:
+            with contextlib.suppress(Exception):  # it may be closed
+                print(f"hetero.accel: {note}", file=sys.stderr)
 
     @unseen
     def _by_hetero(

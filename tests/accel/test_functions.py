@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import functools
-import importlib
+import importlib.util
+import inspect
+import io
 import itertools
 import pickle
 import signal
@@ -11,6 +14,7 @@ import subprocess
 import sys
 import time
 import types
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,6 +25,7 @@ import scipy.sparse.linalg
 
 import hetero
 from hetero import accel, paths
+from hetero.accel import functions
 from hetero.accel import session as sessions
 from hetero.accel.session import GAIN, LOADING, SAVED, Attempt, Loading, Session
 from hetero.pricing.plan import Candidate
@@ -215,6 +220,118 @@ def test_names_imported_before_are_listed(monkeypatch):
         assert f"{__name__}.mine" in installed.missed
         assert f"{__name__}.taken_or_plain" not in installed.missed
         assert f"{__name__}.mine" in repr(installed)
+
+
+class Proxy:
+    """Of something that is not there yet, as web frameworks have them in their modules."""
+
+    def __getattribute__(self, name):
+        raise LookupError(name)
+
+
+class Refusing(types.ModuleType):
+    def __setattr__(self, name, value):
+        raise AttributeError(name)
+
+
+def test_modules_that_are_not_loaded_yet_and_odd_ones_are_left_alone(monkeypatch, tmp_path):
+    (tmp_path / "later.py").write_text("raise ImportError('not now')", "utf-8")
+    spec = importlib.util.spec_from_file_location("later", tmp_path / "later.py")
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    lazy, odd, refusing = importlib.util.module_from_spec(spec), types.ModuleType("odd"), None
+    spec.loader.exec_module(lazy)
+    refusing, odd.proxy = Refusing("scipy.refusing"), Proxy()
+    vars(refusing)["fftconvolve"] = scipy.signal.fftconvolve
+    del odd.__name__
+    for name, module in (("later", lazy), ("odd", odd), ("scipy.refusing", refusing)):
+        monkeypatch.setitem(sys.modules, name, module)
+    held = scipy.signal.fftconvolve
+    with hetero.install():
+        assert scipy.signal.fftconvolve is not held
+        assert refusing.fftconvolve is held
+    assert scipy.signal.fftconvolve is held
+    with pytest.raises(ImportError, match="not now"):
+        lazy.anything  # noqa: B018
+
+
+def test_stand_ins_look_like_what_they_stand_for():
+    held, dot = scipy.signal.convolve2d, np.dot
+    with hetero.install(recording=True):
+        function = scipy.signal.convolve2d
+        assert function is not held
+        assert np.dot is not dot
+        assert inspect.isfunction(function)
+        assert isinstance(np.dot, type(np.sum))
+        assert (str(np.dot), repr(function)) == (str(dot), repr(held))
+        assert inspect.getsource(function) == inspect.getsource(held)
+        assert vars(functools.wraps(function)(lambda: 0)).keys() == {"__wrapped__"}
+        with pytest.raises(TypeError, match="missing a required argument"):
+            mock.create_autospec(function)(1)
+        function.note = "mine"
+        assert held.note == "mine"
+        del held.note
+        bytes_there = [pickle.dumps(one) for one in (np.dot, function)]
+    bytes_later = [pickle.dumps(one) for one in (dot, held)]
+    assert bytes_there == bytes_later
+    assert [pickle.loads(pickle.dumps(functools.partial(function, 1))).func] == [held]
+    assert copy.deepcopy(function) is held
+
+
+def test_scikit_learn_finds_what_a_fit_takes():
+    cluster = pytest.importorskip("sklearn.cluster")
+    fit, routing = cluster.KMeans.fit, str(cluster.KMeans().get_metadata_routing())
+    with hetero.install():
+        assert cluster.KMeans.fit is not fit
+        assert pickle.loads(pickle.dumps(cluster.KMeans.fit)) == fit
+        assert str(cluster.KMeans().get_metadata_routing()) == routing
+        assert "'sample_weight': None" in routing
+
+
+def test_what_is_put_back_after_the_end_is_replaced_again():
+    held = scipy.signal.fftconvolve
+    with hetero.install():
+        later = scipy.signal.fftconvolve
+    try:
+        scipy.signal.fftconvolve = later  # as a patch that ends late
+        with hetero.install():
+            assert scipy.signal.fftconvolve.session is not later.session
+            assert scipy.signal.fftconvolve.__wrapped__ is held
+        assert scipy.signal.fftconvolve is held
+    finally:
+        scipy.signal.fftconvolve = held
+
+
+def test_small_calls_are_not_looked_at_however_they_are_written(monkeypatch):
+    asked = []
+    for module, calls in functions.CALLS.items():
+        for name, call in calls.items():
+            seen = call._replace(recognise=lambda *given, name=name, **more: asked.append(name))
+            monkeypatch.setitem(functions.CALLS[module], name, seen)
+    A, b = np.eye(3), np.ones(3)
+    with hetero.install(recording=True):
+        np.dot(a=A, b=A)
+        np.einsum("ij,jk", A, A, optimize=True)
+        scipy.signal.convolve2d(in1=IMAGE, in2=KERNEL)
+        scipy.ndimage.convolve(IMAGE, weights=KERNEL)
+        scipy.sparse.linalg.cg(A, b=b)
+        assert asked == []
+        scipy.signal.fftconvolve(LARGE, in2=KERNEL)
+        scipy.sparse.linalg.cg(np.eye(40), b=np.ones(40))
+    assert asked == ["fftconvolve", "cg"]
+
+
+def test_wrong_calls_are_scipys_and_notes_need_no_stream(all_calls, monkeypatch):
+    with pytest.raises(ValueError, match="method"):
+        scipy.signal.convolve(LARGE, KERNEL, method=None)
+    with pytest.raises(TypeError):
+        scipy.ndimage.convolve(LARGE, KERNEL, origin=None)
+    all_calls.session.verbose = all_calls.session.recording = True
+    closed = io.StringIO()
+    closed.close()
+    for stream in (None, closed):
+        monkeypatch.setattr(sys, "stderr", stream)
+        plain = scipy.signal.convolve.__wrapped__(LARGE, KERNEL)
+        np.testing.assert_allclose(scipy.signal.convolve(LARGE, KERNEL), plain, atol=1e-12)
 
 
 # -- Who decides -----------------------------------------------------------------------------------

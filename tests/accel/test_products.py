@@ -312,10 +312,10 @@ A, B = np.array([[1.0, 2.0], [0.0, 3.0]]), np.empty((2, 2))
 if "before" in sys.argv:
     numba.njit(squared)(A, B)
 with hetero.install(verbose=True):
-    print(type(np.dot).__module__, numba.njit(squared)(A, B).tolist())
+    print(type(np.dot), numba.njit(squared)(A, B).tolist())
     print(hetero.kmeans(A, 1, device="cpu", method="lloyd")[0].tolist())
 gc.collect()
-print(type(np.dot).__module__, numba.njit(squared)(A, B).tolist(), B.tolist())
+print(numba.njit(squared)(A, B).tolist(), B.tolist())
 """
 
 
@@ -323,8 +323,7 @@ print(type(np.dot).__module__, numba.njit(squared)(A, B).tolist(), B.tolist())
 def test_numba_compiles_numpys_functions(first):
     done = python("-c", NUMBA, first).stdout.splitlines()
     square = [[1.0, 8.0], [0.0, 9.0]]
-    assert done[0] == f"hetero.accel.functions {square}"
-    assert done[1:] == ["[[0.5, 2.5]]", f"numpy {square} {square}"]
+    assert done == [f"<class 'numpy.function'> {square}", "[[0.5, 2.5]]", f"{square} {square}"]
 
 
 @pytest.mark.parametrize("method", ["tiled", "streamed"])

@@ -80,6 +80,17 @@ def test_a_script_does_what_it_does(name, tmp_path):
         assert sorted(plain.stdout) == sorted(ours.stdout)
 
 
+def test_what_was_printed_comes_before_an_error(tmp_path):
+    (tmp_path / "script.py").write_text("print('first')\n1 / 0", "utf-8")
+    buffered = {k: v for k, v in FINDS_HETERO.items() if k != "PYTHONUNBUFFERED"}
+    whole = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    for how in ([], ["-m", "hetero.accel"]):
+        command = [sys.executable, *how, "script.py"]
+        ended = subprocess.run(command, cwd=tmp_path, env=buffered, check=False, **whole)
+        first, *_, last = ended.stdout.splitlines()
+        assert (first, last) == ("first", "ZeroDivisionError: division by zero")
+
+
 def _places(text):
     """Without the addresses in it."""
     return re.sub(r"0x\w+", "", text)

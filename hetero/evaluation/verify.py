@@ -37,17 +37,13 @@ class Row(NamedTuple):
     predicted: dict[str, float]  # seconds; that of the one that is chosen comes first
     measured: dict[str, float]  # of calls that name the candidate
     seconds: float  # of the call that is placed by itself
+    best: str  # the fastest candidate
     failed: dict[str, str]  # why it could not be measured
-
-    @property
-    def best(self) -> str:
-        """The fastest candidate."""
-        return min(self.measured, key=self.measured.__getitem__)
 
     @property
     def ratio(self) -> float:
         """Seconds of the call that is placed by itself over those of the best one."""
-        return self.seconds / min(self.seconds, self.measured[self.best])
+        return self.seconds / self.measured[self.best]
 
 
 def verify(
@@ -101,17 +97,22 @@ def _measured(operation: Operation, trial: Trial, memory: Arrays) -> Row | None:
     if max(prices.values()) > _LONGEST:
         return None
     calls = callers(operation, memory.of(trial), trial.options, prices, failed)
-    measured = timed(calls, failed=failed, chosen=OWN)
-    seconds = measured.pop(OWN, None)
+    own = calls.pop(OWN, None)
+    measured = timed(calls, failed=failed)
     predicted = {name: price for name, price in prices.items() if name in measured}
-    if not predicted or seconds is None:
+    if own is None or not predicted:
         return None
-    return Row(plan.problem, predicted, measured, seconds, failed)
+    # Not by the samples that it is the fastest by, maybe by luck, but in turn with the call.
+    best = min(measured, key=measured.__getitem__)
+    measured |= timed({OWN: own, best: calls[best]}, failed=failed, chosen=OWN)
+    if (seconds := measured.pop(OWN, None)) is None:
+        return None
+    return Row(plan.problem, predicted, measured, seconds, best, failed)
 
 
 def summary(rows: list[Row]) -> dict[str, Any]:
     """The call over the best (geometric mean, 95th and 99th percentile, worst), prediction errors,
-    and the worst choices, a line for each."""
+    and the worst choices, a line for each. By noise a ratio may be less than 1."""
     if not rows:
         return {"problems": 0, "left_out": {}, "worst_choices": []}
     worst = sorted(rows, key=lambda row: -row.ratio)

@@ -186,8 +186,9 @@ class Loading:
         # run so long that its end can't take back much.
         self.enough, self._due = 0.0 if at_once else None, 0.0
         # Seconds of all calls, as if each were the plain library's, and what hetero saves of them;
-        # the fraction that it is expected to save.
-        self.spent = self.gained = self._share = 0.0
+        # the fraction that it is expected to save; what they took, and in the last run without it.
+        self.spent = self.gained = self._share = self.took = self._before = 0.0
+        self._is_guess = False  # whether the plain library was not measured in some
 
     def __str__(self) -> str:
         enough, begin = readable(self.enough or 0.0), readable(self._due - self._began)
@@ -203,11 +204,13 @@ class Loading:
             self._look()
         return self.spent >= self.enough and time.perf_counter() >= self._due
 
-    def count(self, seconds: float, gained: float | None = None) -> None:
-        """Count a call: the plain library's seconds, and of these what hetero gained, None where it
-        is not loaded."""
+    def count(self, seconds: float, gained: float | None = None, is_guess: bool = False) -> None:
+        """Count a call: the plain library's seconds, maybe a guess, and of these what hetero
+        gained, None where it is not loaded."""
         self.spent += seconds
         self.gained += self._share * seconds if gained is None else gained
+        self.took += seconds - (gained or 0.0)
+        self._is_guess |= is_guess
 
     def _look(self) -> None:
         """Find out what is enough, by what is here and what the last run took."""
@@ -228,6 +231,7 @@ class Loading:
         kept = paths.cached("accel", name) if is_there else None
         if kept:
             spent, gained = map(float, kept.split())
+            self._before = spent
             self._share = gained / spent if spent >= _KEPT else self._share
             if gained >= GAIN * loading:
                 self.enough = self._due = 0.0
@@ -235,8 +239,11 @@ class Loading:
 
     def _keep(self, name: str, least: float, process: int) -> None:
         """Keep what the calls took and gained at the end of the process, if that is not little."""
+        sums = self.spent, self.gained
+        if self._is_guess and self._before:  # the last run measured what this one did without
+            sums = self._before, self._before - self.took
         if self.spent >= least and os.getpid() == process:  # and not a fork of it
-            load("hetero.paths").cache("accel", name, f"{self.spent} {self.gained}".encode())
+            load("hetero.paths").cache("accel", name, "{} {}".format(*sums).encode())
 
 
 @functools.cache
@@ -341,7 +348,7 @@ class Session:
                 known.calls += 1
                 if known.calls > 1:  # the first one may have loaded or compiled something
                     known.taken = min(known.taken, seconds)
-                self.loading.count(expected, expected - seconds)
+                self.loading.count(expected, expected - seconds, not known.samples)
                 if known.samples > 1:  # a first call alone may have loaded something, too
                     saved = known.plain - seconds
             else:

@@ -413,6 +413,22 @@ def test_a_run_whose_calls_gained_less_corrects_the_last_one(monkeypatch, runs):
     assert [spent(3.0), spent(0.1), spent(0.1)] == [False, True, False]
 
 
+def test_what_the_plain_library_took_is_remembered_where_hetero_takes_every_call(monkeypatch, runs):
+    """The one call took 13 s by it, which was guessed to be 0.1; in the end hetero is slower."""
+    monkeypatch.setattr(sessions, "has_device", lambda: False)
+
+    def at_once(taken):
+        run = runs()
+        if found := run.pays():
+            run.count(0.1, 0.1 - taken, True)
+        else:
+            run.count(13.0)
+        return found
+
+    assert [at_once(1.0) for _ in range(4)] == [False, True, True, True]
+    assert [at_once(20.0), at_once(1.0), at_once(1.0)] == [True, False, False]
+
+
 def test_runs_of_no_scripts_and_of_forks_are_not_kept(monkeypatch, runs):
     for file in ("<stdin>", __file__):
         monkeypatch.setattr(sys.modules["__main__"], "__file__", file)

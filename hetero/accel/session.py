@@ -418,7 +418,8 @@ class Session:
             seconds = 0.0  # nothing to compare
         elif plan.kept:
             seconds -= copies_of(chosen)  # which later calls do not pay
-        text = f"{readable(expected)} without hetero, {text}"
+        guessed = "" if known.samples else "guessed "
+        text = f"{guessed}{readable(expected)} without hetero, {text}"
         if seconds > _MARGIN * expected and not self.eager:
             return "slower", text
         return "would-take" if self.dry else "taken", text

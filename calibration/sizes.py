@@ -285,7 +285,8 @@ def _solves(
         elif layout.endswith("multigrid"):
             what, steps = "cycles", _CYCLES
         elif operation == "poisson" and row.method == MULTIGRID:
-            what, steps, less = "cycles", _CYCLES, [grids.coarsest(row.kind)]
+            what, steps = "cycles", _CYCLES
+            less = [grids.coarsest(row.kind)] * bool(place.devices)
         elif operation == "poisson" and row.method == DST:
             steps, arguments = _ONE, functools.partial(arguments, direct=True)
         first, *others = axes_of(what, place, quick)

@@ -42,8 +42,9 @@ class Row(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Seconds of the call that is placed by itself over those of the best one."""
-        return self.seconds / self.measured[self.best]
+        """Seconds of the call that is placed by itself over those of the best one, itself included:
+        a call that names a method is not remembered, and may take longer."""
+        return self.seconds / min(self.seconds, self.measured[self.best])
 
 
 def verify(
@@ -112,7 +113,7 @@ def _measured(operation: Operation, trial: Trial, memory: Arrays) -> Row | None:
 
 def summary(rows: list[Row]) -> dict[str, Any]:
     """The call over the best (geometric mean, 95th and 99th percentile, worst), prediction errors,
-    and the worst choices, a line for each. By noise a ratio may be less than 1."""
+    and the worst choices, a line for each."""
     if not rows:
         return {"problems": 0, "left_out": {}, "worst_choices": []}
     worst = sorted(rows, key=lambda row: -row.ratio)

@@ -103,7 +103,7 @@ def test_verify(data, run):
     assert 1 <= found["problems"] <= 6
     figures = found["chosen_over_best"]
     assert figures.keys() == {"geometric_mean", "p95", "p99", "worst", "fastest_within_5_percent"}
-    assert figures["worst"] >= figures["geometric_mean"] > 0.0  # less than 1 by noise
+    assert figures["worst"] >= figures["geometric_mean"] >= 1.0
     assert any("matvec blas on cpu" in name for name in found["prediction_error"])
     assert sum(found["fastest"].values()) == found["problems"]
     code, out, _ = run("verify", "matvec", "--largest", 64, "--count", 2, "--seconds", 20)

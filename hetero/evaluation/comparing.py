@@ -38,7 +38,10 @@ from hetero.registry import Operation
 _WARM = 1e-2  # seconds of calls that do not count: to find cores for threads takes ticks of 4 ms
 _TURN, _LEAST, _MOST = 3e-3, 3, 15  # seconds of calls that count, how few, how many
 _LONG = 0.05  # seconds of a call of which there is one turn, and one that counts
-_ROUNDS, _NEAR = 3, 1.5  # one of what takes longer than this many times the fastest
+_SLOW = 0.5  # seconds of a call that is timed once
+# One turn of what takes longer than this many times the fastest; if it had a single call, which
+# other load may have met, than the second.
+_ROUNDS, _NEAR, _FAR = 3, 1.5, 6.0
 _COLD_BYTES, _SETS = 200 << 20, 64  # operands change from call to call, against caches
 OWN = "automatic"  # the name of a call that is placed by itself
 log = logging.getLogger("hetero")
@@ -89,11 +92,12 @@ def timed(
         for number in range(_ROUNDS):
             order = [name for name in order if name not in failed]
             least = min((lengths[name] for name in order), default=0.0)
-            if number and least > _LONG:
+            if number and least > _SLOW:
                 break
             draw.shuffle(order)
             for name in order:
-                if number and name != chosen and lengths[name] > _NEAR * least:
+                near = _FAR if len(samples.get(name, ())) == 1 else _NEAR
+                if number and name != chosen and lengths[name] > near * least:
                     continue
                 wait_until_idle()
                 with leaving_out(name, failed):

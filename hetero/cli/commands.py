@@ -127,7 +127,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
         "trusted": found.is_trusted,
     }
     used = f"HETERO_PROFILE={path} has programs use it" if arguments.path else "used from now on"
-    end = f"the profile is stored in {path}; {used}\n{report.rough(found)}"
+    end = f"the profile is stored in {path}; {used}{report.rough(found)}"
     if arguments.quick and result["not_acceptable"]:
         end += "; 'hetero calibrate' without --quick is more exact"
     show(arguments, result, lambda _: f"{report.calibration(found, arguments.verbose)}\n\n{end}")

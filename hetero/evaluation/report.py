@@ -124,11 +124,11 @@ def not_acceptable(profile: Profile) -> list[str]:
 
 
 def rough(profile: Profile) -> str:
-    """How many models and links are not acceptable, in words."""
+    """How many models and links are not acceptable, in words; nothing without any, on a CPU."""
     wrong, every = not_acceptable(profile), profile.residuals()
     if not wrong:
-        return f"all {len(every)} fits are acceptable" if every else "no fit could be checked"
-    return f"rough fits, marked !: {len(wrong)} of {len(every)}"
+        return f"\nall {len(every)} fits are acceptable" if every else ""
+    return f"\nrough fits, marked !: {len(wrong)} of {len(every)}"
 
 
 def calibration(profile: Profile, every: bool = True) -> str:
@@ -151,8 +151,9 @@ def calibration(profile: Profile, every: bool = True) -> str:
     wrong, found = not_acceptable(profile), profile.residuals()
     shown = {name: found[name] for name in found if every or name in wrong}
     limits = "{:.0%} in the mean and {:.0%} at the 95th percentile; of links {:.0%} and {:.0%}"
-    lines += errors("error of the fit, of copies", shown, wrong)
-    lines += ["", f"acceptable: {limits.format(*OF_METHODS, *OF_LINKS)}"]
+    if shown:
+        lines += errors("error of the fit, of copies", shown, wrong)
+        lines += ["", f"acceptable: {limits.format(*OF_METHODS, *OF_LINKS)}"]
     if load := profile.data.get("load"):
         lines += ["", f"while it was measured: {described(load)}"]
         if not is_trusted(load):

@@ -41,7 +41,8 @@ def small_buffers(monkeypatch):
     monkeypatch.setattr(staging, "_REGION", 6 * SLICE)
     monkeypatch.setattr(staging, "usual_threads", lambda: 3)
     yield
-    staging._close_all()  # the next copy of any test has larger ones
+    for ring in [*staging._rings]:  # the next copy of any test has larger buffers
+        ring.close()
 
 
 @pytest.fixture(name="ring")

@@ -264,10 +264,18 @@ class _Cg(Problems):
         return Trial((A, _random((math.prod(dims),), dtype)), {"rtol": 0.0, "maxiter": COUNT})
 
     def peers(self, trial: Trial) -> dict[str, Call]:
+        """SciPy's with its BLAS's threads, which are slow to wake for each vector, and with one."""
         (A, b), linalg = trial.operands, load("scipy.sparse.linalg")
         matrix = A.tocsr() if hasattr(A, "tocsr") else A
         kind = "dense" if isinstance(matrix, np.ndarray) else "CSR"
-        return {f"SciPy, {kind}": lambda: linalg.cg(matrix, b, **trial.options)}
+
+        def solved() -> Any:
+            return linalg.cg(matrix, b, **trial.options)
+
+        return {
+            f"SciPy, {kind}": solved,
+            f"SciPy, {kind}, BLAS threads: 1": cpu.one_thread()(solved),
+        }
 
     def by_cupy(self, cupy: Any, A: Any, b: Any, rtol: float, maxiter: int) -> Any:
         """With tolerances that no residual meets."""

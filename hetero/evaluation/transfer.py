@@ -59,6 +59,8 @@ def transfer(
         problem = call.of_size(size).problem()
         return [[o.nbytes for o in problem.inputs], [problem.output.nbytes]]
 
+    # Of the host, around a call with operands there, in addition to one on the device.
+    around = constants.dispatch(name, "host") - constants.dispatch(name, "device")
     own = [sum(each) for each in parts(extent)]
     moved = [n if given is None else given for n, given in zip(own, (up, down), strict=True)]
 
@@ -86,7 +88,9 @@ def transfer(
     def seconds(memory: str | None, size: int) -> float | None:
         """Of the work on the CPU, or on the device with copies from and to such host memory."""
         taken = alone(CPU if memory is None else name, size)[0] if work else 0.0
-        return taken if None in (taken, memory) else taken + sum(copies(memory, size))
+        if None in (taken, memory):
+            return taken
+        return taken + sum(copies(memory, size)) + around * (call is not None)
 
     done, pays, curves = (alone(CPU, extent), alone(name, extent)), {}, {}
     (here, _), (there, _) = done
@@ -100,7 +104,7 @@ def transfer(
             upload, download = copies(memory, extent)
             one = pays[memory] = {"upload": upload, "download": download}
             if here is not None and there is not None:
-                one["gain"], gained = here / (upload + there + download), here - there - download
+                one["gain"], gained = here / seconds(memory, extent), here - there - download
                 one["calls"] = int(upload / gained) + 1 if gained > 0.0 else None
             if call is not None and here is not None:
                 turn = break_even(partial(seconds, None), partial(seconds, memory), sizes)

@@ -7,6 +7,7 @@ import functools
 import pytest
 from command_line import OK, refused
 
+import hetero
 from hetero import devices, registry
 from hetero.evaluation import calls, transfer
 from hetero.evaluation.calls import BreakEven, Call, break_even
@@ -28,6 +29,16 @@ def test_other_break_evens():
     assert break_even(lambda n: 1.0, lambda n: 2.0, [8, 64]) == BreakEven(None, 8, 64)
     assert break_even(lambda n: 2.0, lambda n: 1.0, [8, 64]) == BreakEven(8, 8, 64)
     assert break_even(lambda n: 1.0, lambda n: None, [8, 64]) == BreakEven(None, 8, 64)
+
+
+def test_it_pays_from_where_a_plan_takes_the_device_on():
+    call = Call(registry.operation("matmul"), (780, 780, 780), "float32")
+    found = transfer.transfer(None, None, call, named="h100")["pays"]["staged"]
+    extent = found["break_even"]["extent"]
+    assert found["gain"] < 1.0
+    for n, device in ((extent - 8, "cpu"), (extent + 8, "cuda:0")):
+        operands = (hetero.spec((n, n), "float32"),) * 2
+        assert hetero.plan("matmul", *operands, profile="h100").chosen.device == device
 
 
 def test_sizes_that_the_operation_does_not_take_are_left_out():

@@ -70,7 +70,7 @@ FIGURES = {
     f"explain solve_cg 4096 --iterations 8 {T10}": ["-> hybrid on cuda:0", "24.3 ms"],
     f"explain solve_cg 4096 --iterations 256 {T10}": ["-> hybrid on cuda:0", "212 ms"],
     f"transfer --work solve_cg 4096 --iterations 256 {T10}": ["by hybrid", "8.01 s"],
-    "transfer --case blog --profile h100": ["20,800,000 bytes up", "from m = 1145 on"],
+    "transfer --case blog --profile h100": ["20,800,000 bytes up", "from m = 1192 on"],
     "explain matmul 8192 8192 8192 --device cuda:* --profile h100x2": [
         "rows 0:4096",
         "rows 4096:8192",

@@ -3,6 +3,7 @@ of host arrays is cut into ranges."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -145,6 +146,8 @@ def _fold(
         cores.append((strides[end] if row else 0, strides[-1] if column else 0))
         fronts.append((operand.shape[:end], strides[:end]))
     shape = fronts[-1][0]  # of the result
+    if not shape:
+        return 1, tuple([(0, *core) for core in cores])
     spread = [
         [0] * (len(shape) - len(own))
         + [stride if extent != 1 else 0 for extent, stride in zip(own, along, strict=True)]
@@ -162,6 +165,12 @@ def _fold(
     return batch, tuple((stride, *core) for stride, core in zip(between, cores, strict=True))
 
 
+@functools.cache
+def _check_dtypes(function: str, *dtypes: np.dtype) -> None:
+    """NumPy's TypeError, if it has no product of these dtypes."""
+    getattr(np, function)(*(np.zeros((1, 1), dtype) for dtype in dtypes))
+
+
 def describe_problem(function: str, A: Any, B: Any) -> Problem:
     """The problem of a product of arrays or specs.
 
@@ -173,7 +182,7 @@ def describe_problem(function: str, A: Any, B: Any) -> Problem:
         NumPy's, if it has no product of these dtypes.
     """
     a, b = (describe(array_or_spec(x)) for x in (A, B))
-    getattr(np, function)(*(np.zeros((1, 1), operand.dtype) for operand in (a, b)))
+    _check_dtypes(function, a.dtype, b.dtype)
     problem = build(function, a, b, None)
     if problem is None:
         raise ValueError(f"{function}: operands of shapes {a.shape} and {b.shape} do not fit")

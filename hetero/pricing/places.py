@@ -34,9 +34,8 @@ def check_method(
     method: str | None, implementations: Iterable[Implementation], what: str = "method"
 ) -> None:
     """Raise `MethodNotAvailable` for a method that none of these implementations has."""
-    implementations = list(implementations)
-    if method is not None and method not in {i.method for i in implementations}:
-        raise MethodNotAvailable(one_of(what, sorted({i.method for i in implementations}), method))
+    if method is not None and method not in (known := {i.method for i in implementations}):
+        raise MethodNotAvailable(one_of(what, sorted(known), method))
 
 
 def together(devices: Devices, device: str | None) -> dict[str, list[str]]:

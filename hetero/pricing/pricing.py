@@ -239,13 +239,9 @@ class Ways(NamedTuple):
             up, down = to_all(problem, info, constants)
             before, after, links = total(before, up), total(down, after), ALL_AT_ONCE
         terms = total({**before, "overhead": overhead, "compute": compute}, after)
-        return way._replace(
-            seconds=sum(terms.values()),
-            terms=terms,
-            threads=row.threads(info),
-            links=links,
-            doubtful=constants.is_doubtful(*key),
-        )
+        doubtful, threads = constants.is_doubtful(*key), row.threads(info)
+        made = name, row.method, sum(terms.values()), terms, way.reason, row, threads, links
+        return Candidate(*made, doubtful=doubtful)
 
 
 def _unless(named: bool, reason: str | None) -> str | None:

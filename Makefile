@@ -32,7 +32,7 @@ pictures: $(VENV)/.tested
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python docs/generate.py
 
-# On a host with a GPU: the tables of docs/benchmarks.md measured anew, in ten minutes.
+# On a host with a GPU: the tables of docs/benchmarks.md measured anew.
 figures: $(VENV)/.tested
 	$(BIN)/python docs/figures.py all
 

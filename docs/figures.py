@@ -22,6 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hetero.errors import one_of
+
 DOCS = Path(__file__).parent
 FOLDER = DOCS / "benchmarks"
 OPERATIONS = ("matvec", "matmul", "convolve2d", "solve_cg", "solve_poisson", "kmeans")
@@ -269,6 +271,8 @@ def main(names: list[str]) -> None:
     """Run commands, and print all tables anew."""
     if names == ["all"]:
         names = [name for name in COMMANDS if name.startswith(PAIR) == (machine()[1] > 1)]
+    if unknown := sorted({*names} - {*COMMANDS}):
+        sys.exit(one_of("NAME", ["all", *COMMANDS], unknown[0]))
     for name in names:
         print(f"{name}: {COMMANDS[name]}", file=sys.stderr, flush=True)
         measure(name)

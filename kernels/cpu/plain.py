@@ -9,7 +9,7 @@ import numpy as np
 __all__ = ["block_bounds", "dot", "norm", "scale_and_add", "step", "times_zero"]
 
 _CHUNK = 1 << 15  # elements of several vectors that stay in the cache together
-_FEW = 1 << 12
+_FEW = 1 << 12  # elements, of which BLAS gives its threads none
 
 
 def dot(x: np.ndarray, y: np.ndarray) -> float:

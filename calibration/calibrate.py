@@ -263,7 +263,8 @@ def fitted(measured: list[tuple[Case, Samples]], links: dict[str, Any]) -> dict[
     models: dict[ModelKey, Any] = {}
     for case, found in measured:
         with leaving_out(case):
-            models[case.key] = fit.model(case, found, known)
+            first = case.first and models.get(case.key._replace(layout=case.first))
+            models[case.key] = fit.model(case, found, known, first)
     return models
 
 
@@ -323,10 +324,13 @@ def compile_first(cases: list[Case], begin: Callable[[str, str, int], object]) -
     for device, own in by_device.items():
         begin(f"compiling kernels of {device.name}", "compiling", 0)
         solves = [case for case in own if case.steps is not None] if device.is_cuda else []
+        turns = itertools.zip_longest(*(grid(case.axes) for case in solves))
         with load("concurrent.futures").ThreadPoolExecutor(os.cpu_count() or 1) as threads:
-            for case in solves:  # first: each compiles its kernels one after the other
-                for dims in grid(case.axes):
-                    threads.submit(_solve_once, device, case, dims)
+            # First: each compiles its kernels one after the other, those of one case the same ones.
+            for turn in turns:
+                for case, dims in zip(solves, turn, strict=True):
+                    if dims is not None:
+                        threads.submit(_solve_once, device, case, dims)
             device.compile_ahead(kernels_of(device, own))
 
 

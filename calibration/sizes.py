@@ -51,7 +51,7 @@ SIZES = {
     # rows, columns, sum
     "matmul first cpu": ("4 32 128 (256) 512 2048",) * 3,
     "matmul first cuda": ("4 64 (256) 1024 (2048) (4096) 8192",) * 3,
-    "matmul others cuda": (*("4 48 256 (2048) 8192",) * 2, "4 32 256 (2048) 8192"),
+    "matmul others cuda": ("4 256 8192",) * 3,
     "matmul estimated cuda": (*("16 48 (64) 256 (1024) 8192",) * 2, "16 (64) 256 (1024) 8192"),
     "matmul estimated, others cuda": ("16 256 8192",) * 3,
     # side of the image, of the filter
@@ -65,7 +65,7 @@ SIZES = {
     "cg dense cpu": ("16 256 (512) 1024 (2048)",),
     "cg dense cuda": ("16 256 (512) 1024 (2048) 4096",),
     "cg csr cpu": ("256 (1024) 4096 (16384) 65536 (262144)", "5 27"),
-    "cg csr cuda": ("256 (1024) (4096) 16384 (65536) (262144) 1048576", "5 27"),
+    "cg csr cuda": ("256 (1024) (4096) 16384 (65536) 524288", "5 27"),
     "grid cpu": ("256 (1024) (4096) 16384 (65536) 262144 (1048576)",),
     "grid cuda": ("256 (1024) (4096) (16384) 65536 (262144) (1048576) 4194304 (16777216)",),
     # of smaller systems multigrid would be no more than its coarsest grid
@@ -137,6 +137,7 @@ class Case:
     longest: float = LONGEST
     block: int | None = None  # of columns, in a table over the points of image and filter
     estimated: bool = False  # the method estimates its time, and how far off it is gets fitted
+    first: str | None = None  # the layout that is measured in detail, and this one over it
 
     def __str__(self) -> str:
         layout = "" if self.layout == "*" else f"{self.layout} "
@@ -197,7 +198,7 @@ def _products(
     rows = [row for row in rows if row.price is None]  # others are priced by these
     for row, dtype, (less, order) in itertools.product(rows, DEVICE_DTYPES, layouts):
         problem = functools.partial(product, operation, place.operands_on, dtype, order)
-        layout, what, estimated = order, "first", False
+        layout, what, estimated, first = order, "first", False, None
         if place.devices:
             layout = f"{order} {'odd' if less else 'aligned'}"
             estimated = row.work(problem(*(512,) * number), place.info).estimate > 0.0
@@ -205,12 +206,15 @@ def _products(
             what = "first" if is_first else "others"
             if estimated:
                 what = "estimated" if is_first else "estimated, others"
+            elif operation == "matmul" and not is_first:
+                first = f"{orders[0]} aligned"
         axes = [[n - less for n in axis] for axis in axes_of(f"{operation} {what}", place, quick)]
         if row.why_not(problem(*(axis[-1] for axis in axes)), place.info) is not None:
             continue  # it cannot, or would do as another one does
         knots = {d: d for d in sorted(grid(axes), key=prod) if _fits(problem(*d), place)}
-        how = {"longest": _QUICK_LONGEST if quick else LONGEST, "estimated": estimated}
-        yield Case(place, row, dtype, layout, axes, problem, knots=knots, **how)
+        how = {"longest": _QUICK_LONGEST if quick else LONGEST, "first": first}
+        how |= {"knots": knots, "estimated": estimated}
+        yield Case(place, row, dtype, layout, axes, problem, **how)
 
 
 def _fits(problem: Any, place: Place) -> bool:

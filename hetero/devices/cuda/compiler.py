@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from hetero import paths
+from hetero import locks, paths
 from hetero.devices import at_once
 from hetero.devices.base import Defines
 from hetero.devices.cuda import driver
@@ -26,6 +26,7 @@ from hetero.imports import INSTALL, load
 from hetero.kernels import Launch, LaunchPlan, kernel_text
 
 _KIND = "cubin"  # of things in the cache
+_under_way: dict[str, Any] = {}  # of each name a lock: what several threads need is compiled once
 log = logging.getLogger("hetero")
 
 
@@ -50,8 +51,11 @@ def cubin(text: str, arch: str, defines: Defines) -> bytes:
     name = _name(text, arch, defines)
     code = paths.cached(_KIND, name)
     if code is None:
-        code = _compile(text, arch, _options(defines))
-        paths.cache(_KIND, name, code)
+        with _under_way.setdefault(name, locks.new()):
+            code = paths.cached(_KIND, name)  # another thread may have compiled it
+            if code is None:
+                code = _compile(text, arch, _options(defines))
+                paths.cache(_KIND, name, code)
     return code
 
 

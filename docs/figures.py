@@ -35,7 +35,7 @@ COMMANDS = {
     "matmul-float64": "hetero bench matmul --dtype float64",
     "matmul-tensor": "hetero bench matmul --cases tensor",
     **{name: f"hetero bench {name}" for name in OPERATIONS[2:]},
-    **{f"verify-{name}": f"hetero verify {name} --seconds 12" for name in OPERATIONS},
+    **{f"verify-{name}": f"hetero verify {name} --seconds 15" for name in OPERATIONS},
     "programs": "python docs/benchmarks/programs.py",
     **{f"{PAIR}{name}": f"hetero bench {name}" for name in OPERATIONS[1:]},
 }
@@ -71,6 +71,7 @@ def measure(name: str) -> None:
     found = json.loads(run(COMMANDS[name]))
     if isinstance(found, dict):  # of verify
         found = [found | found["chosen_over_best"]]
+    found = [row for row in found if "failed" not in row]
     rows = [{key: rounded(value) for key, value in row.items() if key in KEPT} for row in found]
     save(name, COMMANDS[name], date.today().isoformat(), machine()[0], rows)
 
@@ -146,6 +147,11 @@ def sources(*names: str) -> Lines:
             f"`{found['command']}`"
         )
     text = " ".join(f"{', '.join(commands)}: {where}." for where, commands in by_place.items())
+    return wrapped(text)
+
+
+def wrapped(text: str) -> Lines:
+    """A paragraph."""
     return ["", *textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False)]
 
 
@@ -177,7 +183,7 @@ def products(name: str, first: str) -> Lines:
         cells = [case[0]]
         for found, own in ((one, "tiled"), (two, "tiled"), *((each, "tensor") for each in three)):
             row = found.get(case, {})
-            cells += [time(row, own, 1e-6), ratio(row, "library", own)]
+            cells += [time(row, own, 1e-6), ratio(row, "library|CuPy|torch", own)]
             cells += [row.get("chosen", "").partition(" ")[0]] * (found is one)
         rows.append(cells)
     return [*table(head, rows), *sources(*files)]
@@ -189,8 +195,8 @@ def chosen_well() -> Lines:
     for name in OPERATIONS:
         (row,) = kept(f"verify-{name}")["rows"]
         rows.append([f"`{name}`", str(row["problems"]), *(f"{row[key]:.4g}" for key in OVER)])
-    made, source = table(("operation", "problems", *OVER.values()), rows), sources("verify-matvec")
-    return [*made, *(line.replace("matvec", "OPERATION") for line in source)]
+    source = " ".join(sources("verify-matvec")).strip().replace("matvec", "OPERATION")
+    return [*table(("operation", "problems", *OVER.values()), rows), *wrapped(source)]
 
 
 def pair() -> Lines:

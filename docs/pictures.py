@@ -1,8 +1,8 @@
 """The pictures of README and site: ``make pictures``. Each says where its numbers come from.
 
-Those of `measured` are read from docs/benchmarks and from tables of benchmarks.md and movement.md,
-that of `predicted` is priced by the shipped profile of an H100's host; `gallery` shows what the
-scripts of docs/examples compute. Nothing is timed here.
+Those of `measured` are read from docs/benchmarks and from a table of movement.md, that of
+`predicted` is priced by the shipped profile of an H100's host; `gallery` shows what the scripts of
+docs/examples compute. Nothing is timed here.
 """
 
 from __future__ import annotations
@@ -159,12 +159,6 @@ def from_numpy(name: str) -> dict[str, dict[str, Any]]:
     return {case: row for (case, place), row in rows if place == "NumPy"}
 
 
-def time(cell: str) -> float:
-    """Seconds of a cell such as "1.67 ms"."""
-    number, unit = cell.split()[:2]
-    return float(number) * UNITS[unit]
-
-
 def square(cell: str) -> float:
     """The side of "4096^2", or of "4096x4096x4096"."""
     return float(re.match(r"\d+", cell)[0])
@@ -235,22 +229,20 @@ def measured() -> None:
             for case, r in rows.items()
         ],
     )
-    rows = table("benchmarks.md", "| program | NumPy | hetero |")
+    runs: dict[str, dict[str, float]] = {}
+    for row in figures.kept("programs")["rows"]:
+        runs.setdefault(row["program"], {})[row["variant"]] = row["later"]
     bars(
         "programs",
         "Whole programs: NumPy, SciPy, scikit-learn over hetero",
-        "Measured, H100 host with 16 cores. Right of the line hetero is faster.",
-        [(r["program"].strip("`"), time(r["NumPy"]) / time(r["hetero"])) for r in rows],
+        f"{host}. Right of the line hetero is faster.",
+        [(name, r["NumPy"] / r["hetero"]) for name, r in runs.items()],
     )
     bars(
         "ports",
         "The same programs: a port to CuPy over hetero",
-        "Measured, H100 host with 16 cores. Left of the line the port is faster.",
-        [
-            (r["program"].strip("`"), time(r["CuPy"]) / time(r["hetero"]))
-            for r in rows
-            if r["CuPy"] != "cannot"
-        ],
+        f"{host}. Left of the line the port is faster.",
+        [(name, r["CuPy"] / r["hetero"]) for name, r in runs.items() if "CuPy" in r],
     )
     rows = figures.by_case("matmul-float32")
     bars(

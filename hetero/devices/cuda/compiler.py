@@ -12,6 +12,7 @@ import ctypes
 import functools
 import hashlib
 import logging
+import os
 import struct
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -161,8 +162,10 @@ class Compiling(InContexts):
         self._ahead.update(new)
         asked = [(kernel_text(text, self.kind), self.arch, defines) for text, defines in new]
         missing = [one for one in asked if paths.cached(_KIND, _name(*one)) is None]
-        if len(missing) > 1:
-            at_once.side_by_side([functools.partial(_keep, one) for one in missing])
+        if len(missing) > 1:  # one processor is left to whoever measures meanwhile
+            number = min(max((os.cpu_count() or 1) - 1, 1), len(missing))
+            shares = [missing[first::number] for first in range(number)]
+            at_once.side_by_side([functools.partial(_keep, share) for share in shares])
 
     def constant_memory(
         self, text: str, kernel: str, defines: Defines, name: str, nbytes: int
@@ -279,10 +282,11 @@ class Compiling(InContexts):
         return CooperativeKernel(function, block, shared_bytes, most_blocks)
 
 
-def _keep(one: tuple[str, str, Defines]) -> None:
+def _keep(asked: Iterable[tuple[str, str, Defines]]) -> None:
     """Leave in the cache what will be asked of `cubin`; what fails here fails there again."""
-    with contextlib.suppress(KernelCompileError):
-        cubin(*one)
+    for one in asked:
+        with contextlib.suppress(KernelCompileError):
+            cubin(*one)
 
 
 def _packed(arguments: list[Any]) -> bytes:

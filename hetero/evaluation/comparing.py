@@ -74,11 +74,13 @@ def timed(
     *,
     failed: dict[Name, str],
     chosen: Name | None = None,
+    rounds: int = _ROUNDS,
 ) -> dict[Name, float]:
     """Seconds of each call, the median of those that count; of those that do not fail.
 
     A call returns when its work is done; what fails is added to ``failed``. ``chosen`` is timed as
-    well as the fastest one, however slow. Each call moves its operands as a first one does.
+    well as the fastest one, however slow. Each call moves its operands as a first one does. Each
+    has a turn in each of the ``rounds``.
     """
     lengths: dict[Name, float] = {}
     samples: dict[Name, list[float]] = {}
@@ -89,7 +91,7 @@ def timed(
                 if lengths[name] > _LONG:
                     lengths[name] = once(call)  # how long it is without that
         order, draw = list(lengths), random.Random(0)
-        for number in range(_ROUNDS):
+        for number in range(rounds):
             order = [name for name in order if name not in failed]
             least = min((lengths[name] for name in order), default=0.0)
             if number and least > _SLOW:

@@ -27,6 +27,8 @@ from hetero.registry.problem import Problem
 USUAL = ("matvec", "matmul")  # what is verified unless others are named
 _LONGEST = 1.0  # predicted seconds of a candidate, above which a call is left out
 _MUCH_SLOWER = 30.0  # than the best, by prediction: no candidate that needs to be measured
+_BRIEF = 0.01  # seconds of a call, above which slow spells are a small part
+_ROUNDS = 3, 9  # of the call in turn with the fastest candidate; of brief ones
 _WORST, _WRONG = 8, 1.05  # choices that are listed; times the best, above which one is wrong
 
 
@@ -103,9 +105,11 @@ def _measured(operation: Operation, trial: Trial, memory: Arrays) -> Row | None:
     predicted = {name: price for name, price in prices.items() if name in measured}
     if own is None or not predicted:
         return None
-    # Not by the samples that it is the fastest by, maybe by luck, but in turn with the call.
+    # Not by the samples that it is the fastest by, maybe by luck, but in turn with the call; often,
+    # or a slow spell of one of them would count as a wrong choice.
     best = min(measured, key=measured.__getitem__)
-    measured |= timed({OWN: own, best: calls[best]}, failed=failed, chosen=OWN)
+    rounds = _ROUNDS[measured[best] < _BRIEF]
+    measured |= timed({OWN: own, best: calls[best]}, failed=failed, chosen=OWN, rounds=rounds)
     if (seconds := measured.pop(OWN, None)) is None:
         return None
     return Row(plan.problem, predicted, measured, seconds, best, failed)

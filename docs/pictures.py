@@ -250,7 +250,7 @@ def measured() -> None:
         "matmul, float32, on the GPU: cuBLAS over hetero's kernel",
         "Measured, H200. Left of the line cuBLAS is faster.",
         [
-            (case, figures.least(r, "library") / figures.least(r, "tiled"))
+            (case, figures.least(r, "library|CuPy|torch") / figures.least(r, "tiled"))
             for (case, _), r in rows.items()
         ],
     )

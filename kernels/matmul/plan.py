@@ -60,7 +60,12 @@ def _tile(
     slices: int = 0,
 ) -> Tile:
     """Warps of 8 x 4 threads, each of which has ``each`` results; on tensor cores each warp has
-    them. ``stored`` and ``rates`` are in GB/s and GFLOP/s.
+    them. Both, and the depth, are powers of two. ``stored`` and ``rates`` are in GB/s and GFLOP/s.
+
+    ``start``, ``stored`` and ``rates`` are fitted to products of one wave, with 1, 2, ... blocks on
+    each multiprocessor and several depths k; there are as many rates as blocks that its registers
+    hold. A new row may begin with those of the one most like it: calibration measures how far off
+    the estimate is.
 
     ``stages``: of tiles that are copied asynchronously. ``slices``: groups of warps on tensor
     cores, which share the steps of k.

@@ -193,7 +193,7 @@ def places(first: int, last: int, extent: int, boundary: str) -> np.ndarray:
     return np.minimum(k, 2 * extent - 1 - k)
 
 
-def _extended(
+def extended(
     plane: np.ndarray, window: Window, fillvalue: float, rows: slice, columns: slice
 ) -> np.ndarray:
     """Part of an image and of what lies beyond it; a view where all of it is the image's."""
@@ -268,7 +268,7 @@ def convolve(image: np.ndarray, options: FilterOptions, window: Window, out: np.
         top, left = y.start + i * y.step, x.start + begin * x.step
         across = slice(left, left + (end - begin - 1) * x.step + wide)
         down = slice(top, top + high)
-        source = _extended(image[number], window, options.fillvalue, down, across)
+        source = extended(image[number], window, options.fillvalue, down, across)
         tiles, (row, column) = (end - begin, high, wide), source.strides
         cut = np.lib.stride_tricks.as_strided(source, tiles, (x.step * column, row, column))
         for k, (part, tile) in enumerate(zip(cut, transformed(cut, spectrum), strict=True), begin):

@@ -15,10 +15,12 @@ in SciPy: an approximate inverse of A. With M = 1, so that z is r, it is his alg
 
 In this file, from the outside in: `solve`; `restarted`, which begins anew from the true residual
 until that meets the tolerance; `solve_unscaled`, the steps; and the products of every kind of A on
-the CPU. Where a solve runs decides what makes the steps:
+the CPU. `cg._run` chooses what makes the steps, by where a solve runs:
 
     ==================================  ==================================================
-    dense matrices, operators; ranks    `solve_unscaled`; ranks bring vectors of their own
+    dense matrices, operators, any M    `solve_unscaled`; so does `cg_hybrid`, whose products
+                                        a device makes
+    ranks                               `solve_unscaled`, with vectors from `hetero.mpi.cg`
     CSR and grids on the CPU, compiled  `hetero.kernels.cpu.cg.solve`: steps 2 to 8 as loops
     devices, one or several             `cg_launches.Loop`: the steps as launches, beta
                                         predicted so that all sums are made at once
@@ -240,7 +242,8 @@ def solve_unscaled(
         if A.run is not None and (M is None or inverse is not None):
             start = x.copy()
             ended = iterate_in_loops(limit, floor)
-            # The compiled loops do not look at x; those in Python do, in each iteration.
+            # The compiled loops do not look at x; those in Python do, in each iteration, and end
+            # before x is not finite.
             if of_vectors.times_zero(x) == 0.0:
                 return ended
             x[...] = start

@@ -4,9 +4,9 @@ What a method of the CPU runs is ``compute(image, options, window, out)``: the i
 (batch, h, w) of float32 or float64 with contiguous rows, ``options`` the `FilterOptions` with the
 filter on the host, of which ``options.filter.taps`` are flipped already, and ``out``, which takes
 the result, C-contiguous (batch, out_height, out_width), and is not cleared before. It gives False
-where the direct sum is to take the place of a result that is not finite. The window may be of a band of the image, and then of
-no mode of SciPy's; `Window.extended` tells whether anything but zeros lies beyond it, and
-`fft.extended` gives the image with that.
+where the direct sum is to take the place of a result that is not finite. The window may be of a
+band of the image, and then of no mode of SciPy's; `Window.extended` tells whether anything but
+zeros lies beyond it, and `fft.extended` gives the image with that.
 
 To add a method: name it in `problem`, write what it runs, as above or as `device` says, and copy
 the row of the table that is most like it; one that adds up more than the filter covers is also in

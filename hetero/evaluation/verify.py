@@ -45,7 +45,7 @@ class Row(NamedTuple):
     @property
     def ratio(self) -> float:
         """Seconds of the call that is placed by itself over those of the best one, itself included:
-        a call that names a method is not remembered, and may take longer."""
+        a call that names a method is not always remembered, and may take longer."""
         return self.seconds / min(self.seconds, self.measured[self.best])
 
 

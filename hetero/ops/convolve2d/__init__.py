@@ -116,10 +116,10 @@ def convolve2d(
            [4., 4.]])
     """
     if type(in1) is _ndarray and type(in2) is _ndarray:
-        if device is None and method is None and _forced() is None:
-            key = NAME, in1.shape, in1.strides, in1.dtype, in2.shape, in2.dtype, mode, boundary
+        if _forced() is None:
+            given = in1.shape, in1.strides, in1.dtype, in2.shape, in2.dtype, mode, boundary
             try:
-                run = find(key)
+                run = find((NAME, *given, device, method))
             except TypeError:  # a mode that cannot be hashed: SciPy says so
                 run = None
             if run is not None and (result := run(in1, in2, fillvalue=fillvalue)) is not None:

@@ -157,7 +157,8 @@ def _run(call: Call) -> Any:
     a, b, image, now = call.a, call.b, call.image, tables.generation()
     key = _host_key(call)
     run = key and tables.find(key)
-    if key and not run and len(a.shape) == 2 and a.size and (call.is_scipys or call.is_few):
+    is_free = call.device is call.method is None and len(a.shape) == 2
+    if key and not run and is_free and a.size and (call.is_scipys or call.is_few):
         run = partial(scipys, mode=call.mode, boundary=call.boundary)
         tables.remember(tables.bound, key, run, now)
     result = run and run(image, call.filter, fillvalue=call.fillvalue)
@@ -177,7 +178,7 @@ def _run(call: Call) -> Any:
     elif (
         key is not None
         and inventory.looked()
-        and not (window.filled or window.wide_range or call.is_scipys)
+        and not (window.filled or window.wide_range or call.is_scipys or call.method in _SPREADS)
         and window.finite
         and (plan.chosen.device == CPU or not plan.keepable)
     ):
@@ -259,13 +260,13 @@ def key_of(filter: Any, mode: str, boundary: str, method: str | None) -> Key:
 
 
 def _host_key(call: Call) -> Key | None:
-    """What a call of NumPy arrays is found by, by `convolve2d` itself; None for others, and where
-    anything is forced."""
-    a, b = call.a, call.b
-    is_forced = not (call.device is call.method is tables.forced.get() is None)
-    if is_forced or not (call.machine.is_here and a.location == b.location == HOST):
+    """What a call of NumPy arrays is found by, by `convolve2d` itself; None for others, and in
+    blocks of `use`."""
+    a, b, is_here = call.a, call.b, call.machine.is_here and tables.forced.get() is None
+    if not (is_here and a.location == b.location == HOST):
         return None
-    return NAME, a.shape, a.strides, a.dtype, b.shape, b.dtype, call.mode, call.boundary
+    given = a.shape, a.strides, a.dtype, b.shape, b.dtype, call.mode, call.boundary
+    return (NAME, *given, call.device, call.method)
 
 
 def _bound(plan: Plan, a: Operand) -> Function:

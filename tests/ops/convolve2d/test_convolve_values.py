@@ -210,12 +210,25 @@ OPERANDS = {
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("named", [{}, {"device": "cpu"}, {"method": "direct"}])
 @pytest.mark.parametrize("size", SIZES)
-def test_other_operands_after_a_remembered_call(size):
+def test_other_operands_after_a_remembered_call(size, named):
     a, b = sized(size)
     for change in OPERANDS.values():
         for x, y in ((a, b), change(a, b), change(a, b), (a, b)):
-            spreads(hetero.convolve2d(x, y, "same"), x, y, "same", "fill", 0)
+            spreads(hetero.convolve2d(x, y, "same", **named), x, y, "same", "fill", 0)
+
+
+@pytest.mark.parametrize("method", ["separable", "fft"])
+def test_what_a_named_method_refuses_after_calls_that_it_took(method):
+    image, filter = np.ones((40, 50)), np.outer([1.0, 2.0, 1.0], [1.0, 0.0, -1.0])
+    for _ in range(2):
+        hetero.convolve2d(image, filter, method=method)
+    with pytest.raises(MethodNotAvailable, match="finite"):
+        hetero.convolve2d(np.where(image > 0.0, np.nan, image), filter, method=method)
+    if method == "separable":
+        with pytest.raises(MethodNotAvailable, match="rank"):
+            hetero.convolve2d(image, np.random.default_rng(0).random((3, 3)), method=method)
 
 
 @pytest.mark.parametrize("size", [(6, 7), (130, 140)])

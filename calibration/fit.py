@@ -109,7 +109,7 @@ def over(first: Model, axes: Sequence[Sequence[int]], seconds: dict[Dims, float]
 
     ratios = {dims: took / of_first(dims) for dims, took in seconds.items()}
     scaled = bind(by_estimate(axes, ratios))
-    less = knots[0][0] - axes[0][0]
+    less = knots[0][-1] - axes[0][-1]
     knots = [[size - less for size in axis] for axis in knots]
     works = [Work(dims, 0.0, 0.0, estimate=of_first(dims)) for dims in grid(knots)]
     found = [_short(sum(scaled(work))) for work in works]

@@ -51,8 +51,9 @@ SIZES = {
     # rows, columns, sum
     "matmul first cpu": ("4 32 128 (256) 512 2048",) * 3,
     "matmul first cuda": ("4 64 (256) 1024 (2048) (4096) 8192",) * 3,
-    "matmul others cuda": ("16 256 8192",) * 3,
+    "matmul others cuda": ("4 256 8192",) * 3,
     "matmul estimated cuda": (*("16 48 (64) 256 (1024) 8192",) * 2, "16 (64) 256 (1024) 8192"),
+    "matmul estimated, others cuda": ("16 256 8192",) * 3,
     # side of the image, of the filter
     "direct cpu": ("4 16 64 128 256 512 1024 (2048)", "1 (2) 3 5 11 31 (63) 129"),
     "direct cuda": ("16 256 1024 (4096) 8192", "1 3 (7) 15 63"),
@@ -209,8 +210,10 @@ def _products(
             layout = f"{order} {'odd' if less else 'aligned'}"
             estimated = row.work(problem(*(512,) * number), place.info).estimate > 0.0
             is_first = not less and (order == orders[0] or operation == "matvec")
-            what = "others" if not is_first else "estimated" if estimated else "first"
-            if operation == "matmul" and not (is_first or estimated):
+            what = "first" if is_first else "others"
+            if estimated:
+                what = "estimated" if is_first else "estimated, others"
+            elif operation == "matmul" and not is_first:
                 first = f"{orders[0]} aligned"
         axes = [[n - less for n in axis] for axis in axes_of(f"{operation} {what}", place, quick)]
         if row.why_not(problem(*(axis[-1] for axis in axes)), place.info) is not None:

@@ -106,6 +106,29 @@ def test_waves_follow_steps_that_no_knot_shows():
     assert worst(fit.by_estimate(axes, ratios), [(4096, 4096)]) < 0.2
 
 
+@pytest.mark.parametrize("less", [0, 1])
+def test_another_order_has_the_knots_of_the_first_one(less):
+    """Its seconds over those of the first one are measured at fewer sizes."""
+
+    def first(m, k):
+        return 1e-6 + 1e-9 * m * k * (2.0 if m == 64 else 1.0)  # which only the first one's show
+
+    def other(m, k):
+        return first(m + less, k + less) * 1.5 * m**0.1
+
+    axes = [[4, 16, 64, 256, 4096]] * 2
+    detailed = fit.table(axes, {dims: first(*dims) for dims in fit.grid(axes)})
+    few = [[16 - less, 256 - less, 4096 - less]] * 2
+    seconds = {dims: other(*dims) for dims in fit.grid(few)}
+    model = fit.over(detailed, few, seconds)
+    assert model["constants"]["axes"] == [[size - less for size in axis] for axis in axes]
+    for dims in ((64 - less, 256 - less), (64 - less, 4096 - less), (256 - less, 4096 - less)):
+        assert total(model, *dims) == pytest.approx(other(*dims), rel=0.05)
+    assert total(fit.table(few, seconds), 64 - less, 4096 - less) < 0.8 * other(
+        64 - less, 4096 - less
+    )
+
+
 def test_a_missing_knot_of_a_filter_is_as_the_axis_tells_that_promises_least():
     """25 taps take five times as long as one; 16 times the points 16 times as long."""
     seconds = {(2**16, 1): 1e-5, (2**16, 25): 5e-5, (2**20, 1): 1.6e-4}

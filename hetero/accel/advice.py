@@ -129,10 +129,13 @@ def advise(
     sums = {"here": here, "plain": plain, "there": plain - saved + loading}
     found = {"machine": constants.name, "own": on is None, "rest": rest, "loading": loading, **sums}
     found["lines"] = [row._asdict() for row in session.book.rows()]
-    text = f"{session.book.table()}\nthe whole script: {readable(here)} here; on {constants.name} "
+    where = "this machine" if on is None else constants.name
+    text = f"{session.book.table()}\nthe whole script: {readable(here)} here; on {where} "
     text += f"{readable(plain)} without hetero, {readable(sums['there'])} with it: "
     text += f"{plain / sums['there']:.3g} times as fast. {readable(rest)} are other work, which "
     text += f"lasts there as long as here; {readable(loading)} load hetero"
+    if not pays:
+        text += f", which is not loaded to save less than {readable(GAIN * LOADING[has_gpu])}"
     if obstacle := kept.obstacle():
         text += f". Whether operands change is not known here: {obstacle}"
     return found, text, ending

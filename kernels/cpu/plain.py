@@ -18,7 +18,8 @@ def dot(x: np.ndarray, y: np.ndarray) -> float:
     By BLAS where these are too few elements for its threads, which would spin afterwards.
     """
     if x.size <= _FEW:
-        return float(np.vdot(x.astype(np.float64, copy=False), y.astype(np.float64, copy=False)))
+        wide = x.astype(np.float64, copy=False)
+        return float(np.vdot(wide, wide if y is x else y.astype(np.float64, copy=False)))
     return float(np.einsum("i,i", x, y, dtype=np.float64))
 
 
@@ -29,9 +30,14 @@ def norm(x: np.ndarray) -> float:
 
 def scale_and_add(y: np.ndarray, scale: float, x: np.ndarray) -> None:
     """y = scale y + x."""
+    scale = y.dtype.type(scale)
+    if y.size <= _FEW:  # no views of parts, which take longer than these sums
+        y *= scale
+        y += x
+        return
     for i in range(0, y.size, _CHUNK):
         part = y[i : i + _CHUNK]
-        part *= y.dtype.type(scale)
+        part *= scale
         part += x[i : i + _CHUNK]
 
 
@@ -41,7 +47,7 @@ def step(x: np.ndarray, r: np.ndarray, p: np.ndarray, q: np.ndarray, alpha: floa
     NaN where the new r or x would not be finite: then x is as before.
     """
     alpha = x.dtype.type(alpha)
-    if x.size <= _FEW:  # no views of parts, which take longer than these sums
+    if x.size <= _FEW:
         r -= alpha * q
         square, new = dot(r, r), alpha * p
         new += x
@@ -52,7 +58,9 @@ def step(x: np.ndarray, r: np.ndarray, p: np.ndarray, q: np.ndarray, alpha: floa
             r[some] -= alpha * q[some]
             square += dot(r[some], r[some])
             np.add(x[some], alpha * p[some], out=new[some])
-    if not (math.isfinite(square) and (math.isfinite(norm(new)) or np.isfinite(new).all())):
+    # Where a sum is finite, all of it is.
+    all_finite = math.isfinite(np.add.reduce(new)) or np.isfinite(new).all()
+    if not (all_finite and math.isfinite(square)):
         return math.nan
     x[...] = new
     return square

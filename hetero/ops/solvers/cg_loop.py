@@ -102,7 +102,8 @@ def solve(
     norm_b = of_vectors.norm(systems.real_view(b))
     given = A, of_vectors, functools.partial(true_residual, system), M
     if systems.is_safe(norm_b, b.real.itemsize):
-        return solve_unscaled(*given, b, x, asked, norm_b, after_step=after_step)
+        at_zero = asked.from_zero or None
+        return solve_unscaled(*given, b, x, asked, norm_b, at_zero, after_step)
     return scaled(functools.partial(solve_unscaled, *given), b, x, asked)
 
 

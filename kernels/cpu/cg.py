@@ -41,7 +41,7 @@ SHARE = 4096  # unknowns per thread at least; 2 w / c of two cores
 
 def _each(unknowns):
     """Unknowns for each thread."""
-    return max(SHARE, math.isqrt(unknowns * SHARE // 2))
+    return SHARE if unknowns < 2 * SHARE else math.isqrt(unknowns * SHARE // 2)
 
 
 @inlined

@@ -117,9 +117,9 @@ def convolve2d(
     """
     if type(in1) is _ndarray and type(in2) is _ndarray:
         if _forced() is None:
-            given = in1.shape, in1.strides, in1.dtype, in2.shape, in2.dtype, mode, boundary
+            what = in1.shape, in1.strides, in1.dtype, in2.shape, in2.dtype
             try:
-                run = find((NAME, *given, device, method))
+                run = find((NAME, what, mode, boundary, device, method))
             except TypeError:  # a mode that cannot be hashed: SciPy says so
                 run = None
             if run is not None and (result := run(in1, in2, fillvalue=fillvalue)) is not None:

@@ -265,8 +265,8 @@ def _host_key(call: Call) -> Key | None:
     a, b, is_here = call.a, call.b, call.machine.is_here and tables.forced.get() is None
     if not (is_here and a.location == b.location == HOST):
         return None
-    given = a.shape, a.strides, a.dtype, b.shape, b.dtype, call.mode, call.boundary
-    return (NAME, *given, call.device, call.method)
+    what = a.shape, a.strides, a.dtype, b.shape, b.dtype
+    return NAME, what, call.mode, call.boundary, call.device, call.method
 
 
 def _bound(plan: Plan, a: Operand) -> Function:

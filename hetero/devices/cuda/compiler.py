@@ -162,8 +162,8 @@ class Compiling(InContexts):
         self._ahead.update(new)
         asked = [(kernel_text(text, self.kind), self.arch, defines) for text, defines in new]
         missing = [one for one in asked if paths.cached(_KIND, _name(*one)) is None]
-        if len(missing) > 1:  # one processor is left to whoever measures meanwhile
-            number = min(max((os.cpu_count() or 1) - 1, 1), len(missing))
+        if len(missing) > 1:  # of many processors one is left to whoever measures meanwhile
+            number = min(max((os.cpu_count() or 1) - 1, 2), len(missing))
             shares = [missing[first::number] for first in range(number)]
             at_once.side_by_side([functools.partial(_keep, share) for share in shares])
 

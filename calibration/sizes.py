@@ -30,7 +30,7 @@ from hetero.ops.kmeans.operands import PLUS_PLUS
 from hetero.ops.solvers import multigrid as grids
 from hetero.ops.solvers import poisson
 from hetero.ops.solvers.cg_problem import CgOptions, system_of
-from hetero.ops.solvers.poisson_methods import DST, JACOBI, MULTIGRID
+from hetero.ops.solvers.poisson_methods import DST, MULTIGRID
 from hetero.ops.solvers.systems import Solve, Stencil
 from hetero.registry import Arguments, Implementation
 from hetero.registry.models import ModelKey
@@ -148,13 +148,6 @@ class Case:
         """The key of its model."""
         row = self.row
         return ModelKey(self.place.name, row.operation, row.method, self.dtype, self.layout)
-
-    @property
-    def clocked(self) -> bool:
-        """Whether a device's own clock times it, which other work on the host does not disturb."""
-        devices = self.place.devices
-        is_alone = len(devices) == 1 and devices[0].is_cuda
-        return is_alone and self.steps is None and self.options is None
 
     @property
     def names(self) -> set[str]:
@@ -300,8 +293,7 @@ def _solves(
             less = [grids.coarsest(row.kind)] * bool(place.devices)
         elif operation == "poisson" and row.method == DST:
             steps, arguments = _ONE, functools.partial(arguments, direct=True)
-        # Others are faster than Jacobi's sweeps at every size.
-        first, *others = axes_of(what, place, quick or row.method == JACOBI)
+        first, *others = axes_of(what, place, quick)
         axes = [[*less, *first], *others]
         if row.obstacle(problem(*(axis[0] for axis in axes)), place.info) is None:
             yield Case(place, row, dtype, layout, axes, problem, arguments, steps=steps)

@@ -113,7 +113,7 @@ def test_a_table_is_made_of_what_a_command_prints(tmp_path, monkeypatch):
     one["seconds"] = {"automatic": 1.26781e-3, "lloyd on cpu": 1.2e-3, "scikit-learn": 2.5}
     two = {"case": "kmeans 9x2x3, operands on cuda:0, float32", "chosen": "lloyd on cuda:0"}
     two["seconds"] = {"lloyd on cuda:0": 1e-5, "library on cuda:0": 2e-5, "CuPy": 4e-4}
-    two["flops"] = 1.0
+    two |= {"flops": 1.0, "failed": {}}
     printed = {"bench kmeans": [one, two]}
     for number, name in enumerate(figures.OPERATIONS):
         over = {"geometric_mean": 1.02345 + number, "p95": 6.1, "worst": 7.0 + number, "p99": 6.2}
@@ -158,6 +158,22 @@ def test_a_table_is_made_of_what_a_command_prints(tmp_path, monkeypatch):
     table = (tmp_path / "page.md").read_text("utf-8").splitlines()[1:4]
     assert table[0] == "| call, ms | one GPU | gain | chosen |"  # two GPUs take 2 ms for all
     assert table[2] == "| `matmul` 9x2x3 | 6 | 3.00 | matmul |"
+    variants = {"NumPy": 0.5, "hetero": 0.25, "CuPy": 0.1}
+    runs = [
+        {"program": name, "variant": variant, "first": 1.0 + at, "later": at + seconds}
+        for at, name in enumerate(("heat", "power"))
+        for variant, seconds in variants.items()
+    ]
+    runs[-1] = {"program": "power", "variant": "CuPy", "failed": "it has no such function"}
+    known = {figures.COMMANDS["programs"]: runs, "hetero info": printed["info"]}
+    monkeypatch.setattr(figures, "run", lambda line: json.dumps(known[line]))
+    figures.measure("programs")
+    assert figures.TABLES["programs"]()[:4] == [
+        "| program, ms | NumPy | hetero | CuPy | first run |",
+        "|---|---|---|---|---|",
+        "| `heat` | 500 | 250 | 100 | 1000 |",
+        "| `power` | 1500 | 1250 | | 2000 |",
+    ]
 
 
 def test_pictures_are_what_the_script_draws(tmp_path, monkeypatch):

@@ -320,16 +320,15 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def by_size(each: Callable[[int], int]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile ``function(team, vector, ...)`` for one thread for each ``each(vector.size)``
-    elements."""
+def by_size(each: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Compile ``function(team, vector, ...)`` for one thread for each ``each`` elements."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         kernel = compiled(function)
 
         @functools.wraps(function)
         def call(vector: np.ndarray, *arguments: Any) -> Any:
-            return kernel(team_for(vector.size, each(vector.size)), vector, *arguments)
+            return kernel(team_for(vector.size, each), vector, *arguments)
 
         return call
 

@@ -16,15 +16,10 @@ the whole array Numba leaves them scalar, because an index could be negative and
 
 A share of fewer than SHARE unknowns is not worth waking a thread for: small systems run on the
 calling thread alone. Five-point CSR, float64, one and two threads, us per iteration: 100 unknowns
-2.4 and 5.6, 900 4.8 and 8.4, 3600 13.5 and 13.8, 10000 34 and 26. The more threads there are, the
-longer they take to begin, and the less each one of them saves: n unknowns on t threads take c n / t
-+ w t, which is least where t is the square root of n c / w. On a host of 16 cores an iteration on
-16384 unknowns took 117 us by four threads, and on 4096 by one 6.3 us.
+2.4 and 5.6, 900 4.8 and 8.4, 3600 13.5 and 13.8, 10000 34 and 26.
 """
 
 from __future__ import annotations
-
-import math
 
 import numba  # noqa: F401  # whole, before its modules, which another thread may be importing
 import numpy as np
@@ -36,12 +31,7 @@ from .csr import CHUNK, block_times
 from .vectors import add_scaled, product, total
 
 CONVERGED, LIMIT, INDEFINITE, NOT_FINITE = 0, 1, 2, 3
-SHARE = 4096  # unknowns per thread at least; 2 w / c of two cores
-
-
-def _each(unknowns):
-    """Unknowns for each thread."""
-    return SHARE if unknowns < 2 * SHARE else math.isqrt(unknowns * SHARE // 2)
+SHARE = 4096  # unknowns per thread at least
 
 
 @inlined
@@ -155,7 +145,7 @@ def _products_of(team, matrix, p, q, sums):
     return lambda team, matrix, p, q, sums: _stencil_parts(team, sums.size, matrix + (p, q, sums))
 
 
-@by_size(_each)
+@by_size(SHARE)
 def solve(team, x, matrix, size, inverse, r, p, q, sums, sums_z, state, bound_squared, limit):
     """Up to ``limit`` iterations; returns how they ended and how many were done.
 
@@ -214,7 +204,7 @@ def solve(team, x, matrix, size, inverse, r, p, q, sums, sums_z, state, bound_sq
     return code, done
 
 
-@by_size(_each)
+@by_size(SHARE)
 def times(team, p, matrix, q, sums):
     """q = A p; returns p.q. ``sums``: as in `solve`."""
     _products(team, matrix, p, q, sums)

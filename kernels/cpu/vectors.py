@@ -16,13 +16,8 @@ import numpy as np
 from hetero.host.threads import by_size, compiled, inlined, is_finite, no_overlap, part, team_for
 
 SHARED = 1 << 17  # elements: shorter vectors gain nothing by a second thread
-_OF_THREAD = SHARED // 2  # elements
+_EACH = SHARED // 2  # elements for each thread
 _CHUNK = 4096  # elements of a chunk, which one thread adds up
-
-
-def _each(count):
-    """Elements for each thread."""
-    return _OF_THREAD
 
 
 @inlined
@@ -43,7 +38,7 @@ def total(sums):
     return total
 
 
-@by_size(_each)
+@by_size(_EACH)
 def dot(team, x, y):
     """Scalar product ``x, y`` of contiguous vectors of float32 or float64."""
     if x.size <= _CHUNK:  # without room for sums of chunks, which costs more than short sums do
@@ -61,7 +56,7 @@ def _products(start, stop, x, y, sums):
         sums[c] = product(x[lo:hi], y[lo:hi])
 
 
-@by_size(_each)
+@by_size(_EACH)
 def scale_and_add(team, y, scale, x):
     """y = scale y + x."""
     _scale(team, (y.size + _CHUNK - 1) // _CHUNK, (y, y.dtype.type(scale), x))
@@ -76,7 +71,7 @@ def _scale(start, stop, y, scale, x):
         a[i] = scale * a[i] + b[i]
 
 
-@by_size(_each)
+@by_size(_EACH)
 def step(team, x, r, p, q, alpha):
     """r -= alpha q and x += alpha p; returns the square of the new r's 2-norm.
 
@@ -126,7 +121,7 @@ def add_scaled(start, stop, size, x, p, alpha):
         a[i] += alpha * b[i]
 
 
-@by_size(_each)
+@by_size(_EACH)
 def times_zero(team, x):
     """Sum of 0 x: 0 where all of x is finite, NaN where not."""
     sums = np.empty((x.size + _CHUNK - 1) // _CHUNK)

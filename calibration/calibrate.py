@@ -157,7 +157,8 @@ class _Schedule:
         now = time.perf_counter()
         if stage != self._stage:
             if self._stage:
-                self.stages[self._stage] = round(now - self._since, 3)
+                before = self.stages.get(self._stage, 0.0)
+                self.stages[self._stage] = round(before + now - self._since, 3)
                 log.info("calibration, %s: %s", self._stage, readable(now - self._since))
             self._stage, self._since = stage, now
         if not self._done:  # what is compiled is compiled once
@@ -191,11 +192,18 @@ def _measure(
         cases = selected(cases, only)
         places = [place for place in places if any(case.place is place for case in cases)]
     schedule = _Schedule(progress, len(cases) + len(places) + 1)
-    compile_first(cases, schedule.begin)
+    measured: list[tuple[Case, Samples]] = []
+
+    def take(some: Iterable[Case]) -> None:
+        measured.extend(take_all(some, budget.point, schedule.begin))
+
+    # What needs kernels of ours comes last.
+    clocked = sorted((case for case in cases if case.clocked), key=lambda case: case.estimated)
     stays = (base or conservative).data
-    found, host = links.measured(places, budget, only, stays, schedule.begin)
     try:
-        measured = take_all(cases, budget.point, schedule.begin)
+        compile_first(cases, schedule.begin, lambda: take(clocked))
+        found, host = links.measured(places, budget, only, stays, schedule.begin)
+        take(case for case in cases if not case.clocked)
     finally:
         sizes.forget_numbers()
     schedule.begin("fitting")
@@ -236,7 +244,7 @@ def _measure(
 
 
 def take_all(
-    cases: list[Case], point: float, begin: Callable[[str, str], object]
+    cases: Iterable[Case], point: float, begin: Callable[[str, str], object]
 ) -> list[tuple[Case, Samples]]:
     """Samples of all cases that can be measured, of ``point`` seconds each; ``begin(stage, text)``
     is called before each case."""
@@ -308,8 +316,11 @@ def selected(cases: list[Case], only: Iterable[str]) -> list[Case]:
 # -- Compiling -------------------------------------------------------------------------------------
 
 
-def compile_first(cases: list[Case], begin: Callable[[str, str, int], object]) -> None:
-    """Compile on all cores what cases need: the CPU's loops, and a GPU's kernels."""
+def compile_first(
+    cases: list[Case], begin: Callable[[str, str, int], object], meanwhile: Callable[[], object]
+) -> None:
+    """Compile on all cores what cases need: the CPU's loops, and a GPU's kernels; those of tables
+    while ``meanwhile()`` measures what other work on the host does not disturb."""
     if any(not case.place.devices for case in cases):
         begin("compiling loops", "compiling", 0)
 
@@ -321,24 +332,30 @@ def compile_first(cases: list[Case], begin: Callable[[str, str, int], object]) -
     for case in cases:
         if len(case.place.devices) == 1:
             by_device.setdefault(case.place.devices[0], []).append(case)
-    for device, own in by_device.items():
-        begin(f"compiling kernels of {device.name}", "compiling", 0)
-        solves = [case for case in own if case.steps is not None] if device.is_cuda else []
-        turns = itertools.zip_longest(*(grid(case.axes) for case in solves))
-        with load("concurrent.futures").ThreadPoolExecutor(os.cpu_count() or 1) as threads:
-            # First: each compiles its kernels one after the other, those of one case the same ones.
-            for turn in turns:
-                for case, dims in zip(solves, turn, strict=True):
-                    if dims is not None:
-                        threads.submit(_solve_once, device, case, dims)
-            device.compile_ahead(kernels_of(device, own))
+    Threads = load("concurrent.futures").ThreadPoolExecutor
+    with Threads(max(len(by_device), 1)) as threads:
+        for device, own in by_device.items():
+            begin(f"compiling kernels of {device.name}", "compiling", 0)
+            threads.submit(device.compile_ahead, kernels_of(device, own))
+        meanwhile()
+        if by_device:
+            begin("compiling kernels", "", 0)
+    solves = [case for case in cases if case.steps is not None and len(case.place.devices) == 1]
+    solves = [case for case in solves if case.place.devices[0].is_cuda]
+    # Each compiles its kernels one after the other, those of one case mostly the same ones.
+    turns = itertools.zip_longest(*(grid(case.axes) for case in solves))
+    with Threads(os.cpu_count() or 1) as threads:
+        for case, dims in itertools.chain.from_iterable(zip(solves, t, strict=True) for t in turns):
+            if dims is not None:
+                threads.submit(_solve_once, case, dims)
 
 
-def _solve_once(device: Device, case: Case, dims: Dims) -> None:
+def _solve_once(case: Case, dims: Dims) -> None:
     """Make a step of a solve, if it is not too large."""
-    with contextlib.suppress(Exception), device.active():  # reported when the case is measured
+    devices = case.place.devices
+    with contextlib.suppress(Exception), devices[0].active():  # reported when it is measured
         if sum(operand.nbytes for operand in case.problem(*dims).inputs) <= _TRIED:
-            prepared(case, dims, Bench((device,)))(1)
+            prepared(case, dims, Bench(devices))(1)
 
 
 class _Recorder:

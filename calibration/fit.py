@@ -50,15 +50,17 @@ def model(case: Case, samples: Samples, constants: Profile, first: Model | None 
         found = still or samples
         made = solve(case.axes, found.setup, found.seconds)
         return made if still is None else {**made, "moves_apart": True}
+    known = samples.seconds
+    if case.estimated:
+        known = {
+            dims: took / case.row.work(case.problem(*dims), case.place.info).estimate
+            for dims, took in known.items()
+        }
     if first is not None:
-        return over(first, case.axes, samples.seconds)
-    if not case.estimated:
-        return table(case.axes, samples.seconds, case.block)
-    ratios = {
-        dims: took / case.row.work(case.problem(*dims), case.place.info).estimate
-        for dims, took in samples.seconds.items()
-    }
-    return by_estimate(case.axes, ratios)
+        return over(first, case.axes, known)
+    if case.estimated:
+        return by_estimate(case.axes, known)
+    return table(case.axes, known, case.block)
 
 
 # -- Tables ----------------------------------------------------------------------------------------
@@ -95,25 +97,25 @@ def table(
     return {"form": "table", "constants": constants}
 
 
-def over(first: Model, axes: Sequence[Sequence[int]], seconds: dict[Dims, float]) -> Model:
+def over(first: Model, axes: Sequence[Sequence[int]], known: dict[Dims, float]) -> Model:
     """A "table" of the knots of ``first``, which are even, less one where ``axes`` are odd: what
-    ``first`` predicts there, times the ratio of these seconds to it.
+    ``first`` has there, times the ratio of ``known`` to it; both are seconds, or ratios.
 
-    The ratio changes less from knot to knot than the seconds do: of cuBLAS's products of matrices
-    in other orders 27 of them are 5 to 15 % off in between, and 64 knots of seconds 20 to 30 %.
+    That changes less from knot to knot than the seconds do: of cuBLAS's products of matrices in
+    other orders 27 of them are 5 to 15 % off in between, and 64 knots of seconds 20 to 30 %.
     """
     cost, knots = bind(first), first["constants"]["axes"]
+    kind = "ratios" if "ratios" in first["constants"] else "seconds"
 
     def of_first(dims: Dims) -> float:
-        return sum(cost(Work(dims, 0.0, 0.0)))
+        return sum(cost(Work(dims, 0.0, 0.0, estimate=1.0)))
 
-    ratios = {dims: took / of_first(dims) for dims, took in seconds.items()}
-    scaled = bind(by_estimate(axes, ratios))
+    scaled = bind(by_estimate(axes, {dims: one / of_first(dims) for dims, one in known.items()}))
     knots = [[size - axes[0][0] % 2 for size in axis] for axis in knots]
     works = [Work(dims, 0.0, 0.0, estimate=of_first(dims)) for dims in grid(knots)]
     found = [_short(sum(scaled(work))) for work in works]
-    constants = {"overhead": 0.95 * min(found), "axes": knots, "seconds": found}
-    return {"form": "table", "constants": constants}
+    overhead = 0.95 * min(found) if kind == "seconds" else 0.0
+    return {"form": "table", "constants": {"overhead": overhead, "axes": knots, kind: found}}
 
 
 def by_estimate(axes: Sequence[Sequence[int]], ratios: dict[Dims, float]) -> Model:

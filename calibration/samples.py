@@ -219,7 +219,7 @@ class Bench:
         A CUDA device measures by its own clock, without the host's share; but convolutions, with
         it.
         """
-        if case.options is not None or self.queue is None:
+        if not case.clocked or self.queue is None:
             return measure(self.waiting(case, problem), budget=budget, least=2, most=30)
         run, devices = case.row.run, self.devices
         runs = self.arguments(case, problem, TURNS)

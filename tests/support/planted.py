@@ -22,7 +22,7 @@ def plant(patch, take, links=lambda *_: LINKS, dispatch=lambda *_: {"host": 1e-5
     of the operations in ``only``, or of all."""
     for owner, name, planted in (
         (samples, "take", take),
-        (calibrate, "compile_first", lambda *_: None),
+        (calibrate, "compile_first", lambda cases, begin, meanwhile: meanwhile()),
         (links_of_devices, "links", links),
         (links_of_devices, "dispatch", dispatch),
         (links_of_devices, "pack", lambda budget: LINE),

@@ -12,11 +12,12 @@ import ctypes
 import functools
 import hashlib
 import logging
+import os
 import struct
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from hetero import paths
+from hetero import locks, paths
 from hetero.devices import at_once
 from hetero.devices.base import Defines
 from hetero.devices.cuda import driver
@@ -26,6 +27,7 @@ from hetero.imports import INSTALL, load
 from hetero.kernels import Launch, LaunchPlan, kernel_text
 
 _KIND = "cubin"  # of things in the cache
+_under_way: dict[str, Any] = {}  # of each name a lock: what several threads need is compiled once
 log = logging.getLogger("hetero")
 
 
@@ -50,8 +52,11 @@ def cubin(text: str, arch: str, defines: Defines) -> bytes:
     name = _name(text, arch, defines)
     code = paths.cached(_KIND, name)
     if code is None:
-        code = _compile(text, arch, _options(defines))
-        paths.cache(_KIND, name, code)
+        with _under_way.setdefault(name, locks.new()):
+            code = paths.cached(_KIND, name)  # another thread may have compiled it
+            if code is None:
+                code = _compile(text, arch, _options(defines))
+                paths.cache(_KIND, name, code)
     return code
 
 
@@ -157,8 +162,10 @@ class Compiling(InContexts):
         self._ahead.update(new)
         asked = [(kernel_text(text, self.kind), self.arch, defines) for text, defines in new]
         missing = [one for one in asked if paths.cached(_KIND, _name(*one)) is None]
-        if len(missing) > 1:
-            at_once.side_by_side([functools.partial(_keep, one) for one in missing])
+        if len(missing) > 1:  # of many processors one is left to whoever measures meanwhile
+            number = min(max((os.cpu_count() or 1) - 1, 2), len(missing))
+            shares = [missing[first::number] for first in range(number)]
+            at_once.side_by_side([functools.partial(_keep, share) for share in shares])
 
     def constant_memory(
         self, text: str, kernel: str, defines: Defines, name: str, nbytes: int
@@ -275,10 +282,11 @@ class Compiling(InContexts):
         return CooperativeKernel(function, block, shared_bytes, most_blocks)
 
 
-def _keep(one: tuple[str, str, Defines]) -> None:
+def _keep(asked: Iterable[tuple[str, str, Defines]]) -> None:
     """Leave in the cache what will be asked of `cubin`; what fails here fails there again."""
-    with contextlib.suppress(KernelCompileError):
-        cubin(*one)
+    for one in asked:
+        with contextlib.suppress(KernelCompileError):
+            cubin(*one)
 
 
 def _packed(arguments: list[Any]) -> bytes:

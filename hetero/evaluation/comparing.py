@@ -16,14 +16,14 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, TypeVar
 
 import numpy as np
 
 from hetero import devices, registry, tables
 from hetero.arrays import HOST, kept
-from hetero.calibration.measure import Queue, awaited, once, undisturbed, wait_until_idle
+from hetero.calibration.measure import Queue, awaited, once, wait_until_idle
 from hetero.calling import planner
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceNotAvailable, MethodNotAvailable, readable
@@ -76,7 +76,8 @@ def timed(
     chosen: Name | None = None,
     rounds: int = _ROUNDS,
 ) -> dict[Name, float]:
-    """Seconds of each call, the median of those that count; of those that do not fail.
+    """Seconds of each call, the median of its fastest turn; of those that do not fail. Other load
+    only adds, in spells that outlast a turn.
 
     A call returns when its work is done; what fails is added to ``failed``. ``chosen`` is timed as
     well as the fastest one, however slow. Each call moves its operands as a first one does. Each
@@ -84,6 +85,7 @@ def timed(
     """
     lengths: dict[Name, float] = {}
     samples: dict[Name, list[float]] = {}
+    medians: dict[Name, float] = {}
     with _unwatched():
         for name, call in calls.items():  # whatever is compiled, loaded or allocated once
             with leaving_out(name, failed):
@@ -103,9 +105,11 @@ def timed(
                     continue
                 wait_until_idle()
                 with leaving_out(name, failed):
-                    samples.setdefault(name, []).extend(_turn(calls[name], lengths[name]))
+                    turn = _turn(calls[name], lengths[name])
+                    samples.setdefault(name, []).extend(turn)
                     lengths[name] = min(samples[name])
-    return {name: undisturbed(samples[name]) for name in samples if name not in failed}
+                    medians[name] = min(median(turn), medians.get(name, math.inf))
+    return {name: seconds for name, seconds in medians.items() if name not in failed}
 
 
 @contextmanager

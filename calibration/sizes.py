@@ -50,9 +50,9 @@ SIZES = {
     "matvec others cuda": ("4 (256) 1024 16384",) * 2,
     # rows, columns, sum
     "matmul first cpu": ("4 32 128 (256) 512 2048",) * 3,
-    "matmul first cuda": ("4 64 (256) 1024 (2048) (4096) 8192",) * 3,
+    "matmul first cuda": ("4 64 (256) 1024 (4096) 8192",) * 3,
     "matmul others cuda": ("4 256 8192",) * 3,
-    "matmul estimated cuda": (*("16 48 (64) 256 (1024) 8192",) * 2, "16 (64) 256 (1024) 8192"),
+    "matmul estimated cuda": ("16 (64) 256 (1024) 8192",) * 3,
     "matmul estimated, others cuda": ("16 8192",) * 3,
     # side of the image, of the filter
     "direct cpu": ("4 16 64 128 256 512 1024 (2048)", "1 (2) 3 5 11 31 (63) 129"),

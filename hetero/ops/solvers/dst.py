@@ -22,8 +22,7 @@ from hetero.host import cpu
 from hetero.imports import load
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.common.launch import REAL, Launch
-from hetero.ops.solvers import cg_loop
-from hetero.ops.solvers.poisson_methods import BY_THREADS
+from hetero.ops.solvers import cg_loop, systems
 from hetero.ops.solvers.systems import CONVERGED, ROUNDING, Outcome, Solve, Stencil, judged
 from hetero.profile.inventory import loop_threads
 
@@ -66,7 +65,7 @@ def applied(stencil: Stencil, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarr
     """``apply(f, u)``, which gives u = A^-1 f: arrays of the stencil's shape and of float32 or
     float64, aligned, u C-contiguous; they may be the same."""
     points = math.prod(stencil.shape)
-    workers = 1 if points < BY_THREADS else loop_threads(cpu.describe()["cores"])
+    workers = 1 if points < systems.BY_THREADS else loop_threads(cpu.describe()["cores"])
     first, *others = (values.astype(dtype) for values in stencil.eigenvalues())
     plane = functools.reduce(np.add.outer, others)
     rows = max(_BLOCK // plane.size, 1)

@@ -36,7 +36,6 @@ RTOL = {"float32": float(np.finfo(np.float32).eps), "float64": 1e-8}
 _LEAST_ROWS = 16  # a device's share, at least
 _CYCLE_FACTOR = {2: 0.07, 3: 0.1}  # what one multigrid cycle leaves of the residual
 _SMALL = 1 << 26  # bytes that are not asked for
-BY_THREADS = 1 << 16  # points, of transforms on the CPU; of fewer, threads cost more than they save
 _SERIAL = 0.25  # a thread's passes over the points besides, over its time for the transforms
 _LARGEST_FACTOR = 386  # from here on all prime factors cost the same
 
@@ -144,7 +143,7 @@ def _work(method: str, problem: Problem, info: dict[str, Any]) -> Work:
     n, kind = math.prod(problem.dims), info["kind"]
     if method == DST:
         more = sum(transform_cost(n, kind) for n in problem.dims) / len(problem.dims) - 1.0
-        if kind == "cpu" and n >= BY_THREADS:
+        if kind == "cpu" and n >= systems.BY_THREADS:
             more /= 1.0 + _SERIAL * info.get("cores", 1)
         n = max(round(n * (1.0 + more)), 1)
     moved = _PASSES[method] * n * np.dtype(problem.dtype).itemsize

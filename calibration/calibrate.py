@@ -336,7 +336,7 @@ def compile_first(
     with Threads(max(len(by_device), 1)) as threads:
         for device, own in by_device.items():
             begin(f"compiling kernels of {device.name}", "compiling", 0)
-            threads.submit(_compile_tables, device, own)
+            threads.submit(device.compile_ahead, kernels_of(device, own))
         meanwhile()
         if by_device:
             begin("compiling kernels", "", 0)
@@ -348,10 +348,6 @@ def compile_first(
         for case, dims in itertools.chain.from_iterable(zip(solves, t, strict=True) for t in turns):
             if dims is not None:
                 threads.submit(_solve_once, case, dims)
-
-
-def _compile_tables(device: Device, cases: list[Case]) -> None:
-    device.compile_ahead(kernels_of(device, cases))
 
 
 def _solve_once(case: Case, dims: Dims) -> None:

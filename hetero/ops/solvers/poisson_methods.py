@@ -37,7 +37,6 @@ _LEAST_ROWS = 16  # a device's share, at least
 _CYCLE_FACTOR = {2: 0.07, 3: 0.1}  # what one multigrid cycle leaves of the residual
 _SMALL = 1 << 26  # bytes that are not asked for
 _SERIAL = 0.25  # a thread's passes over the points besides, over its time for the transforms
-_LARGEST_FACTOR = 386  # from here on all prime factors cost the same
 
 
 class PoissonOptions(NamedTuple):
@@ -190,12 +189,7 @@ def transform_cost(n: int, kind: str) -> float:
     Measured: SciPy's 1.4 to 1.8 times with a prime factor of 29 to 43, 5 to 11 times beyond 250;
     cuFFT's 3.8 times beyond 127.
     """
-    rest, prime, largest = n + 1, 2, 1
-    while prime * prime <= rest and prime < _LARGEST_FACTOR:
-        while rest % prime == 0:
-            rest, largest = rest // prime, prime
-        prime += 1
-    largest = max(largest, rest)
+    largest = systems.largest_factor(n + 1)
     if kind == "cpu":
         return 1.0 + min(largest / 55.0, 7.0)
     return 3.8 if largest > 127 else 1.0

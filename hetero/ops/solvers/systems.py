@@ -34,6 +34,7 @@ SWEEPS = register("sweeps", "hetero.ops.solvers.jacobi:example")
 _VECTORS = register("vectors", f"{__name__}:vectors")
 # ``on_vectors(dtype)`` for float32 or float64: compiled, or NumPy's where they are not.
 on_vectors = partial(vectors_for, _VECTORS)
+_LARGEST_FACTOR = 386  # from here on all prime factors cost a transform the same
 BY_THREADS = 1 << 16  # points, of transforms on the CPU; of fewer, threads cost more than they save
 # Norms of b that need no scaling: a residual may fall by many orders, and its square counts.
 _SAFE = {4: 2.0**50, 8: 2.0**300}
@@ -70,6 +71,16 @@ class Stencil(NamedTuple):
         angles = [np.arange(1, n + 1) * (np.pi / (2 * (n + 1))) for n in self.shape]
         each = zip(self.spacing, angles, strict=True)
         return [4.0 * (1.0 / h**2) * np.sin(angle) ** 2 for h, angle in each]
+
+
+def largest_factor(n: int) -> int:
+    """The largest prime factor of a transform's length, or of a large one a multiple."""
+    prime, largest = 2, 1
+    while prime * prime <= n and prime < _LARGEST_FACTOR:
+        while n % prime == 0:
+            n, largest = n // prime, prime
+        prime += 1
+    return max(largest, n)
 
 
 def checked_spacing(spacing: Any, ndim: int) -> tuple[float, ...]:

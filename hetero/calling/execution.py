@@ -10,7 +10,7 @@ range in this way.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -49,8 +49,6 @@ class Call(NamedTuple):
     options: Any = None
     start: np.ndarray | float | None = None  # of the output, if it matters: a host array, or 0.0
     read: tuple[Operand, ...] = ()  # descriptions of device arrays that the options hold
-    # Looks at host operands while a device computes, else before; what it raises ends the call.
-    check: Callable[[], object] = lambda: None
 
     def with_output(self, problem: Problem, device: Device | None = None) -> Call:
         """This call with an ``out`` on the device: the caller's, or a new array, of their type, or
@@ -236,7 +234,6 @@ def by_host(
     used: tuple[Device, ...], implementation: Implementation, problem: Problem, call: Call
 ) -> Done:
     """Run on the CPU, on several devices that share host arrays, or on one in ranges."""
-    call.check()
     hosts = call.arrays
     for number, operand in enumerate(call.operands):
         if operand.location != HOST:
@@ -285,7 +282,6 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
         elif call.start is not None:
             device.fill(buffer, result.nbytes)
         outcome = implementation.run((device,), problem, arguments)
-        call.check()
         if stays:
             transfer.precede(device, described)
             if outcome is not None:  # a solve's failures are to show up here

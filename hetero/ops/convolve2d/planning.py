@@ -269,10 +269,6 @@ def _host_key(call: Call) -> Key | None:
     return NAME, what, call.mode, call.boundary, call.device, call.method
 
 
-class _Spread(Exception):
-    """A transform would spread a value that is not finite, or lose small ones."""
-
-
 def _bound(plan: Plan, a: Operand) -> Function:
     """``run(image, kernel, fillvalue)`` of calls on the host by a plan; it gives None where one is
     to be made anew."""
@@ -288,19 +284,11 @@ def _bound(plan: Plan, a: Operand) -> Function:
         filter = Filter(np.ascontiguousarray(kernel, dtype))
         if filter.rank != problem.options.rank:
             return None
-
-        def check() -> None:
-            if transforms and is_wide(image, filter, problem.options, 0.0) is not False:
-                raise _Spread
-
-        options = FilterOptions(filter, 0.0)
-        try:
-            if not on_cpu:
-                call = execution.Call((image,), (a,), options=options, check=check)
-                return execution.execute(plan, call)
-            check()
-        except _Spread:
+        if transforms and is_wide(image, filter, problem.options, 0.0) is not False:
             return None
+        options = FilterOptions(filter, 0.0)
+        if not on_cpu:
+            return execution.execute(plan, execution.Call((image,), (a,), options=options))
         out = empty(shape, dtype)
         compute((), problem, Arguments((image,), out, options))
         return out

@@ -19,7 +19,6 @@ from hetero.arrays import describe
 from hetero.host import loops
 from hetero.moving import ranges, streaming, transfer
 from hetero.ops.convolve2d import device as on_device
-from hetero.ops.convolve2d import planning
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.profile import inventory
 
@@ -188,32 +187,3 @@ def test_bands_by_transforms_look_at_their_values(opencl, monkeypatch, cut_into)
     streaming.run((devices.get(opencl),), problem, given)
     assert sorted(used) == ["direct", *4 * ["fft"]]
     np.testing.assert_allclose(out, scipys(a, b, "same"), rtol=1e-12)
-
-
-def test_a_remembered_transform_looks_at_the_values_while_the_device_computes(opencl, monkeypatch):
-    made = []
-
-    def noted(row):
-        def run(*given):
-            made.append("run")
-            return row.run(*given)
-
-        is_it = row.kind == "opencl" and row.method == "direct"
-        return replace(row, method="fft", run=run) if is_it else row
-
-    look = planning.is_wide
-    fakes.change_rows(monkeypatch, "convolve2d", noted)
-    monkeypatch.setattr(planning, "is_wide", lambda *given: made.append("look") or look(*given))
-    a, b = rng.random((40, 41)), rng.random((9, 8))
-    for value, expected in ((0.5, ["look", "run"]), (0.25, ["run", "look"])):
-        a[3, 4] = value
-        np.testing.assert_allclose(hetero.convolve2d(a, b, device=opencl), scipys(a, b), rtol=1e-12)
-        assert made == expected
-        made.clear()
-    for value in (np.nan, 1e20):  # it is given up, and planned anew
-        a[3, 4] = value
-        found = hetero.convolve2d(a, b, device=opencl)
-        np.testing.assert_allclose(found, scipys(a, b), rtol=1e-12)
-        assert made[:2] == ["run", "look"]
-        assert made[-2:] == ["look", "run"]
-        made.clear()

@@ -74,7 +74,8 @@ class Stencil(NamedTuple):
 
 
 def largest_factor(n: int) -> int:
-    """The largest prime factor of a transform's length, or of a large one a multiple."""
+    """The largest prime factor of a transform's length; in place of one above 386 maybe a multiple
+    of it."""
     prime, largest = 2, 1
     while prime * prime <= n and prime < _LARGEST_FACTOR:
         while n % prime == 0:

@@ -205,7 +205,7 @@ class OnCpu:
         """A loop as a call."""
         loop, given = self.rungs[name], tuple(self.arrays.values())
         if loop.threads:
-            given = (load("hetero.host.threads").team_for(threads or _MANY, 1), *given)
+            given = (load("hetero.host.threads").team_of(threads or _MANY), *given)
 
         def call(turn: int) -> None:
             self.arrays[self.of.out][...] = 0

@@ -23,7 +23,6 @@ __all__ = ["CHUNK", "Blocks", "block_times", "runs"]
 CHUNK = 2048  # rows: four such vectors of float64 are 64 KB, in reach of an L1 or L2 cache
 _LEAST = 16  # rows that a run must have
 _FEW = 256  # rows; runs of a smaller matrix are not worth looking for
-_EACH = 2 * CHUNK  # rows that a thread looks at, at least
 
 
 class Blocks(NamedTuple):
@@ -75,7 +74,7 @@ def runs(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray) -> Blocks:
     if n < _FEW:
         return _whole(n)
     same = np.zeros(n, np.bool_)
-    _mark(team_for(n, _EACH), indptr, indices, data, same)
+    _mark(team_for(indices.size), indptr, indices, data, same)
     starts = np.flatnonzero(~same)
     ends = np.append(starts[1:], n)
     long = ends - starts >= _LEAST

@@ -37,13 +37,12 @@ from typing import Any
 
 import numpy as np
 
-from hetero.host.threads import ALONE, compiled, helper, inlined, no_overlap, part, team_for
+from hetero.host.threads import compiled, helper, inlined, no_overlap, part, team_for
 
 BLOCK = 64  # rows of points that are labelled together
 TILE = 512  # centroids: their distances from a block's rows stay in the cache
 _WIDE = 256  # rows of a block that is not packed
 _SLIM = 8  # centroids up to which a product is faster with rows first
-_SERIAL = 1 << 16  # elements below which one thread is faster
 _LANES = 8  # rows that a block of the last few is filled up to a multiple of
 
 
@@ -53,7 +52,7 @@ def by_work(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(work: int, *arguments: Any) -> Any:
-        return kernel(team_for(work) if work >= _SERIAL else ALONE, *arguments)
+        return kernel(team_for(work), *arguments)
 
     return call
 

@@ -16,7 +16,6 @@ import numpy as np
 from hetero.host.threads import by_size, compiled, inlined, is_finite, no_overlap, part, team_for
 
 SHARED = 1 << 17  # elements: shorter vectors gain nothing by a second thread
-_EACH = SHARED // 2  # elements for each thread
 _CHUNK = 4096  # elements of a chunk, which one thread adds up
 
 
@@ -38,7 +37,7 @@ def total(sums):
     return total
 
 
-@by_size(_EACH)
+@by_size(SHARED)
 def dot(team, x, y):
     """Scalar product ``x, y`` of contiguous vectors of float32 or float64."""
     if x.size <= _CHUNK:  # without room for sums of chunks, which costs more than short sums do
@@ -56,7 +55,7 @@ def _products(start, stop, x, y, sums):
         sums[c] = product(x[lo:hi], y[lo:hi])
 
 
-@by_size(_EACH)
+@by_size(SHARED)
 def scale_and_add(team, y, scale, x):
     """y = scale y + x."""
     _scale(team, (y.size + _CHUNK - 1) // _CHUNK, (y, y.dtype.type(scale), x))
@@ -71,7 +70,7 @@ def _scale(start, stop, y, scale, x):
         a[i] = scale * a[i] + b[i]
 
 
-@by_size(_EACH)
+@by_size(SHARED)
 def step(team, x, r, p, q, alpha):
     """r -= alpha q and x += alpha p; returns the square of the new r's 2-norm.
 
@@ -121,7 +120,7 @@ def add_scaled(start, stop, size, x, p, alpha):
         a[i] += alpha * b[i]
 
 
-@by_size(_EACH)
+@by_size(SHARED)
 def times_zero(team, x):
     """Sum of 0 x: 0 where all of x is finite, NaN where not."""
     sums = np.empty((x.size + _CHUNK - 1) // _CHUNK)

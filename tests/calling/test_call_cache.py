@@ -14,6 +14,7 @@ import hetero
 import hetero.ops
 from hetero import tables
 from hetero.arrays import Access, libraries
+from hetero.calling import planner
 from hetero.errors import DeviceError
 from hetero.moving import transfer
 from hetero.ops.convolve2d import planning
@@ -196,6 +197,30 @@ def test_convolutions_are_remembered_by_all_that_they_depend_on(filters):
     assert calls == [0] * 8
     prepared = sum("prepare" in line for line in filters.log)
     assert prepared == 6  # of equal values in another order, and of another image, no second time
+
+
+@pytest.mark.parametrize("rows", [200, 600])  # 0.4 and 1.2 MB: the second one is watched
+def test_images_on_the_host_are_planned_once_until_devices_may_hold_copies(cuda, rows, monkeypatch):
+    planned, image, filter = [], rng.random((rows, 500), np.float32), rng.random((3, 4), np.float32)
+    expected = signal.convolve2d(image, filter, "same")
+
+    def plans(image):
+        planned.clear()
+        found = hetero.convolve2d(image, filter, "same", device="cuda", method="direct")
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        return len(planned)
+
+    fakes.noting(monkeypatch, planner, "plan", lambda *_: planned.append(1))
+    with hetero.use(watch=False):
+        assert plans(image) == 1, "what is remembered holds outside of such blocks"
+    uploads = fakes.uploads(monkeypatch, cuda)
+    seen = [plans(image) for _ in range(4)]
+    assert seen == ([1, 0, 0, 0] if rows == 200 else [1, 1, 1, 1])
+    assert uploads.count(image.nbytes) == (4 if rows == 200 else 2), "then it is there"
+    assert plans(image.copy()) == 0
+    assert plans(hetero.keep(image.copy())) == 1
+    monkeypatch.setenv("HETERO_WATCH", "0")
+    assert plans(image) == 0
 
 
 def test_filters_that_lie_on_the_device_are_read_there(filters):

@@ -32,7 +32,6 @@ class OfCupy:
     def __init__(self):
         self.xp = pytest.importorskip("cupy")
         self._spin = self.xp.RawKernel(SPIN, "spin")
-        self._cycles = cycles_of(SLOW)
 
     def stream(self):
         return self.xp.cuda.Stream(non_blocking=True)
@@ -44,7 +43,7 @@ class OfCupy:
         """An array that is zero until a slow kernel has run, on the current stream."""
         source, made = self.xp.asarray(values), self.xp.zeros_like(self.xp.asarray(values))
         self.xp.cuda.get_current_stream().synchronize()
-        self._spin((1,), (1,), (self._cycles,))
+        self._spin((1,), (1,), (int(1e9 * SLOW),))
         made[...] = source
         return made
 

@@ -17,15 +17,22 @@ from hetero.devices import cuda
 from hetero.devices.cuda.driver import array_type, given
 
 DEVICE = "cuda:0"
+# By the clock that all multiprocessors share: a kernel that goes on with another one, after other
+# programs' turns, would find another count in that one's own clock, and wait for minutes.
 SPIN = """
-extern "C" __global__ void spin(long long cycles) {
-    for (long long begin = clock64(); clock64() - begin < cycles;);
+__device__ long long now() {
+    long long nanoseconds;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(nanoseconds));
+    return nanoseconds;
+}
+extern "C" __global__ void spin(long long nanoseconds) {
+    for (long long begin = now(); now() - begin < nanoseconds;);
 }
 """
 
 
 def cycles_of(seconds: float) -> int:
-    """What a kernel counts meanwhile."""
+    """What a kernel of torch's, which counts cycles, is to wait for."""
     device = devices.get(DEVICE)
     return int(1e3 * seconds * given("cuDeviceGetAttribute", 13, device.number))
 

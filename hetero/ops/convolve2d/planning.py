@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero import tables
-from hetero.arrays import HOST, Operand, Spec, dense, is_device_array
+from hetero.arrays import HOST, Operand, Spec, dense, describe_used, is_device_array, kept
 from hetero.calling import call_cache, execution, planner
 from hetero.host import pages
 from hetero.imports import load
@@ -156,7 +156,7 @@ def _run(call: Call) -> Any:
     """Run one convolution as a call before it, or make a plan; then the next one is remembered."""
     a, b, image, now = call.a, call.b, call.image, tables.generation()
     key = _host_key(call)
-    run = key and tables.find(key)
+    run = tables.find(key) if key and a.kept is None else None
     is_free = call.device is call.method is None and len(a.shape) == 2
     if key and not run and is_free and a.size and (call.is_scipys or call.is_few):
         run = partial(scipys, mode=call.mode, boundary=call.boundary)
@@ -180,7 +180,7 @@ def _run(call: Call) -> Any:
         and inventory.looked()
         and not (window.filled or window.wide_range or call.is_scipys or call.method in _SPREADS)
         and window.finite
-        and (plan.chosen.device == CPU or not plan.keepable)
+        and not plan.kept
     ):
         tables.remember(tables.bound, key, _bound(plan, a.unkept()), now)
     return result
@@ -275,12 +275,14 @@ def _bound(plan: Plan, a: Operand) -> Function:
     row, problem, shape = plan.chosen.implementation, plan.problem, plan.problem.output.shape
     transforms, on_cpu = row.method == FFT, plan.chosen.device == CPU
     compute, empty, dtype = row.run, pages.maker(problem.output.nbytes), problem.output.dtype
+    is_watched = not on_cpu and a.nbytes >= kept.LEAST_WATCHED
 
     def run(image: np.ndarray, kernel: np.ndarray, fillvalue: Any) -> Any:
         if type(fillvalue) not in (int, float) or fillvalue != 0:
             return None
-        if plan.keepable and not image.flags.writeable:
-            return None
+        if plan.keepable and (is_watched or not image.flags.writeable):
+            if describe_used(image).kept is not None:  # the plan is one for its copies
+                return None
         filter = Filter(np.ascontiguousarray(kernel, dtype))
         if filter.rank != problem.options.rank:
             return None

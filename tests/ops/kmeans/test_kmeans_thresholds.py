@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hetero
+from hetero.host import threads
 from hetero.kernels.cpu import kmeans as loops
 from hetero.ops.kmeans import compiled_cpu
 from hetero.ops.kmeans.compiled_cpu import CompiledRows
@@ -49,9 +50,9 @@ def test_shapes():
 
 def test_work_around_a_second_thread():
     """Of one thread and of several: by elements, and by products."""
-    for n in (loops._SERIAL // 4 - 1, loops._SERIAL // 4, loops._SERIAL // 4 + 1):
+    for n in (threads._LEAST // 4 - 1, threads._LEAST // 4, threads._LEAST // 4 + 1):
         check(grid_like(n, 4, "float32"), 2, max_iter=3)
-    n = loops._SERIAL * compiled_cpu._PRODUCTS // (4 * (8 + compiled_cpu._ARGMIN))
+    n = threads._LEAST * compiled_cpu._PRODUCTS // (4 * (8 + compiled_cpu._ARGMIN))
     for m in (n - 1, n, n + 1):
         check(grid_like(m, 8, "float64"), 4, max_iter=3)
 

@@ -47,8 +47,8 @@ _OPTIONS: dict[str, Any] = {
 ALONE = 0  # the team of the calling thread
 _THREADS = 48  # bits below a team's number of threads: the address of `_share`
 _TASKS = 2  # for each thread: where one comes late or never, the others have little more to do
-# Elements from which waking the threads pays (it takes 10 us on 2 cores, 30 to 60 on 16, however
-# many of these are woken), and that each gets at least.
+# Elements from which a second thread pays, and that each thread gets at least. Waking takes 10 us
+# on 2 cores and 30 to 60 on 16, for a few of these as for all.
 _LEAST, _EACH = 1 << 16, 1 << 12
 _LARGEST = sys.float_info.max
 
@@ -279,8 +279,13 @@ def start() -> tuple[int, int, bool]:
 
 
 def team_for(elements: int, least: int = _LEAST) -> int:
-    """The threads that pay for a number of elements, as kernels take them; one below ``least``."""
-    return team_of(elements // _EACH) if elements >= least else ALONE
+    """The threads that pay for a number of elements, as kernels take them.
+
+    One below ``least`` where there are two; the more there are, the longer they take to wake: twice
+    as many elements are needed for 8 to 31 threads, three times as many for 32 to 127.
+    """
+    scale = numba.config.NUMBA_NUM_THREADS.bit_length() // 2
+    return team_of(elements // _EACH) if elements >= max(scale, 1) * least else ALONE
 
 
 def team_of(threads: int) -> int:
@@ -326,9 +331,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def by_size(least: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile ``function(team, vector, ...)`` for the threads that pay for a vector, from ``least``
-    elements."""
+def by_size(least: int = _LEAST) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Compile ``function(team, vector, ...)`` for the threads that pay for a vector's elements."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         kernel = compiled(function)

@@ -14,10 +14,9 @@ Sums are taken in float64, over chunks of CHUNK elements or lines of the grid, a
 results do not depend on the number of threads. Loops run over slices of arrays: with indices into
 the whole array Numba leaves them scalar, because an index could be negative and count from the end.
 
-Systems of fewer than SHARED unknowns run on the calling thread alone: an iteration wakes the others
-three times. Five-point grid, float64, us per iteration of one thread and of all: on 2 cores 16384
-unknowns 34 and 67, 65536 120 and 101, 262144 685 and 342; on 16 cores 24 and 143, 97 and 163, 720
-and 270.
+Small systems run on the calling thread alone: an iteration wakes the others three times. Five-point
+grid, float64, us per iteration of one thread and of all: on 2 cores 16384 unknowns 34 and 67, 65536
+120 and 101, 262144 685 and 342; on 16 cores 24 and 143, 97 and 163, 720 and 270.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from .csr import CHUNK, block_times
 from .vectors import add_scaled, product, total
 
 CONVERGED, LIMIT, INDEFINITE, NOT_FINITE = 0, 1, 2, 3
-SHARED = 1 << 16  # unknowns
+SHARED = 3 << 14  # unknowns from which a second thread pays
 
 
 @inlined

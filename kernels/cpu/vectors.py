@@ -2,9 +2,9 @@
 
 Between the solvers' loops they take the place of BLAS: its threads go on spinning for a while on
 the cores that the loops' threads then wait for. Sums are made in float64, chunk by chunk. Vectors
-of fewer than SHARED elements are not worth a second thread, and stay with the calling one. A norm
-on 16 cores with 1, 2, 4, 8 and 16 threads, us: 65536 elements 20, 22, 26, 26, 25; 131072 elements
-44, 31, 34, 38, 37; 262144 elements 94, 44, 42, 44, 62; 1048576 elements 407, 216, 139, 91, 95.
+of few elements are not worth a second thread, and stay with the calling one. A norm on 16 cores
+with 1, 2, 4, 8 and 16 threads, us: 65536 elements 20, 22, 26, 26, 25; 131072 elements 44, 31, 34,
+38, 37; 262144 elements 94, 44, 42, 44, 62; 1048576 elements 407, 216, 139, 91, 95.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import numpy as np
 
 from hetero.host.threads import by_size, compiled, inlined, is_finite, no_overlap, part, team_for
 
-SHARED = 1 << 17  # elements: shorter vectors gain nothing by a second thread
 _CHUNK = 4096  # elements of a chunk, which one thread adds up
 
 
@@ -37,7 +36,7 @@ def total(sums):
     return total
 
 
-@by_size(SHARED)
+@by_size()
 def dot(team, x, y):
     """Scalar product ``x, y`` of contiguous vectors of float32 or float64."""
     if x.size <= _CHUNK:  # without room for sums of chunks, which costs more than short sums do
@@ -55,7 +54,7 @@ def _products(start, stop, x, y, sums):
         sums[c] = product(x[lo:hi], y[lo:hi])
 
 
-@by_size(SHARED)
+@by_size()
 def scale_and_add(team, y, scale, x):
     """y = scale y + x."""
     _scale(team, (y.size + _CHUNK - 1) // _CHUNK, (y, y.dtype.type(scale), x))
@@ -70,7 +69,7 @@ def _scale(start, stop, y, scale, x):
         a[i] = scale * a[i] + b[i]
 
 
-@by_size(SHARED)
+@by_size()
 def step(team, x, r, p, q, alpha):
     """r -= alpha q and x += alpha p; returns the square of the new r's 2-norm.
 
@@ -120,7 +119,7 @@ def add_scaled(start, stop, size, x, p, alpha):
         a[i] += alpha * b[i]
 
 
-@by_size(SHARED)
+@by_size()
 def times_zero(team, x):
     """Sum of 0 x: 0 where all of x is finite, NaN where not."""
     sums = np.empty((x.size + _CHUNK - 1) // _CHUNK)

@@ -45,7 +45,7 @@ def test_no_loop_leaves_its_arrays():
 
 
 rng = np.random.default_rng(7)
-GRID = hetero.Poisson((256, 260))  # enough unknowns to be shared
+GRID = hetero.Poisson((320, 325))  # enough unknowns to be shared
 B = rng.standard_normal(GRID.shape[0])
 IMAGE = rng.standard_normal((2, 301, 700))
 ROWS = rng.standard_normal((30_000, 8)).astype("f4")

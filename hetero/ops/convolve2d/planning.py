@@ -280,9 +280,9 @@ def _bound(plan: Plan, a: Operand) -> Function:
     def run(image: np.ndarray, kernel: np.ndarray, fillvalue: Any) -> Any:
         if type(fillvalue) not in (int, float) or fillvalue != 0:
             return None
-        if plan.keepable and (is_watched or not image.flags.writeable):
-            if describe_used(image).kept is not None:  # the plan is one for its copies
-                return None
+        may_be_kept = plan.keepable and (is_watched or not image.flags.writeable)
+        if may_be_kept and describe_used(image).kept is not None:
+            return None
         filter = Filter(np.ascontiguousarray(kernel, dtype))
         if filter.rank != problem.options.rank:
             return None

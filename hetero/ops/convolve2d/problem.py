@@ -20,9 +20,9 @@ DIRECT, SEPARABLE, FFT, SCIPY = "direct", "separable", "fft", "scipy"  # methods
 MODES = ("full", "same", "valid")
 BOUNDARIES = ("fill", "wrap", "symm")
 ALIASES = {"pad": "fill", "circular": "wrap", "symmetric": "symm"}  # as SciPy
-# Products of one image's direct sum up to which SciPy's loop on one thread has ended before
-# another has begun, by the character of the dtype; in the time of four it begins a result.
-FEW_PRODUCTS = {"f": 1 << 14, "d": 1 << 14, "F": 1 << 16, "D": 1 << 16}
+# Products of one image's direct sum up to which SciPy's loop has ended before another has begun, by
+# the character of the dtype; in the time of four it begins a result.
+FEW_PRODUCTS = {"f": 1 << 13, "d": 1 << 13, "F": 1 << 16, "D": 1 << 16}
 _RESULT = 4
 _NARROW = 16  # a stack of more images, higher than that and 3 or 4 wide, is an image in colour
 _NUMBERS = "biufc"  # kinds of dtypes

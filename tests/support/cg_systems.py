@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.sparse.linalg import cg
 
 from hetero import devices
 from hetero.ops.solvers import cg_device
@@ -77,20 +78,12 @@ def on_device(device, call, *arrays, offset=0):
 
 
 def recurrence(A, b, x, tolerance, maxiter, M=None):
-    """Iterates of Hestenes and Stiefel in float64, the start first."""
+    """SciPy's iterates in float64, the start first."""
     A, b, x = A.astype(float), b.astype(float), x.astype(float)
-    r = b - A @ x
-    z = r if M is None else M * r
-    p, r_z = z.copy(), r @ z
-    iterates = [x]
-    while np.linalg.norm(r) > tolerance and len(iterates) <= maxiter:
-        q = A @ p
-        alpha = r_z / (p @ q)
-        x, r = x + alpha * p, r - alpha * q
-        z = r if M is None else M * r
-        r_z, before = r @ z, r_z
-        p = z + r_z / before * p
-        iterates.append(x)
+    iterates = [x.copy()]
+    M = None if M is None else sp.diags_array(M)
+    until = {"rtol": 0.0, "atol": tolerance, "maxiter": maxiter}
+    cg(A, b, x, M=M, **until, callback=lambda x: iterates.append(x.copy()))
     return iterates
 
 

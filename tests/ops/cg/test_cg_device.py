@@ -15,6 +15,7 @@ import pytest
 import runtimes
 import scipy.sparse as sp
 from cg_systems import KINDS, gpus, recurrence, solve, system_of, vectors
+from test_cg_contract import CupySparse
 
 import hetero
 from hetero import devices
@@ -48,22 +49,19 @@ def put(device, host):
     return array
 
 
-class CupyCsr:
-    """As cupyx.scipy.sparse.csr_matrix: its arrays lie on a device, and `get` copies it."""
+class CupyCsr(CupySparse):
+    """Its arrays lie on a device, and `get` copies it."""
 
-    __module__, format = "cupyx.scipy.sparse._csr", "csr"
+    __module__, format, copies = CupySparse.__module__, "csr", 0
 
     def __init__(self, A, device):
-        self.matrix, self.shape, self.copies = A, A.shape, 0
+        super().__init__(A)
         parts = A.indptr, A.indices, A.data
         self.indptr, self.indices, self.data = (put(device, part) for part in parts)
 
-    def tocsr(self):
-        return self
-
     def get(self):
         self.copies += 1
-        return self.matrix
+        return super().get()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -214,7 +214,7 @@ def dot(looks: Looks, original: Any, *operands: Any, **options: Any) -> Attempt 
     if len(operands) != 2 or options or not _are_floats(*operands):
         return None
     a, b = operands
-    if not 0 < a.ndim < 3 or not 0 < b.ndim < 3 or a.ndim + b.ndim < 3:
+    if (a.ndim, b.ndim) not in ((2, 2), (2, 1), (1, 2)):
         return None
     if a.shape[-1] != b.shape[0] or not b.size:
         return None
@@ -228,10 +228,9 @@ def einsum(looks: Looks, original: Any, *given: Any, **options: Any) -> Attempt 
         return None
     subscripts, A, B = given
     first, second, summed, result = _parsed(subscripts)
-    extents = dict(zip(first, A.shape, strict=True))
-    others = dict(zip(second, B.shape, strict=True))
+    extents = dict(zip(first + second, A.shape + B.shape, strict=True))
     k = prod(extents[x] for x in summed)
-    if not (summed and k) or any(extents[x] != others[x] for x in summed):
+    if not (summed and k) or A.shape != tuple(extents[x] for x in first):
         return None
     if not looks(seconds := A.size * B.size / k / _EINSUM):
         return None

@@ -52,14 +52,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return DONE
     except KeyboardInterrupt:
         return _refuse("interrupted", INTERRUPTED)
-    except NotPriced as error:
-        return _refuse(str(error), NO_CHOICE)
     except (HeteroError, *_WRONG, OSError, MemoryError) as error:
         log.debug("%s failed", given[:1], exc_info=True)
         text = str(error) or type(error).__name__
         if isinstance(error, OSError) and error.strerror and error.filename is not None:
             text = f"{error.filename}: {error.strerror}"
-        return _refuse(text, USAGE if isinstance(error, _WRONG) else FAILED)
+        code = USAGE if isinstance(error, _WRONG) else FAILED
+        return _refuse(text, NO_CHOICE if isinstance(error, NotPriced) else code)
 
 
 def _refuse(text: str, code: int) -> int:

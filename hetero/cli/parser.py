@@ -60,7 +60,7 @@ def _type(convert: Callable[[str], Any], wanted: str) -> Callable[[str], Any]:
     def typed(text: str) -> Any:
         try:
             return convert(text)
-        except (OSError, argparse.ArgumentTypeError):
+        except OSError:
             raise
         except Exception:  # of any kind, for what a dtype can be written as
             shown = repr(text) if len(text) < 40 else f"{text[:20]!r}... ({len(text)} characters)"

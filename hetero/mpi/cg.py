@@ -150,8 +150,7 @@ def solve_cg(
                     inverse = 1.0 / matrix.diagonal(int(starts[ranks.rank])) if len(b) else b
             inverse = np.ascontiguousarray(inverse, b.dtype)
         rows = Rows(ranks, starts, matrix)
-        place = "cpu" if known["layout"] == "dense" else device
-        given = ranks, rows, b, x, goal, known, place
+        given = ranks, rows, b, x, goal, known, device
         outcome, how = run(*given, M=inverse, callback=callback, A=matrix)
     if outcome.info < 0:
         warn("solve_cg", outcome, f"norm(b - A x) is {outcome.residual:.3g}")
@@ -166,8 +165,9 @@ def _place_of(ranks: Ranks, device: str | None, rows: Any, b: np.ndarray) -> Dev
 
     ``device`` is "cpu", a device, or a kind of them, which ranks of a node share by turns. Default:
     that of a `use` block, else by the plan of conjugate gradients for the rank's own square piece.
+    Dense rows have none and are the CPU's.
     """
-    device = planner.placement(device, None)[0]
+    device = CPU if rows.own is None else planner.placement(device, None)[0]
     if device is None and b.size and not inventory.is_host_alone(None):
         problem = load("hetero.ops.solvers.cg").OPERATION.problem(rows.square(b.dtype), b)
         device = planner.plan(problem).chosen.device.partition(":")[0]  # its kind

@@ -201,9 +201,7 @@ class DeviceVectors(HostVectors):
         """Start a launch on vectors, buffers and numbers by name."""
         launch = self._launches[launch] if isinstance(launch, str) else launch
         named = {name: getattr(one, "buffer", one) for name, one in named.items()}
-        device, given = self.part.device, self.part.values(launch, **named)
-        kernel = device.build(launch.source, launch.kernel, launch.defines)
-        device.launch(kernel, launch.grid, launch.block, given, 0, self.part.stream)
+        self.part.start(self.part.bind(launch, **named))
 
     def _sums(self, launch: str, **named: Any) -> list[float]:
         """The two sums that a launch leaves in "partial"."""

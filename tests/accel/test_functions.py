@@ -9,8 +9,6 @@ import inspect
 import io
 import itertools
 import pickle
-import signal
-import subprocess
 import sys
 import time
 import types
@@ -25,7 +23,6 @@ import scipy.sparse.linalg
 
 import hetero
 from hetero import accel, paths
-from hetero.accel import functions
 from hetero.accel import session as sessions
 from hetero.accel.session import GAIN, LOADING, SAVED, Attempt, Loading, Session
 from hetero.pricing.plan import Candidate
@@ -36,38 +33,18 @@ IMAGE, KERNEL, LARGE, X = (
 )
 
 
-@pytest.fixture
-def all_calls(monkeypatch):
-    """Each call is looked at, and taken unless the plan is the plain library's."""
-    monkeypatch.setenv("HETERO_ACCEL_LEAST", "0")
-    with hetero.install() as installed:
-        yield installed
-
-
-def taken_or_plain(call):
-    """The code and the result of a call, compared with the plain library's."""
-    result, code = call(), accel.last().code
-    session = accel._installs[0].session
-    least, session.least = session.least, float("inf")
-    try:
-        np.testing.assert_allclose(result, call(), rtol=1e-9, atol=1e-12)
-    finally:
-        session.least = least
-    return code
-
-
 SIGNAL = ("convolve2d", "correlate2d", "fftconvolve", "oaconvolve", "convolve")
 
 
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
-def test_convolutions(all_calls, mode):
+def test_convolutions(noted, mode):
     for name, kernel in itertools.product(SIGNAL, (KERNEL, KERNEL[:4, :6])):
         call = functools.partial(getattr(scipy.signal, name), LARGE, kernel, mode=mode)
         other_centre = name == "correlate2d" and mode == "same" and kernel is not KERNEL
-        assert taken_or_plain(call) == ("option" if other_centre else "taken")
+        assert noted(call).code == ("option" if other_centre else "taken")
 
 
-def test_filters_and_what_has_another_meaning(all_calls):
+def test_filters_and_what_has_another_meaning(noted):
     signal, ndimage, single = scipy.signal, scipy.ndimage, LARGE.astype("f4")
     calls = [
         (lambda: signal.fftconvolve(KERNEL, LARGE, mode="same"), "option"),
@@ -78,28 +55,27 @@ def test_filters_and_what_has_another_meaning(all_calls):
         (lambda: ndimage.convolve(single, KERNEL.astype("f4")), "dtype"),
         (lambda: ndimage.correlate(input=LARGE, weights=KERNEL), "taken"),
         (lambda: signal.fftconvolve(in1=LARGE, in2=KERNEL), "taken"),
+        (lambda: signal.fftconvolve(np.where(LARGE > 0.99, np.nan, LARGE), KERNEL), "not-finite"),
     ]
     for mode in ("reflect", "constant", "wrap", "nearest", "mirror"):
         call = functools.partial(ndimage.convolve, LARGE, KERNEL, mode=mode, cval=2.0)
         calls.append((call, "option" if mode in ("nearest", "mirror") else "taken"))
     for call, code in calls:
-        assert taken_or_plain(call) == code
-    bad = np.where(LARGE > 0.99, np.nan, LARGE)
-    assert taken_or_plain(lambda: signal.fftconvolve(bad, KERNEL)) == "not-finite"
+        assert noted(call).code == code
 
 
-def test_cg(all_calls):
+def test_cg(noted):
     A, b = hetero.Poisson((30, 30)).tocsr(), np.ones(900)
     cg = scipy.sparse.linalg.cg
-    assert taken_or_plain(lambda: cg(A, b, rtol=1e-12)[0]) == "taken"
-    assert taken_or_plain(lambda: cg(A, b, rtol=1e-12, M=sp.diags_array(1 / A.diagonal()))[0])
+    assert noted(lambda: cg(A, b, rtol=1e-12)[0]).code == "taken"
+    inverse = sp.diags_array(1 / A.diagonal())
+    assert noted(lambda: cg(A, b, rtol=1e-12, M=inverse)[0]).code == "taken"
     assert cg(A, b, maxiter=3)[1] == 3
     assert cg(sp.eye_array(900), b, maxiter=1)[1] == 1  # which converged in the last one
-    assert taken_or_plain(lambda: cg(A, b, rtol=0, maxiter=9)[0]) == "option"
+    assert noted(lambda: cg(A, b, rtol=0, maxiter=9)[0]).code == "option"
     seen = []
-    cg(A, b, callback=seen.append)
+    assert noted(lambda: cg(A, b, callback=seen.append)[0]).code == "option"
     assert seen
-    assert accel.last().code == "option"
 
 
 @pytest.mark.filterwarnings("error")
@@ -140,6 +116,7 @@ def test_kmeans(all_calls):
             np.testing.assert_allclose(getattr(fitted, name), getattr(other, name), rtol=1e-9)
         assert vars(fitted).keys() == vars(other).keys()
     assert (fitted.predict(X) == fitted.labels_).all()
+    assert b"hetero" not in pickle.dumps(fitted)
 
 
 def test_results_are_on_the_host_whatever_the_script_asks_of_heteros(all_calls, opencl):
@@ -150,58 +127,19 @@ def test_results_are_on_the_host_whatever_the_script_asks_of_heteros(all_calls, 
     assert accel.last().code == "taken"
 
 
-def test_what_a_signal_handler_raises_reaches_the_script_once(all_calls):
-    def handler(*_):
-        raise TimeoutError("late")
-
-    def limited(call, seconds):
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        call()
-
+def test_what_a_signal_handler_raises_reaches_the_script_once(all_calls, alarm):
     fit = pytest.importorskip("sklearn.cluster").KMeans(16, n_init=1).fit
     r = np.random.default_rng(0)
     A, B, X = hetero.Poisson((200, 200)).tocsr(), r.random((900, 900)), r.random((20000, 16))
     solve = functools.partial(scipy.sparse.linalg.cg, A, r.random(40000), rtol=1e-10)
-    before = signal.signal(signal.SIGALRM, handler)
-    try:
-        for call in (solve, lambda: np.einsum("ij,jk", B, B), lambda: fit(X)):
-            least = min((call(), accel.last().seconds)[1] for _ in range(4))
-            note = accel.last()
-            assert note.code == "taken"
-            for share in (0.05, 0.2):
-                with pytest.raises(TimeoutError, match="late"):
-                    limited(call, share * least)
-                assert accel.last() is note
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def test_what_was_pickled_loads_without_hetero(all_calls):
-    cluster = pytest.importorskip("sklearn.cluster")
-    fitted = cluster.KMeans(2, n_init=1).fit(X)
-    functions = scipy.signal.fftconvolve, scipy.sparse.linalg.cg, np.dot, np.einsum
-    made = pickle.dumps((fitted, *functions))
-    assert pickle.loads(made)[1:] == functions
-    code = (
-        "import pickle, sys; made = pickle.loads(sys.stdin.buffer.read()); "
-        "assert not any(n.startswith('hetero') for n in sys.modules); print(made[1].__module__)"
-    )
-    run = subprocess.run([sys.executable, "-c", code], input=made, capture_output=True, check=True)
-    assert run.stdout.decode().startswith("scipy.signal")
-
-
-def test_all_is_as_before():
-    modules = (scipy.signal, scipy.signal._signaltools, scipy.ndimage, scipy.sparse.linalg)
-    before = [dict(vars(module)) for module in modules]
-    held = scipy.signal.fftconvolve
-    with hetero.install():
-        wrapper = scipy.signal.fftconvolve
-        assert wrapper is not held
-        assert wrapper is scipy.signal._signaltools.fftconvolve
-        assert (wrapper.__name__, wrapper.__doc__) == (held.__name__, held.__doc__)
-    assert [dict(vars(module)) for module in modules] == before
-    np.testing.assert_array_equal(wrapper(IMAGE, KERNEL), held(IMAGE, KERNEL))
+    for call in (solve, lambda: np.einsum("ij,jk", B, B), lambda: fit(X)):
+        least = min((call(), accel.last().seconds)[1] for _ in range(4))
+        note = accel.last()
+        assert note.code == "taken"
+        for share in (0.05, 0.2):
+            with pytest.raises(TimeoutError, match="late"):
+                alarm(share * least, call)
+            assert accel.last() is note
 
 
 def test_names_imported_meanwhile_come_back(monkeypatch):
@@ -217,8 +155,7 @@ def test_names_imported_meanwhile_come_back(monkeypatch):
 def test_names_imported_before_are_listed(monkeypatch):
     monkeypatch.setitem(globals(), "mine", scipy.signal.fftconvolve)
     with hetero.install() as installed:
-        assert f"{__name__}.mine" in installed.missed
-        assert f"{__name__}.taken_or_plain" not in installed.missed
+        assert [x for x in installed.missed if __name__ in x] == [f"{__name__}.mine"]
         assert f"{__name__}.mine" in repr(installed)
 
 
@@ -258,7 +195,7 @@ def test_stand_ins_look_like_what_they_stand_for():
     held, dot = scipy.signal.convolve2d, np.dot
     with hetero.install(recording=True):
         function = scipy.signal.convolve2d
-        assert function is not held
+        assert function is scipy.signal._signaltools.convolve2d is not held
         assert np.dot is not dot
         assert inspect.isfunction(function)
         assert isinstance(np.dot, type(np.sum))
@@ -303,28 +240,23 @@ def test_what_is_put_back_after_the_end_is_replaced_again():
 
 def test_small_calls_are_not_looked_at_however_they_are_written(monkeypatch):
     asked = []
-    for module, calls in functions.CALLS.items():
-        for name, call in calls.items():
-            seen = call._replace(recognise=lambda *given, name=name, **more: asked.append(name))
-            monkeypatch.setitem(functions.CALLS[module], name, seen)
+    monkeypatch.setattr(Session, "looks", lambda self, seconds: asked.append(seconds))
     A, b = np.eye(3), np.ones(3)
     with hetero.install(recording=True):
-        np.dot(a=A, b=A)
-        np.einsum("ij,jk", A, A, optimize=True)
+        np.dot(A, A)
+        np.einsum("ij,jk", A, A)
         scipy.signal.convolve2d(in1=IMAGE, in2=KERNEL)
         scipy.ndimage.convolve(IMAGE, weights=KERNEL)
         scipy.sparse.linalg.cg(A, b=b)
         assert asked == []
         scipy.signal.fftconvolve(LARGE, in2=KERNEL)
         scipy.sparse.linalg.cg(np.eye(40), b=np.ones(40))
-    assert asked == ["fftconvolve", "cg"]
+    assert len(asked) == 2
 
 
 def test_wrong_calls_are_scipys_and_notes_need_no_stream(all_calls, monkeypatch):
     with pytest.raises(ValueError, match="method"):
         scipy.signal.convolve(LARGE, KERNEL, method=None)
-    with pytest.raises(TypeError):
-        scipy.ndimage.convolve(LARGE, KERNEL, origin=None)
     all_calls.session.verbose = all_calls.session.recording = True
     closed = io.StringIO()
     closed.close()
@@ -387,8 +319,7 @@ def test_a_run_that_may_end_at_any_time_does_not_load_hetero(monkeypatch, runs, 
     with monkeypatch.context() as later:
         later.setattr(sessions.time, "perf_counter", lambda: now + 40)
         assert first.pays(), "3 % of it are more than what loading takes"
-    second = runs()
-    assert second.pays()
+    assert runs().pays()
     paths.replace_file(paths.private_folder("profiles") / "new.json", b"")
     assert not runs().pays(), "by another profile it may gain otherwise"
     monkeypatch.setattr(sys, "argv", [*sys.argv, "other"])
@@ -442,8 +373,7 @@ def test_runs_of_no_scripts_and_of_forks_are_not_kept(monkeypatch, runs):
 def test_a_broken_installation_leaves_calls_to_the_library():
     fails = eval("lambda: 1 / 0", {"__name__": "hetero.broken"})
     session = Session()
-    calls = [session.run("f", attempt(2.0, plan=fails), plain) for _ in range(2)]
-    assert calls == ["plain", "plain"]
+    assert session.run("f", attempt(2.0, plan=fails), plain) == "plain"
     assert session.book.last.code == "failed"
 
 

@@ -256,9 +256,8 @@ def test_advice_keeps_what_nobody_writes_to_from_the_third_call_on(tmp_path):
     calls = "".join(f"    if i == {i}: A @ A\n" for i in range(4))
     file.write_text(f"import numpy as np\nA = np.ones((1500, 1500))\n{loop}{calls}")
     _, rows = advised(file, "--on", "h100")
-    explained = ["explain", "--json", "--profile", "h100", "matmul", *["1500"] * 3]
-    explained += ["--dtype", "float64"]
-    moved = json.loads(run(["-m", "hetero"], *explained).stdout)["chosen"]["seconds"]
+    A = hetero.spec((1500, 1500))
+    moved = hetero.plan("matmul", A, A, profile="h100").chosen.seconds
     first, second, third, written = (
         re.search("predicted (.*?) by", rows[f"script.py:{n}"]["text"])[1] for n in range(5, 9)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from math import inf, prod
 from typing import Any
 
@@ -138,16 +138,13 @@ def prepared(case: Case, dims: Dims, bench: Bench) -> Callable[[int], None]:
         arguments = arguments._replace(inputs=(there,), output=x)
 
     def call(count: int) -> None:
+        start, options = x, solve._replace(maxiter=count)
         if owner is not None:  # the closure keeps the buffer alive
             device.fill(x, b.nbytes)
-            start = x
-        else:  # a new array each time, as in a call
-            start = (pages.empty if by_themselves else np.empty)(x.shape, x.dtype)
-            if not by_themselves:
-                start[...] = 0.0
-        options = solve._replace(maxiter=count)
-        if by_themselves:
-            options = options._replace(from_zero=True)
+        elif by_themselves:  # a new array each time, as in a call
+            start, options = pages.empty(x.shape, x.dtype), options._replace(from_zero=True)
+        else:
+            start = np.full(x.shape, 0.0, x.dtype)
         run(bench.devices, problem, arguments._replace(output=start, options=options))
         if device is not None:
             device.synchronize()
@@ -168,14 +165,12 @@ class Bench:
         self.devices = devices
         self.device = devices[0] if len(devices) == 1 else None
         self._buffers: dict[tuple[str, int], tuple[Any, int, Workspace]] = {}
-        self._queue: Queue | None = None
 
-    @property
+    @cached_property
     def queue(self) -> Queue | None:
         """The `Queue` that times calls by the device's own clock; None without one."""
-        if self._queue is None and self.device is not None and self.device.is_cuda:
-            self._queue = Queue(self.device)
-        return self._queue
+        has_clock = self.device is not None and self.device.is_cuda
+        return Queue(self.device) if has_clock else None
 
     def buffer(self, dtype: np.dtype, number: int, nbytes: int) -> Any:
         """Memory on the device for an operand, of the largest size so far, with random numbers: one
@@ -200,7 +195,7 @@ class Bench:
     def arguments(self, case: Case, problem: Problem, turns: int = 1) -> list[Arguments]:
         """The arguments of some runs of the problem on the device. Their operands lie at different
         places, so that caches have none of them."""
-        options, operands = _options(case, problem)
+        options, operands = options_of(case, problem)
 
         def places(operand: Operand, number: int) -> list[Any]:
             size = -(-operand.nbytes // 256) * 256
@@ -229,7 +224,7 @@ class Bench:
         """A function that computes the problem once and returns when it is done."""
         run, devices, device = case.row.run, self.devices, self.device
         if device is None:
-            options, operands = _options(case, problem)
+            options, operands = options_of(case, problem)
             inputs = tuple(
                 np.ndarray(o.shape, o.dtype, numbers(o.shape, o.dtype.name, i), 0, o.strides)
                 for i, o in enumerate(operands)
@@ -252,7 +247,7 @@ class Bench:
         return call
 
 
-def _options(case: Case, problem: Problem) -> tuple[Any, tuple[Operand, ...]]:
+def options_of(case: Case, problem: Problem) -> tuple[Any, tuple[Operand, ...]]:
     """The options of a run, and the operands: the filter of an image is in the options."""
     if case.options is None:
         return None, problem.inputs

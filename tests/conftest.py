@@ -15,7 +15,7 @@ import pytest
 
 PLAIN = "-cl-opt-disable"  # for OpenCL's compiler
 
-_saved: dict[str, str | None] = {}
+_environment = pytest.MonkeyPatch()
 _private = ""
 _turns = ""  # where the locks of `gpu_turn` lie; the workers of a run share them
 
@@ -37,8 +37,7 @@ def pytest_configure(config):
         private["XDG_CACHE_HOME"] = os.path.join(_private, "cache")
         _keep_programs(os.path.join(_private, "cache", "hetero"))
     for name, value in private.items():
-        _saved[name] = os.environ.get(name)
-        os.environ[name] = value
+        _environment.setenv(name, value)
     os.makedirs(os.environ["XDG_CACHE_HOME"], exist_ok=True)
     _turns = os.path.join(os.environ["XDG_CACHE_HOME"], "gpu-turn")
     import hetero.ops.functions  # noqa: F401  # every operation is registered
@@ -73,11 +72,7 @@ def pytest_collection_finish():
 
 def pytest_unconfigure(config):
     """Put the environment back and remove the directory."""
-    for name, value in _saved.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    _environment.undo()
     shutil.rmtree(_private, ignore_errors=True)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import functools
+import graphlib
+from importlib.util import resolve_name
 from pathlib import Path
 
 import processes
@@ -72,10 +74,7 @@ def imports(name, file):
         if isinstance(node, ast.Import):
             found.append([a.name for a in node.names])
         elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                above = package.split(".")[: -(node.level - 1) or None]
-                base = ".".join([*above, *filter(None, [node.module])])
+            base = resolve_name("." * node.level + (node.module or ""), package)
             names = [f"{base}.{a.name}" for a in node.names if a.name != "__version__"]
             found.append([n if n in MODULES else base for n in names])
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in LOADING:
@@ -99,22 +98,11 @@ def test_layers():
 
 
 def test_no_circle_between_files():
-    edges = {
-        name: {used for names in imports(name, file) for used in names if used in MODULES}
-        for name, file in MODULES.items()
-        if unit(name) not in FREE
-    }
-    done = set()
-
-    def visit(name, path):
-        assert name not in path, " -> ".join([*path[path.index(name) :], name])
-        if name not in done:
-            for below in edges.get(name, set()) - {name}:
-                visit(below, [*path, name])
-            done.add(name)
-
-    for name in edges:
-        visit(name, [])
+    files = graphlib.TopologicalSorter()
+    for name, file in MODULES.items():
+        used = {used for names in imports(name, file) for used in names if used in MODULES}
+        files.add(name, *(used - {name} if unit(name) not in FREE else ()))
+    files.prepare()  # or it raises CycleError, with the files
 
 
 IMPORTING = """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import scipy.sparse as sp
+from runtimes import of_kind
 from scipy.sparse.linalg import cg
 
-from hetero import devices
 from hetero.ops.solvers import cg_device
 from hetero.ops.solvers import systems as types
 from hetero.ops.solvers.operators import Poisson
@@ -89,5 +89,5 @@ def recurrence(A, b, x, tolerance, maxiter, M=None):
 
 def gpus(parts):
     """That many GPUs; one may come several times."""
-    found = [d for d in devices.available().values() if d.kind == "cuda"]
+    found = of_kind("cuda")
     return [found[i % len(found)] for i in range(parts)]

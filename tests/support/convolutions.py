@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -30,27 +30,24 @@ def scipys(in1, in2, *args, **options):
     return np.stack(results).reshape(*stack.shape[:-2], *results[0].shape)
 
 
-_precise = {}  # the latest results of `precisely`
-
-
 def precisely(a, b, sizes=False, **options):
     """`scipys` in extended precision, of the values or of their absolute ``sizes``.
 
     SciPy takes most of a second for a filter of a thousand elements, and several methods, devices
     and libraries are compared with the same result, so the latest ones are kept.
     """
-    values = [hashlib.sha256(np.ascontiguousarray(x)).digest() for x in (a, b)]
-    key = (*values, a.shape, b.shape, a.dtype, b.dtype, sizes, *sorted(options.items()))
-    if key not in _precise:
-        dtype = "clongdouble" if np.result_type(a, b).kind == "c" or sizes else "longdouble"
-        operands = [x.astype(dtype) for x in (a, b)]
-        if sizes:
-            operands = [abs(x) for x in operands]
-        if len(_precise) >= 64:
-            del _precise[next(iter(_precise))]
-        _precise[key] = scipys(*operands, **options)
-        _precise[key].flags.writeable = False
-    return _precise[key]
+    operands = [(x.tobytes(), x.dtype, x.shape) for x in (a, b)]
+    return _precisely(*operands, sizes, tuple(sorted(options.items())))
+
+
+@lru_cache(64)
+def _precisely(a, b, sizes, options):
+    a, b = (np.frombuffer(*x).reshape(shape) for *x, shape in (a, b))
+    dtype = "clongdouble" if np.result_type(a, b).kind == "c" or sizes else "longdouble"
+    a, b = (abs(x.astype(dtype)) if sizes else x.astype(dtype) for x in (a, b))
+    found = scipys(a, b, **dict(options))
+    found.flags.writeable = False
+    return found
 
 
 def outcome(function, *args, **options):

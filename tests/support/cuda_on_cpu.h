@@ -8,26 +8,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <functional>
-#include <utility>
 #include <vector>
 
-#define KERNEL(threads, blocks) static void
-#define DEVICE static inline
-#define GLOBAL
-#define LOCAL
-#define RESTRICT
-#define UNROLL
-#define NO_UNROLL
-#define UNROLLED(i, n) for (int i = 0; i < (n); ++i)
 #define __restrict__
 #define __shared__ static
 #define __syncthreads() block_barrier.arrive((int)fibers.size())
 #define threadIdx (fibers[current].thread)
-typedef long long index_t;
 
-struct Index { unsigned x, y, z; };
 struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(16) double2 { double x, y; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
@@ -38,12 +26,6 @@ static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return
 static unsigned max(unsigned a, unsigned b) { return std::max(a, b); }
 static unsigned min(unsigned a, unsigned b) { return std::min(a, b); }
 
-template <class To, class From> static To same_bits(From value)
-{
-    To bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
 #define __float_as_uint same_bits<unsigned, float>
 #define __uint_as_float same_bits<float, unsigned>
 
@@ -204,16 +186,11 @@ static void run(const std::function<void()> &kernel, int grid, int block)
     }
 }
 
-// A kernel's arguments come as words of 64 bits; gives what went wrong, or NULL.
-template <class... T, size_t... I>
-static void call(void (*kernel)(T...), const index_t *words, std::index_sequence<I...>)
-{
-    kernel((T)words[I]...);
-}
+// Gives what went wrong, or NULL.
 template <class... T>
 static const char *launched(void (*kernel)(T...), int grid, int block, const index_t *words)
 {
     failure = nullptr;
-    run([=] { call(kernel, words, std::index_sequence_for<T...>()); }, grid, block);
+    run([=] { call(kernel, words); }, grid, block);
     return failure;
 }

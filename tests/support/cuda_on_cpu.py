@@ -12,7 +12,7 @@ from compiled import library
 
 from hetero import kernels
 
-HEADER = Path(__file__).with_name("cuda_on_cpu.h")
+HEADERS = [Path(__file__).with_name(f"{name}_on_cpu.h") for name in ("kernels", "cuda")]
 ROUNDING = "nearest_float16|nearest_bfloat16|values_of_float16"  # in PTX; in the header too
 IN_PTX = re.compile(rf"^DEVICE \S+( \S+)? ({ROUNDING})\(.*?^}}\n", re.M | re.S)
 SHARED = re.compile(r"extern __shared__ \S+ (\w+) shared\[\];")
@@ -35,7 +35,8 @@ def kernel(source, name, defines):
             pytest.skip("16-bit numbers are rounded by x86-64 processors here")
         options.append("-mf16c")
     text = SHARED.sub(r"\1 *const shared = (\1 *)shared_memory;", text)
-    launch = library(HEADER.read_text("utf-8") + text + ENTRY % name, *options).launch
+    header = "".join(file.read_text("utf-8") for file in HEADERS)
+    launch = library(header + text + ENTRY % name, *options).launch
     launch.restype = ctypes.c_char_p
 
     def run(blocks, *arguments):

@@ -1,9 +1,4 @@
 // What CUDA gives a kernel, for one that devices_on_cpu.cpp runs.
-#include <cstring>
-#include <utility>
-
-typedef long long index_t;
-struct Index { unsigned x, y, z; };
 struct Machine {
     Index thread, block;        // of the fiber that runs
     void (*meet)(int line);     // a barrier
@@ -24,14 +19,6 @@ extern "C" void connect(const Machine *to) { machine = to; }
 #define DYNAMIC (machine->shared_memory() + 64)
 #define STATIC_INT(name) \
     int &name = *(int *)machine->shared_memory()
-#define KERNEL(threads, blocks) static void
-#define DEVICE static inline
-#define GLOBAL
-#define LOCAL
-#define RESTRICT
-#define UNROLL
-#define NO_UNROLL
-#define UNROLLED(i, n) for (int i = 0; i < (n); ++i)
 
 static unsigned int atomicAdd(unsigned int *at, unsigned int value)
 {
@@ -41,12 +28,6 @@ static unsigned int atomicAdd(unsigned int *at, unsigned int value)
     return before;
 }
 
-template <class To, class From> static To same_bits(From value)
-{
-    To bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
 #define __double_as_longlong same_bits<long long, double>
 #define __longlong_as_double same_bits<double, long long>
 
@@ -58,16 +39,3 @@ template <int BYTES> struct alignas(BYTES) Unit {
 typedef Unit<16> int4;
 typedef Unit<8> int2;
 typedef Unit<4> int1;
-
-// A kernel's arguments come as words of 64 bits.
-template <class T> static T argument(index_t word) { return (T)word; }
-template <> double argument<double>(index_t word) { return same_bits<double>(word); }
-template <class... T, size_t... I>
-static void call(void (*kernel)(T...), const index_t *words, std::index_sequence<I...>)
-{
-    kernel(argument<T>(words[I])...);
-}
-template <class... T> static void call(void (*kernel)(T...), const index_t *words)
-{
-    call(kernel, words, std::index_sequence_for<T...>());
-}

@@ -8,7 +8,6 @@ import struct
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import compiled
 import numpy as np
@@ -35,21 +34,9 @@ class Failure(Exception):
     """What no kernel may do, or a run that does not end."""
 
 
-class Bound(NamedTuple):
-    """A launch with its arguments."""
-
-    entry: int
-    grid: int
-    block: int
-    shared_bytes: int
-    arguments: list[int | float]
-
-
-def bound(launch: Launch, values: dict[str, int | float]) -> Bound:
+def bound(launch: Launch, values: dict[str, int | float]) -> Launch:
     """A plan's launch, whose names have these values."""
-    arguments = [values.get(a, a) for a in launch.arguments]
-    address = entry(launch.source, launch.kernel, launch.defines)
-    return Bound(address, launch.grid, launch.block, launch.shared_bytes, arguments)
+    return launch._replace(arguments=[values.get(a, a) for a in launch.arguments])
 
 
 @cache
@@ -76,11 +63,11 @@ def _scheduler() -> ctypes.CDLL:
 
 
 def _compile(text: str, *options: str) -> ctypes.CDLL:
-    text = (_HERE / "devices_on_cpu.h").read_text() + text
-    return compiled.library(text, "-O0", "-ffp-contract=off", *options)
+    headers = [(_HERE / f"{name}_on_cpu.h").read_text() for name in ("kernels", "devices")]
+    return compiled.library("".join(headers) + text, "-O0", "-ffp-contract=off", *options)
 
 
-def run(queues: Sequence[Sequence[Bound]], seed: int = 0, limit: int = 100_000) -> int:
+def run(queues: Sequence[Sequence[Launch]], seed: int = 0, limit: int = 100_000) -> int:
     """Run what each device has in its queue, all devices at once; the turns that it took.
 
     Raises
@@ -94,7 +81,8 @@ def run(queues: Sequence[Sequence[Bound]], seed: int = 0, limit: int = 100_000) 
             words = [struct.pack("d" if type(a) is float else "q", a) for a in one.arguments]
             kept.append(ctypes.create_string_buffer(b"".join(words)))
             address = ctypes.addressof(kept[-1])
-            rows.append((one.entry, address, device, one.grid, one.block, one.shared_bytes))
+            code = entry(one.source, one.kernel, one.defines)
+            rows.append((code, address, device, one.grid, one.block, one.shared_bytes))
     table, taken = np.array(rows, np.int64), ctypes.c_longlong()
     failure = _scheduler().run(
         ctypes.c_void_p(table.ctypes.data), len(rows), len(queues), seed,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import struct
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import fake_cuda
@@ -16,6 +15,7 @@ fake = fake_cuda.Driver()
 
 import numpy as np  # noqa: E402  PyCUDA must find the fake driver loaded
 import pytest  # noqa: E402
+from fakes import in_threads  # noqa: E402
 
 from hetero.devices.cuda import chosen  # noqa: E402
 from hetero.devices.cuda.driver import given  # noqa: E402
@@ -27,18 +27,13 @@ assert refused is None
 Context = driver.Context
 
 
-def in_thread(function) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(function).result()
-
-
 def contexts() -> None:
     assert Context.get_current() is None
     primary = driver.Device(0).retain_primary_context()
     for _ in range(2):
         primary.push()
     assert Context.get_current() == primary
-    in_thread(no_context)
+    in_threads(no_context)
     for _ in range(2):
         Context.pop()
     no_context()
@@ -60,7 +55,7 @@ def a_context_that_another_thread_detaches() -> None:
     for leave in (Context.pop, Context.get_current):
         context = driver.Device(0).retain_primary_context()
         context.push()
-        in_thread(context.detach)
+        in_threads(context.detach)
         leave()
         assert Context.get_current() is None
         assert not fake.live()["pushed"]
@@ -103,7 +98,7 @@ def launches() -> None:
         arguments = struct.pack(f"{count}q", *range(7, 7 + count))
         handle, place = queue and queue.handle, ((5, 2, 1), (64, 2, 3))
         launch = partial(kernel._launch_kernel, *place, arguments, shared_bytes, queue)
-        for run in (launch, partial(in_thread, launch)):
+        for run in (launch, partial(in_threads, launch)):
             run()
             assert fake.launch() == (*place, shared_bytes, handle, arguments)
 

@@ -41,20 +41,8 @@ FREEING |= {"cuStreamDestroy_v2", "cuDevicePrimaryCtxRelease_v2"}
 answer = None  # of the solve that is under way
 
 
-class Messages(logging.Handler):
-    """Texts of hetero's warnings."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.texts: list[str] = []
-
-    def emit(self, record) -> None:
-        self.texts.append(record.getMessage())
-
-
-messages = Messages()
-logging.getLogger("hetero").addHandler(messages)
-logging.getLogger("hetero").propagate = False
+messages: list[str] = []  # hetero's warnings, which go nowhere else
+logging.getLogger("hetero").addFilter(lambda record: messages.append(record.getMessage()))
 
 
 def really(implementation):
@@ -142,7 +130,7 @@ def forget() -> None:
     devices.health.clear()
     devices.health["cuda:0"].is_proved = True  # kernels that do nothing would not be
     inventory.changed()
-    messages.texts.clear()
+    messages.clear()
 
 
 def drop() -> None:
@@ -192,7 +180,7 @@ def sweep(name, call, method, cold: bool, good: bool) -> int:
         assert failures, where
         np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-7, err_msg=where)
         assert not noise, (where, [str(w.message) for w in noise])
-        assert len(messages.texts) == (failed not in FREEING), (where, messages.texts)
+        assert len(messages) == (failed not in FREEING), (where, messages)
         del result
         if good:
             driver.unstack(device.held is None)

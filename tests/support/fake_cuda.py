@@ -14,6 +14,7 @@ import os
 import runpy
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ import threading
 from pathlib import Path
 
 _HERE = Path(__file__).parent
+_LAUNCH = struct.Struct("@3I3IIPN4096s")  # `last` of fake_libcuda.c
 _KINDS = ("memory", "pinned", "module", "stream", "event", "context", "pushed")
 
 
@@ -115,17 +117,6 @@ def _serve() -> None:
         print(code, flush=True)
 
 
-class _Launch(ctypes.Structure):
-    _fields_ = (
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("shared_bytes", ctypes.c_uint),
-        ("stream", ctypes.c_void_p),
-        ("nbytes", ctypes.c_size_t),
-        ("data", ctypes.c_char * 4096),
-    )
-
-
 class Driver:
     """The loaded driver, for the script that runs on it."""
 
@@ -133,13 +124,11 @@ class Driver:
         # Loaded first, it is what all get for the name libcuda.so.1.
         path = os.environ.get("HETERO_FAKE_CUDA") or build(tempfile.mkdtemp())
         self._library = ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
-        self._library.fake_failed.restype = ctypes.c_char_p
-        self._library.fake_name.restype = ctypes.c_char_p
-        self._library.fake_room.argtypes = [ctypes.c_size_t]
-        self._library.fake_wait.restype = ctypes.c_ssize_t
-        self._library.fake_launch.restype = ctypes.POINTER(_Launch)
-        for name in ("fake_calls", "fake_failures", "fake_live"):
+        for name in ("fake_calls", "fake_failures", "fake_live", "fake_wait"):
             getattr(self._library, name).restype = ctypes.c_long
+        for name in ("fake_failed", "fake_name"):
+            getattr(self._library, name).restype = ctypes.c_char_p
+        self._library.fake_launch.restype = ctypes.c_void_p
 
     def fail(self, k: int, function: str = "", good: bool = False, status: int = 0) -> None:
         """Let the k-th call from now on fail, of any function or of one; 0: none."""
@@ -151,7 +140,7 @@ class Driver:
 
     def room(self, nbytes: int) -> None:
         """Set how much memory the device has."""
-        self._library.fake_room(nbytes)
+        self._library.fake_room(ctypes.c_size_t(nbytes))
 
     @property
     def calls(self) -> int:
@@ -171,9 +160,9 @@ class Driver:
 
     def launch(self) -> tuple[tuple[int, ...], tuple[int, ...], int, int | None, bytes]:
         """Grid, block, shared bytes, stream and arguments of the last launch."""
-        last = self._library.fake_launch().contents
-        arguments = bytes(last)[_Launch.data.offset :][: last.nbytes]
-        return tuple(last.grid), tuple(last.block), last.shared_bytes, last.stream, arguments
+        last = ctypes.string_at(self._library.fake_launch(), _LAUNCH.size)
+        *extents, shared_bytes, stream, nbytes, data = _LAUNCH.unpack(last)
+        return (*extents[:3],), (*extents[3:],), shared_bytes, stream or None, data[:nbytes]
 
     @property
     def failures(self) -> int:

@@ -10,10 +10,10 @@ import contextlib
 import ctypes
 import dataclasses
 import sys
-import threading
 import time
 import types
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -121,11 +121,9 @@ def change_rows(monkeypatch, operation, change):
 
 def in_threads(*tasks):
     """Do tasks at once, each in a thread of its own; returns when all have ended."""
-    threads = [threading.Thread(target=task) for task in tasks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(tasks)) as threads:
+        for done in [threads.submit(task) for task in tasks]:
+            done.result()
 
 
 class FakeCuda(Device):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from hetero import kernels
@@ -140,10 +142,7 @@ def elements(view):
 
 
 def alignment(*views):
-    pointers = 16
-    for view in views:
-        pointers |= view.__array_interface__["data"][0]
-    return pointers & -pointers
+    return math.gcd(16, *(view.__array_interface__["data"][0] for view in views))
 
 
 def planned(plan, **options):

@@ -167,6 +167,12 @@ class Device(abc.ABC):
         """Start a kernel; arguments are buffers, 64-bit integers and doubles. Only CUDA's dialect
         has dynamic shared memory."""
 
+    def bound(self, launch: kernels.Launch, buffers: dict[str, Any]) -> tuple[Any, ...]:
+        """What `launch` takes for a launch of a plan on named buffers."""
+        kernel = self.build(launch.source, launch.kernel, launch.defines)
+        arguments = [buffers[a] if type(a) is str else a for a in launch.arguments]
+        return kernel, launch.grid, launch.block, arguments, launch.shared_bytes
+
     def run_launches(
         self, launch_plan: kernels.LaunchPlan, buffers: dict[str, Any], itemsize: int
     ) -> None:
@@ -175,13 +181,7 @@ class Device(abc.ABC):
         if launch_plan.workspace:
             buffers["partial"], scratch = self.allocate(launch_plan.workspace * itemsize)
         for launch in launch_plan.launches:
-            self.launch(
-                self.build(launch.source, launch.kernel, launch.defines),
-                launch.grid,
-                launch.block,
-                [buffers[a] if type(a) is str else a for a in launch.arguments],
-                launch.shared_bytes,
-            )
+            self.launch(*self.bound(launch, buffers))
         # The pool hands memory out again in the order of the queue, so no wait is needed here.
         del scratch
 

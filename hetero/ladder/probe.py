@@ -88,9 +88,8 @@ class Clock:
         """Of a launch; ``"out"`` has up to 8 bytes for each thread."""
         device = self.device
         buffers["out"], _owner = device.allocate(8 * launch.grid * launch.block)
-        kernel = device.build(launch.source, launch.kernel, launch.defines)
-        arguments = [buffers[a] if type(a) is str else a for a in launch.arguments]
-        return self.seconds(lambda _: device.launch(kernel, launch.grid, launch.block, arguments))
+        bound = device.bound(launch, buffers)
+        return self.seconds(lambda _: device.launch(*bound))
 
 
 def roof(clock: Clock, dtype: str) -> Mapping[str, Any]:

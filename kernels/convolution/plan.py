@@ -228,9 +228,7 @@ def _stages(p: _Correlation, tile_rows: int, tile_columns: int, room: int) -> di
     memory; empty if none does."""
     height, width = p.filter_height, p.filter_width
     chunk_rows = ceil_div(height, ceil_div(height, _CHUNK))
-    chunk_columns = min(_CHUNK, _CHUNK_TAPS // chunk_rows // 4 * 4)
-    if width <= chunk_columns:
-        chunk_columns = width
+    chunk_columns = min(_CHUNK, _CHUNK_TAPS // chunk_rows // 4 * 4, width)
     down = ceil_div(height, chunk_rows)
     macros = {"CHUNK_ROWS": chunk_rows, "CHUNK_COLUMNS": chunk_columns}
     macros["TAIL_ROWS"] = height - (down - 1) * chunk_rows

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from ..common.launch import (
     ELEMENT_BYTES,
-    REAL,
     VECTOR_BYTES,
     Launch,
     LaunchPlan,
@@ -19,6 +18,7 @@ from ..common.launch import (
     by_vectors,
     ceil_div,
     check_dtype,
+    launch,
     with_sums,
 )
 
@@ -236,10 +236,10 @@ def oriented(
 
 def guarded(form: Orientation, target: Target) -> Launch:
     """The product by one launch, which does nothing unless ``"partial"`` begins with GUARD."""
-    launch = _launch(form, _GUARDED, 1, _chunk(_GUARDED, form.k, 1))
-    names, numbers = launch.arguments[:3], launch.arguments[3:]
-    return launch._replace(
-        defines=(*launch.defines, ("GUARD", _BY_TILED)), arguments=(*names, "partial", *numbers)
+    made = _launch(form, _GUARDED, 1, _chunk(_GUARDED, form.k, 1))
+    names, numbers = made.arguments[:3], made.arguments[3:]
+    return made._replace(
+        defines=(*made.defines, ("GUARD", _BY_TILED)), arguments=(*names, "partial", *numbers)
     )
 
 
@@ -256,23 +256,12 @@ def _launch(form: Orientation, tile: Tile, split_k: int, chunk: int) -> Launch:
     resident = len(tile.rates)
     if not form.loads and tile.source != "matmul.cu":
         resident = max(resident - 1, 1)  # copies one by one need more registers
-    return Launch(
-        source=tile.source,
-        kernel="matmul",
-        defines=(
-            ("REAL", REAL[form.dtype]),
-            ("WIDTH", width),
-            *tile.defines,
-            ("RESIDENT", resident),
-            ("A_K", int(form.a_k)),
-            ("B_K", int(form.b_k)),
-            ("ALIGNED", int(form.loads)),
-        ),
-        grid=ceil_div(m, tile.m) * ceil_div(n, tile.n) * split_k * batch,
-        block=tile.threads,
-        arguments=(*form.names, to, m, n, k, split_k, chunk, *strides, int(stores)),
-        shared_bytes=form.shared(tile),
-    )
+    layout = {"A_K": int(form.a_k), "B_K": int(form.b_k), "ALIGNED": int(form.loads)}
+    macros = {"WIDTH": width, **dict(tile.defines), "RESIDENT": resident, **layout}
+    grid = ceil_div(m, tile.m) * ceil_div(n, tile.n) * split_k * batch
+    arguments = *form.names, to, m, n, k, split_k, chunk, *strides, int(stores)
+    made = launch(tile.source, "matmul", form.dtype, grid, tile.threads, arguments, **macros)
+    return made._replace(shared_bytes=form.shared(tile))
 
 
 def _transposed(strides: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -304,9 +293,8 @@ def _chunk(tile: Tile, k: int, split_k: int) -> int:
 
 def _resident(form: Orientation, tile: Tile, target: Target) -> int:
     """Blocks that a multiprocessor holds."""
-    if own := form.shared(tile):  # a block that fits alone leaves 1 KB of a multiprocessor
-        return min(len(tile.rates), (target.shared_limit + 1024) // (own + 1024))
-    return len(tile.rates)
+    # A block that fits alone leaves 1 KB of a multiprocessor.
+    return min(len(tile.rates), (target.shared_limit + 1024) // (form.shared(tile) + 1024))
 
 
 def _splits(form: Orientation, tile: Tile, target: Target) -> set[int]:

@@ -17,6 +17,7 @@ from kernel_runs import LAYOUTS, WRITABLE, elements, operand
 
 from hetero.kernels.common.launch import BOUNDARIES
 from hetero.kernels.convolution import plan as plan_convolve
+from hetero.ops.convolve2d.problem import window_of
 
 DTYPES = ("float32", "float64")
 MODES = ("full", "same", "valid")
@@ -37,13 +38,6 @@ def small(monkeypatch):
 
 
 # -- What they should make -----------------------------------------------------------------------
-
-
-def extents(mode, n, taps):
-    """(outputs, elements before the first) of an axis for a mode of SciPy."""
-    if mode == "full":
-        return n + taps - 1, taps - 1
-    return (n, taps // 2) if mode == "same" else (n - taps + 1, 0)
 
 
 def correlated(image, taps, outs, before, boundary, fillvalue=FILL):
@@ -96,8 +90,9 @@ def check(
 
     ``axes``, in place of a mode: (outputs, elements before the first) of each axis.
     """
-    arranged = axes or [extents(mode, *pair) for pair in zip(extent, taps_shape, strict=True)]
-    outs, before = ([axis[k] for axis in arranged] for k in (0, 1))
+    window = window_of(extent, taps_shape, mode)
+    arranged = axes or zip(window[4:6], window[6:8], strict=True)
+    outs, before = zip(*arranged, strict=True)
     generator = np.random.default_rng(7)
     taps = magnitudes = generator.uniform(-1, 1, taps_shape).astype(dtype)
     filters = {"taps": taps}

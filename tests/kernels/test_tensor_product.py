@@ -94,21 +94,12 @@ class Cut:
             self.B = self._values(of_b, at_b, n, k, len(B))
 
     def _values(self, exponents_at, at, rows, k, matrices):
-        """The rows that the pieces add up to, in float64; they are laid out as wgmma reads them."""
+        """The rows that the pieces add up to, in float64."""
         panels, steps, count = -(-rows // 128), -(-k // 64) * 2, 2 if self.who == BY_FLOAT16 else 3
         shape = matrices, panels, steps, count, 128, 4, 8
         size = 2 * int(np.prod(shape))
         laid = self.workspace[at : at + size].view(np.uint16).reshape(shape)
-        eighths = np.arange(4) ^ (np.arange(128)[:, None] >> 1 & 3)
-        pieces = np.take_along_axis(
-            laid, eighths[:, :, None].reshape(1, 1, 1, 1, 128, 4, 1), axis=5
-        )
-        if self.who == BY_FLOAT16:
-            values = pieces.view(np.float16).astype(float)
-            values = values[..., 0, :, :, :] + values[..., 1, :, :, :] / tensor_core.LIFT
-        else:
-            values = (pieces.astype(np.uint32) << 16).view(np.float32).astype(float).sum(axis=3)
-        whole = values.transpose(0, 1, 3, 2, 4, 5).reshape(matrices, panels * 128, steps * 32)
+        whole = tensor_core.put_together(laid)
         of_rows = self.workspace[exponents_at : exponents_at + 4 * matrices * panels * 128]
         scale = np.exp2(of_rows.view(np.int32).astype(float) - tensor_core.TOP)
         assert not whole[:, rows:].any()

@@ -63,6 +63,21 @@ def pieces(x, float16):
     return found
 
 
+def put_together(laid):
+    """What two pieces of float16, or three of bfloat16, add up to, (..., rows, columns), which lie
+    as wgmma reads them: (..., panels, steps, pieces, 128, 4, 8) of uint16."""
+    *front, panels, steps, count = laid.shape[:-3]
+    eighths = np.arange(4) ^ (np.arange(128)[:, None] >> 1 & 3)
+    eighths = eighths.reshape(*[1] * (laid.ndim - 3), 128, 4, 1)
+    found = np.moveaxis(np.take_along_axis(laid, eighths, axis=-2), -4, 0)
+    if count == 2:
+        high, low = found.view(np.float16).astype(float)
+        values = high + low / LIFT
+    else:
+        values = (found.astype(np.uint32) << 16).view(np.float32).astype(float).sum(axis=0)
+    return values.swapaxes(-4, -3).reshape(*front, panels * 128, steps * 32)
+
+
 def dots(A, B, float16):
     """The dot products of rows of A and B, float32, as tensor_product.cu computes them."""
     (a, of_a), (b, of_b) = scaled(A), scaled(B)

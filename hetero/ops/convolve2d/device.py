@@ -105,12 +105,11 @@ def direct(
     only_if: Any = None,
 ) -> None:
     """Enqueue the sum over the filter's taps; with a flag, only where it is set."""
-    taps, strides, owner = _taps_on(device, options.filter, problem)
+    taps, strides, _owner = _taps_on(device, options.filter, problem)
     buffers = {"image": image, "taps": taps, "out": out, "fillvalue": options.fillvalue}
     buffers["only_if"] = device.null if only_if is None else only_if
     planned = _launches(_direct_plan, device, problem, image, out, tap_strides=strides)
     device.run_launches(planned, buffers, np.dtype(problem.dtype).itemsize)
-    del owner
 
 
 def prepared_direct(device: Any, problem: Problem, aligned: int, options: FilterOptions) -> Any:
@@ -147,10 +146,9 @@ def separable(
     )
     buffers |= {"fillvalue": options.fillvalue, "only_if": device.null}
     device.run_launches(planned, buffers, np.dtype(problem.dtype).itemsize)
-    bad, owner = flag(device)
+    bad, _owner = flag(device)
     find_not_finite(device, problem.dtype, out, problem.output.size, bad)
     direct(device, problem, image, options, out, only_if=bad)
-    del owner
 
 
 # -- Transforms ------------------------------------------------------------------------------------
@@ -174,10 +172,10 @@ def convolve(
     chunk = min(total, max(_AT_A_TIME // size, 1))
     filter = _spectrum(device, options.filter, problem, axes)
     transform = _transform(device, (y.length, x.length), chunk, dtype)
-    work, work_owner = device.allocate(chunk * size)
-    marks, marks_owner = device.allocate(chunk * _bytes_of_marks(y, x))
-    seen, seen_owner = flag(device)
-    taps, tap_strides, taps_owner = _taps_on(device, options.filter, problem)
+    work, _work_owner = device.allocate(chunk * size)
+    marks, _marks_owner = device.allocate(chunk * _bytes_of_marks(y, x))
+    seen, _seen_owner = flag(device)
+    taps, tap_strides, _taps_owner = _taps_on(device, options.filter, problem)
     image_strides, out_strides = problem.strides
     code = BOUNDARIES.index(w.boundary)
     extended = w.height, w.width, *image_strides, code, float(options.fillvalue)
@@ -197,7 +195,6 @@ def convolve(
         )
         _launch(device, "scatter_tiles", dtype, count * y.step, *results)
     direct(device, problem, image, options, out, only_if=seen)
-    del filter, work_owner, marks_owner, seen_owner, taps_owner
 
 
 def _bytes_of_marks(y: Axis, x: Axis) -> int:
@@ -231,12 +228,11 @@ def _spectrum(device: Device, filter: Filter, problem: Problem, axes: Axes) -> W
         buffer = owner.allocate(2 * points * np.dtype(dtype).itemsize, "spectrum")
         seen = owner.allocate(32, "seen")
         device.fill(seen, 32)
-        marks, marks_owner = device.allocate(_bytes_of_marks(y, x))
+        marks, _marks_owner = device.allocate(_bytes_of_marks(y, x))
         image = source, buffer, marks, w.filter_height, w.filter_width, 0, *strides, 0, 0.0, seen, 0
         one = Axis(y.length, y.length, 1, 0, 0), Axis(x.length, x.length, 1, 0, 0)
         _gather(device, dtype, image, one, 1)
         _transform(device, (y.length, x.length), 1, dtype).forward(buffer)
-        del marks_owner
         return owner
 
     return filter.kept(device, ("spectrum", y.length, x.length), make)

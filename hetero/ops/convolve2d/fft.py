@@ -205,7 +205,8 @@ def extended(
     if inner.shape == shape:
         return inner
     if boundary == "fill":
-        part = np.full(shape, fillvalue, plane.dtype)
+        part = np.empty(shape, plane.dtype)
+        part.fill(fillvalue)  # in half the time of `numpy.full`, of a small one
         if inner.size:
             at = slice(j.start - columns.start, j.stop - columns.start)
             part[i.start - rows.start : i.stop - rows.start, at] = inner

@@ -24,13 +24,6 @@ _FAR = 1.0  # of the variance; rows with a mean farther from zero are centred
 S, T = TypeVar("S"), TypeVar("T")
 
 
-def bind(device: Device, launch: Launch, buffers: dict[str, Any]) -> tuple[Any, ...]:
-    """What `Device.launch` takes for a launch on these buffers; the device is active."""
-    kernel = device.build(launch.source, launch.kernel, launch.defines)
-    arguments = [buffers[a] if type(a) is str else a for a in launch.arguments]
-    return kernel, launch.grid, launch.block, arguments, launch.shared_bytes
-
-
 def moments(device: Device, X: Any, n: int, d: int, dtype: np.dtype) -> tuple[np.ndarray, float]:
     """The columns' means in float64, and the mean of their variances.
 
@@ -39,7 +32,7 @@ def moments(device: Device, X: Any, n: int, d: int, dtype: np.dtype) -> tuple[np
     sums, _ = plans.columns(n, d, dtype.name, device.target)
     space = Workspace(device, "kmeans")  # which holds it as long as it is there
     columns = space.allocate(sums.grid * 2 * d * 8)
-    device.launch(*bind(device, sums, {"X": X, "columns": columns}))
+    device.launch(*device.bound(sums, {"X": X, "columns": columns}))
     first, found = np.empty(d, dtype), np.empty((sums.grid, 2, d))
     device.download(X, first)
     device.download(columns, found)
@@ -126,7 +119,7 @@ class DeviceRows(Rows):
     def _start(self, *launches: Launch, **others: Any) -> None:
         """Start launches."""
         for launch in launches:
-            self.device.launch(*bind(self.device, launch, self.buffers | others))
+            self.device.launch(*self.device.bound(launch, self.buffers | others))
 
     def download(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """A buffer's content."""
@@ -216,7 +209,7 @@ class DeviceRows(Rows):
         if not done:
             counted = float(most) if most < self.n else math.inf
             buffers = self.buffers | {"tolerance": tol, "most": counted}
-            self._bound = [bind(self.device, one, buffers) for one in self._plan.iteration]
+            self._bound = [self.device.bound(one, buffers) for one in self._plan.iteration]
         began, before = time.monotonic(), done
         for _ in range(min(self._batch, maxiter - done)):
             for one in self._bound:
@@ -315,7 +308,7 @@ class DeviceSeeding:
         """Start the launch that ``plan(*shape)`` gives on a device; it is bound once."""
         key, device = (number, *shape), self._parts[number].device
         if key not in self._bound:
-            self._bound[key] = bind(device, plan(*shape), self._spaces[number].buffers)
+            self._bound[key] = device.bound(plan(*shape), self._spaces[number].buffers)
         device.launch(*self._bound[key])
 
 

@@ -404,10 +404,6 @@ def means(rows: Rows, centroids: np.ndarray) -> tuple[np.ndarray, bool]:
                 totals[cluster] = weight
                 totals[old] -= weight
     used = totals > 0
-    if used.all():
-        sums /= totals[:, None]
-    else:
-        heaviest = int(totals.argmax())
-        sums[used] /= totals[used, None]
-        sums[~used] = sums[heaviest]
+    sums[used] /= totals[used, None]
+    sums[~used] = sums[totals.argmax()]
     return sums.astype(centroids.dtype), moved

@@ -13,12 +13,13 @@ from hetero.arrays import (
     Operand,
     Spec,
     array_or_spec,
+    as_array,
     dense,
     describe,
     is_device_array,
     name_of,
 )
-from hetero.imports import load
+from hetero.ops.solvers import systems
 from hetero.registry.problem import Problem, check_dims, compressed
 
 NAME = "kmeans"
@@ -111,8 +112,7 @@ def float_dtype(dtype: Any) -> np.dtype:
 
 def _dtype(X: Any) -> np.dtype:
     """NumPy's name for the dtype of an array, which other libraries have names of their own for."""
-    known = isinstance(X, (np.ndarray, Spec)) or is_sparse(X)
-    return np.dtype(X.dtype if known else describe(X).dtype)
+    return np.dtype(X.dtype if is_sparse(X) else describe(X).dtype)
 
 
 def checked_shape(X: Any) -> Any:
@@ -231,14 +231,11 @@ def checked_weights(weights: Any, n: int, dtype: np.dtype) -> np.ndarray | None:
 
 def on_host(array: Any, dtype: np.dtype) -> np.ndarray:
     """An array's values on the host, C-contiguous and of a dtype; ValueError where complex."""
-    if is_device_array(array):
-        array = load("hetero.moving.transfer").to_host(array, describe(array))
-    elif is_sparse(array):
-        array = array.toarray()
-    array = np.asarray(array)
-    if array.dtype.kind == "c":
+    array = array.toarray() if is_sparse(array) else as_array(array)
+    operand = describe(array)
+    if operand.dtype.kind == "c":
         raise ValueError("Complex data not supported")
-    return np.ascontiguousarray(array, dtype)
+    return systems.on_host(array, dtype, operand)
 
 
 def checked_random(seed: Any) -> np.random.RandomState:

@@ -14,9 +14,8 @@ from gpu_libraries import LIBRARIES, lay
 from scipy import signal
 
 import hetero.ops
-from hetero import devices, registry, tables
+from hetero import devices, registry
 from hetero.arrays import describe
-from hetero.host import loops
 from hetero.moving import ranges, streaming, transfer
 from hetero.ops.convolve2d import device as on_device
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
@@ -38,16 +37,6 @@ def test_threads_with_the_choice_left_open():
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))  # the first exception is raised here
-
-
-@pytest.mark.parametrize("dtypes", [(">f4", ">f4"), ("float32", "float64"), ("int32", ">f8")])
-def test_scipys_method_is_not_considered_where_others_are_compiled(dtypes, monkeypatch):
-    monkeypatch.setattr(loops, "is_ready", lambda name: True)
-    tables.forget()
-    image, filter = (np.ones((5, 5), d) for d in dtypes)
-    for leaf in hetero.plan("convolve2d", image, filter).leaves():
-        reasons = {c.method: c.reason for c in leaf.candidates}
-        assert "for dtypes that no other method computes" in reasons["scipy"]
 
 
 # -- Arrays of devices -----------------------------------------------------------------------------

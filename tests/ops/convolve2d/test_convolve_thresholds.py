@@ -7,7 +7,6 @@ small whole numbers, so that the exact result is known, and a wrong one is wrong
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +22,6 @@ from hetero.errors import MethodNotAvailable
 from hetero.kernels.convolution import plan as plan_convolve
 from hetero.kernels.cpu import convolve as cpu_convolve
 from hetero.ops.convolve2d import device, fft
-from hetero.ops.convolve2d.problem import window_of
 from hetero.profile import inventory
 
 PRODUCTS = 3 << 20  # of a sum that SciPy, and the direct methods, are asked for at most
@@ -134,12 +132,6 @@ def cut(request, monkeypatch):
 
 def test_transforms_on_the_cpu(cut):
     assert all(compare(case, i, "cpu", "fft") for i, case in enumerate(cases("cpu", 360, seed=2)))
-
-
-def test_a_long_line_is_planned_at_once():
-    start = time.perf_counter()
-    assert fft.on_cpu(window_of((1, 10**8), (1, 9), "same")) is not None
-    assert time.perf_counter() - start < 1.0
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -12,7 +12,8 @@ strides, dtypes and locations of the arrays, the other arguments, and what `use`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -80,6 +81,16 @@ class Settings(NamedTuple):
 
 # Remembered calls hold outside of `use` blocks only.
 forced: ContextVar[Settings | None] = ContextVar("hetero_forced", default=None)
+
+
+@contextmanager
+def setting(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    """Inside the block, in this thread or task, a variable has a value."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
 
 
 def placement(device: str | None, method: str | None) -> tuple[str | None, str | None]:

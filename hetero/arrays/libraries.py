@@ -60,11 +60,11 @@ def _each(facts: Callable[[Any], tuple[Any, ...]]) -> Callable[..., tuple[Any, .
 
 @functools.cache
 def _pointer_attribute() -> Any:
-    """The driver's function, None without a driver. Opening the library takes 10 us each time."""
+    """The driver's function, or one that fails. Opening the library takes 10 us each time."""
     try:
         return ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute
     except (OSError, AttributeError):
-        return None
+        return lambda *asked: -1
 
 
 def _ordinal(array: Any, pointer: int) -> int:
@@ -78,12 +78,9 @@ def _ordinal(array: Any, pointer: int) -> int:
     ):
         if isinstance(known := getattr(owner, name, None), int):
             return known
-    ask = _pointer_attribute() if pointer else None
-    if ask is None:
-        return 0
-    asked = ctypes.c_int(-1)
-    status = ask(ctypes.byref(asked), _ORDINAL, ctypes.c_uint64(pointer))
-    return max(asked.value, 0) if status == 0 else 0
+    asked = ctypes.c_int()
+    status = _pointer_attribute()(ctypes.byref(asked), _ORDINAL, ctypes.c_uint64(pointer))
+    return 0 if status else max(asked.value, 0)
 
 
 # -- The libraries ---------------------------------------------------------------------------------

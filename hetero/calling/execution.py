@@ -30,6 +30,7 @@ from hetero.pricing import moves, places
 from hetero.pricing.plan import CPU, Plan, Share
 from hetero.registry import Arguments, Implementation
 from hetero.registry.problem import Problem
+from hetero.tables import setting
 
 _GAIN = 1.25  # times as fast, from which on compiling is worth a line
 _noted: set[str] = set()  # the method that the line was about
@@ -220,11 +221,8 @@ def _in_shares(
     nbytes = min(moves.moved(share.plan.problem) for share in parts)
     streams = nbytes >= at_once.LEAST and parts[0].plan.candidates[0].implementation.from_host
     relay = streaming.between(used, cut.read_whole(axis)) if streams else None
-    before = streaming.relay.set(relay)
-    try:
+    with setting(streaming.relay, relay):
         at_once.run(used, [partial(do, share) for share in parts], nbytes)
-    finally:
-        streaming.relay.reset(before)
 
 
 # -- One run of a method ---------------------------------------------------------------------------
@@ -234,11 +232,8 @@ def by_host(
     used: tuple[Device, ...], implementation: Implementation, problem: Problem, call: Call
 ) -> Done:
     """Run on the CPU, on several devices that share host arrays, or on one in ranges."""
-    hosts = call.arrays
-    for number, operand in enumerate(call.operands):
-        if operand.location != HOST:
-            copy = transfer.to_host(call.arrays[number], operand)
-            hosts = (*hosts[:number], copy, *hosts[number + 1 :])
+    pairs = zip(call.arrays, call.operands, strict=True)
+    hosts = tuple([x if o.location == HOST else transfer.to_host(x, o) for x, o in pairs])
     result, out = problem.output, call.out
     # The operands of devices stay as they are, for the CPU.
     if out is None or result.location != HOST or (used and _overlap(out, call.arrays)):

@@ -84,7 +84,7 @@ class Device(abc.ABC):
         raise DeviceError(f"{self.kind} has no array type with an address")
 
     @abc.abstractmethod
-    def fill(self, buffer: Any, nbytes: int, offset: int = 0, stream: Any = None) -> None:
+    def fill(self, buffer: Any, nbytes: int, stream: Any = None) -> None:
         """Set bytes of device memory to zero."""
 
     @abc.abstractmethod
@@ -209,9 +209,9 @@ class Device(abc.ABC):
         """A queue that nothing orders with others but `record` and `wait`."""
 
     @abc.abstractmethod
-    def record(self, stream: Any = None, event: Any = None, timed: bool = False) -> Any:
-        """An event that comes when all that the stream holds now is done; ``event`` is one to use
-        again. Where ``timed`` it is for `elapsed`, too."""
+    def record(self, stream: Any = None, timed: bool = False) -> Any:
+        """An event that comes when all that the stream holds now is done. Where ``timed`` it is for
+        `elapsed`, too."""
 
     @abc.abstractmethod
     def wait(self, event: Any, stream: Any = None) -> None:

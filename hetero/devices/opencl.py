@@ -173,11 +173,9 @@ class OpenCLDevice(Device):
         made = array.Array(self._open()[1], shape, dtype)
         return made, made.base_data
 
-    def fill(self, buffer: Any, nbytes: int, offset: int = 0, stream: Any = None) -> None:
+    def fill(self, buffer: Any, nbytes: int, stream: Any = None) -> None:
         if nbytes:
-            self.cl.enqueue_fill_buffer(
-                self._queue(stream), buffer, np.zeros(1, np.uint8), offset, nbytes
-            )
+            self.cl.enqueue_fill_buffer(self._queue(stream), buffer, np.uint8(0), 0, nbytes)
 
     def copy(
         self,
@@ -203,7 +201,9 @@ class OpenCLDevice(Device):
                 if program is None:
                     if len(self._programs) >= _MOST:
                         self._programs, self._kernels = {}, {}
-                    program = self._programs[text, defines] = self._built(text, defines)
+                    source = kernel_text(text, self.kind)
+                    program = built(self._open()[0], self._device, source, defines)
+                    self._programs[text, defines] = program
             made = self._kernels[key] = self.cl.Kernel(program, kernel)
         except (self.cl.MemoryError, MemoryError) as error:
             raise DeviceMemoryError(f"out of memory compiling {text}: {error}") from error
@@ -214,11 +214,6 @@ class OpenCLDevice(Device):
                 f"{cause(error)}"
             ) from error
         return made
-
-    def _built(self, text: str, defines: Defines) -> Any:
-        options = [f"-D{name}={value}" for name, value in defines]
-        source = kernel_text(text, self.kind)
-        return built(self._open()[0], self._device, source, options)
 
     def launch(
         self,
@@ -264,7 +259,7 @@ class OpenCLDevice(Device):
         self._streams.add(stream)
         return stream
 
-    def record(self, stream: Any = None, event: Any = None, timed: bool = False) -> Any:
+    def record(self, stream: Any = None, timed: bool = False) -> Any:
         queue = self._queue(stream)
         made = self.cl.enqueue_marker(queue)
         queue.flush()  # or who waits for it from another queue might wait for ever
@@ -358,7 +353,7 @@ def _shown(library: Path | None) -> Iterator[None]:
 # -- Programs --------------------------------------------------------------------------------------
 
 
-def built(context: Any, device: Any, text: str, options: list[str]) -> Any:
+def built(context: Any, device: Any, text: str, defines: Defines) -> Any:
     """A program of PyOpenCL's for the one device of a context, from the cache where it is there.
 
     Raises
@@ -366,7 +361,7 @@ def built(context: Any, device: Any, text: str, options: list[str]) -> Any:
     pyopencl.Error
         With the compiler's own words; and whatever else PyOpenCL stumbles over.
     """
-    cl = load("pyopencl")
+    cl, options = load("pyopencl"), [f"-D{name}={value}" for name, value in defines]
 
     def loaded(code: bytes) -> Any:
         kept = cl.Program(context, [device], [code])

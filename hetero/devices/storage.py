@@ -12,7 +12,7 @@ import math
 import time
 import weakref
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ import numpy as np
 from hetero import locks
 from hetero.arrays.kept import Kept, every
 from hetero.errors import DeviceMemoryError
+from hetero.tables import setting
 
 T = TypeVar("T")
 _lock = locks.new()  # held for a few steps only
@@ -53,14 +54,6 @@ class Storage:
         self._kept: dict[str, OrderedDict[Hashable, Any]] = {}
         self._workspaces: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def find(self, purpose: str, key: Hashable) -> Any:
-        """What is kept under a key, or None."""
-        with _lock:
-            kept = self._kept.get(purpose, OrderedDict())
-            if key in kept:
-                kept.move_to_end(key)
-            return kept.get(key)
-
     def put(self, purpose: str, key: Hashable, value: Any, most: int) -> None:
         """Keep a value, and of each purpose no more than the ``most`` that were asked for last."""
         with _lock:
@@ -71,7 +64,10 @@ class Storage:
 
     def get(self, purpose: str, key: Hashable, most: int, make: Callable[[], T]) -> T:
         """What is kept under a key; made now where there is nothing."""
-        value = self.find(purpose, key)
+        with _lock:
+            kept = self._kept.get(purpose, OrderedDict())
+            if (value := kept.get(key)) is not None:
+                kept.move_to_end(key)
         if value is None:
             value = make()
             self.put(purpose, key, value, most)
@@ -194,9 +190,8 @@ class Workspace:
 
     def upload(self, array: np.ndarray, name: str | None = None, offset: int = 0) -> Any:
         """Copy a C-contiguous host array to a buffer, which is made if there is none."""
-        if name in self.buffers:
-            buffer = self.buffers[name]
-        else:
+        buffer = self.buffers.get(name)
+        if buffer is None:
             buffer = self.allocate(offset + array.nbytes, *filter(None, [name]))
         if array.nbytes:
             with self.active():
@@ -256,11 +251,6 @@ def allocated(device: str, nbytes: int, allocate: Any) -> Any:
     return counted
 
 
-@contextlib.contextmanager
-def limited_to(most: int | None) -> Iterator[None]:
+def limited_to(most: int | None) -> contextlib.AbstractContextManager[None]:
     """Inside the block, in this thread, that many bytes of each device may be held; None: all."""
-    token = _budget.set(None if most is None else (most, Counter()))
-    try:
-        yield
-    finally:
-        _budget.reset(token)
+    return setting(_budget, None if most is None else (most, Counter()))

@@ -34,8 +34,8 @@ def describe() -> dict[str, Any]:
         blas_threads.
     """
     load("numpy")  # whose BLAS is looked at
-    threadpool_info = load("threadpoolctl").threadpool_info
-    pools = [p for p in threadpool_info() if p["user_api"] == "blas"]
+    found = load("threadpoolctl").threadpool_info()
+    pools = [p for p in found if p["user_api"] == "blas"]
     pool = next((p for p in pools if "numpy" in p["filepath"]), pools[0] if pools else {})
     count = cores()
     return {
@@ -151,8 +151,7 @@ def _controller(loops: bool) -> Any:
     """Of each BLAS of this process; SciPy's is loaded for compiled loops, which call it."""
     if loops:
         load("scipy.linalg.cython_blas")  # it takes 0.1 s
-    ThreadpoolController = load("threadpoolctl").ThreadpoolController
-    return ThreadpoolController()
+    return load("threadpoolctl").ThreadpoolController()
 
 
 def _in_child() -> None:

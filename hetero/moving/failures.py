@@ -7,27 +7,22 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 
 from hetero import devices
 from hetero.arrays import kept
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.profile import inventory
+from hetero.tables import setting
 
 log = logging.getLogger("hetero")
 _without_fallback: ContextVar[bool] = ContextVar("hetero_without_fallback", default=False)
 
 
-@contextmanager
-def without_fallback() -> Iterator[None]:
+def without_fallback() -> AbstractContextManager[None]:
     """Inside the block a device that fails is an error of the call, as measuring wants it."""
-    token = _without_fallback.set(True)
-    try:
-        yield
-    finally:
-        _without_fallback.reset(token)
+    return setting(_without_fallback, True)
 
 
 def report(

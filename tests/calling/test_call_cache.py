@@ -28,9 +28,9 @@ class DriverError(Exception):
 
 
 @pytest.fixture
-def cuda(monkeypatch, general):
+def cuda(monkeypatch, cuda, general):
     """A fake device whose arrays the call cache knows."""
-    (device,) = fakes.install(monkeypatch)
+    device = cuda
     device.context, device.ordered = 1, True
 
     def prepare(device, problem, alignment, options):

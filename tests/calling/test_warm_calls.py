@@ -205,8 +205,8 @@ def readonly(values):
     return made
 
 
-def on_cuda(values, **options):
-    return fakes.Array.of(values, CUDA, **options)
+def on_cuda(values):
+    return fakes.Array.of(values, CUDA)
 
 
 LAYOUTS = {
@@ -255,9 +255,6 @@ OUTS = {
     "readonly": readonly,
     "tuple": lambda like: (np.zeros_like(like),),
     "on cuda": lambda like: on_cuda(np.zeros_like(like)),
-    "readonly on cuda": lambda like: on_cuda(np.zeros_like(like), readonly=True),
-    "larger on cuda": lambda like: on_cuda(np.zeros([n + 1 for n in like.shape], like.dtype)),
-    "integers on cuda": lambda like: on_cuda(np.zeros(like.shape, "i4")),
 }
 
 

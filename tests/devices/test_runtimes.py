@@ -7,7 +7,6 @@ that is missing, by the lack of PyOpenCL.
 from __future__ import annotations
 
 import os
-import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -75,15 +74,6 @@ def test_no_plan_sees_a_broken_device(no_build, warnings_of, monkeypatch, tmp_pa
     assert not warnings_of()
 
 
-def test_without_the_package_it_is_to_be_installed(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyopencl", None)
-    afresh(monkeypatch)
-    found = hetero.machine()
-    assert not found["broken"]
-    (text,) = [line for line in found["missing"] if line.startswith("opencl")]
-    assert "pip install" in text
-
-
 @pytest.mark.parametrize("planted", ["no build", "no package"])
 def test_calls_of_a_new_process(planted, tmp_path):
     """Import and calls, from the very start, with one line for the missing profile and no more."""
@@ -109,13 +99,14 @@ def test_calls_of_a_new_process(planted, tmp_path):
     """
     done = processes.python("-c", code, **environment)
     assert len(done.stderr.splitlines()) <= 1, done.stderr
+    assert ("opencl: PyOpenCL is not installed; pip" in done.stdout) == (planted == "no package")
 
 
 # -- The probe -----------------------------------------------------------------------------------
 
 
-def test_a_plan_drops_a_device_that_is_broken(two, monkeypatch, warnings_of):
-    """Of two that are equal the second takes the calls; one warning."""
+def test_a_plan_drops_a_device_that_is_broken_until_a_reset(two, monkeypatch, warnings_of):
+    """Of two that are equal the second takes the calls; one warning. A reset asks it again."""
     monkeypatch.setattr(two[0], "probe", raising(DeviceError("planted")))
     plan = hetero.plan("matmul", A32, B32, device="cuda")
     assert plan.chosen.device == "cuda:1"
@@ -123,6 +114,11 @@ def test_a_plan_drops_a_device_that_is_broken(two, monkeypatch, warnings_of):
     (text,) = warnings_of()
     assert "cuda:0 is broken and not used" in text
     assert "planted" in text
+    for probe in (two[0].probe, lambda: None):
+        assert "cuda:0" not in hetero.machine()["devices"]
+        monkeypatch.setattr(two[0], "probe", probe)
+        hetero.reset("cuda:0")
+    assert "cuda:0" in hetero.machine()["devices"]
 
 
 @pytest.mark.parametrize("mistake", [("BLOCK - 1 - ", ""), ("(float)factor", "3")])

@@ -158,13 +158,14 @@ def test_a_forked_child_has_no_ring(device):
     def computes_alone():
         signal.alarm(60)
         assert threading.active_count() == 1
-        assert devices.inherited(device.name)
         with pytest.raises(hetero.errors.DeviceError, match="forked"):
             unfinished.wait()
-        product = hetero.matmul(array, array)
+        for name in (None, device.name):
+            assert (hetero.matmul(array, array, device=name) == 500.0).all()
+            hetero.reset(name)
         assert not hetero.memory()[device.name]
         hetero.clear_memory()
-        return (product == 500.0).all()
+        return devices.inherited(device.name)
 
     assert processes.forked(computes_alone)
     copy.wait()

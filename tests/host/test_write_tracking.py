@@ -9,6 +9,7 @@ import numpy as np
 import processes
 import pytest
 
+from hetero.arrays.operand import addresses
 from hetero.host import write_tracking
 
 OBSTACLE = write_tracking.obstacle()
@@ -17,18 +18,13 @@ N = 1 << 20  # bytes
 PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
-def span(array):
-    begin = array.__array_interface__["data"][0]
-    return begin, begin + array.nbytes
-
-
 @pytest.fixture
 def watched():
     """``watched(array)``; what was watched is let go of in the end."""
     watches = []
 
     def watch(array):
-        watches.append(write_tracking.watch(*span(array)))
+        watches.append(write_tracking.watch(*addresses(array)))
         return watches[-1]
 
     yield watch
@@ -38,21 +34,6 @@ def watched():
 
 def bytes_of(nbytes=N):
     return np.random.default_rng(0).integers(0, 255, nbytes, np.uint8)
-
-
-@pytest.mark.parametrize("nbytes", [12288, N, N + 1, 5 * N])
-@pytest.mark.parametrize("offset", [0, 1, 16])
-def test_each_byte_counts(watched, nbytes, offset):
-    """The first and the last one too, which share their pages with other data."""
-    whole = bytes_of(nbytes + 8192)
-    array = whole[4096 + offset :][:nbytes]
-    for at in {0, nbytes // 2, nbytes - 1}:
-        watch = watched(array)
-        assert not watch.is_written()
-        array[at] += 1
-        assert watch.is_written()
-        assert watch.is_written(), "and stays so"
-        watch.close()
 
 
 def test_reading_and_neighbours_are_no_writes(watched):
@@ -76,7 +57,7 @@ def by_dontneed(memory):
 
 
 def by_mapping_anew(memory):
-    begin, _ = span(np.frombuffer(memory, np.uint8))
+    begin, _ = addresses(np.frombuffer(memory, np.uint8))
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -158,7 +139,7 @@ def test_a_forked_child_watches_its_own_memory(watched):
     watch = watched(array)
 
     def its_own_is_seen():
-        own = write_tracking.watch(*span(array))
+        own = write_tracking.watch(*addresses(array))
         before = own.is_written()
         array[5000] += 1
         return not before and own.is_written()

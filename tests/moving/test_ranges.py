@@ -149,18 +149,6 @@ def test_a_device_that_fails_in_the_middle(opencl, call, monkeypatch, warnings_o
     assert "the CPU computes this call" in text
 
 
-def test_an_interrupt_in_the_middle(opencl, call, monkeypatch):
-    run, _, expected = call
-    device = type(devices.get(opencl))
-    with streamed(opencl, 20_000):
-        with monkeypatch.context() as patch:
-            failing(patch, device, "begin_download", 3, KeyboardInterrupt)
-            with pytest.raises(KeyboardInterrupt):
-                run()
-        assert devices.disabled(opencl) is None
-        np.testing.assert_array_equal(run(), expected)
-
-
 # -- Prices ----------------------------------------------------------------------------------------
 
 

@@ -110,18 +110,6 @@ def test_out(several, case, layout):
         assert (out.base[:, 1::2] == 7).all()
 
 
-@pytest.mark.parametrize("failing", [False, True])
-def test_out_that_is_an_operand(several, failing, monkeypatch):
-    """No device reads what another one has written."""
-    A = values(40, 40)
-    expected = A @ A
-    if failing:
-        monkeypatch.setattr(several[1], "download", raising(DeviceError("gone")))
-    out = A
-    assert hetero.matmul(A, A, out=out, device=ALL) is out
-    np.testing.assert_array_equal(A, expected)
-
-
 # -- At once --------------------------------------------------------------------------------------
 
 

@@ -132,15 +132,6 @@ def part_of(whole, host, part):
     return fakes.Cupy(memory, at, shape, part.dtype, part.strides, whole.owner, None, False)
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_out_that_overlaps_in_part(cuda, place):
-    host, other = rng.random((12, 5), np.float32), rng.random((5, 5), np.float32)
-    whole = fakes.Cupy.of(host, cuda)
-    first, out = part_of(whole, host, host[:8]), part_of(whole, host, host[3:11])
-    hetero.matmul(first, fakes.Cupy.of(other, cuda), out=out, device=place)
-    close(out, host[:8] @ other)
-
-
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("which", [np.s_[::2, 1:8], np.s_[3:9, ::2], np.s_[10:4:-1, 7:0:-1]])
 def test_out_that_is_part_of_an_array_leaves_the_rest(cuda, everywhere, which, order):

@@ -5,7 +5,6 @@ import time
 
 import fakes
 import numpy as np
-import processes
 import pytest
 import watches
 from test_kept_copies import KEPT, device, operands  # noqa: F401
@@ -69,18 +68,6 @@ def test_it_is_moved_when_its_calls_have_lost_the_time_of_the_move(device, colum
             assert (device.live >= A.nbytes) == (number >= expected), number
 
 
-@pytest.mark.parametrize(
-    "where", [(0, 0), (N // 2, 77), (-1, -1), np.s_[:], np.s_[: N // 2]], ids=str
-)
-def test_a_write_is_seen_by_the_next_call(device, where):  # noqa: F811
-    A, x = operands(N)
-    for _ in range(4):
-        while not product(A, x):
-            pass
-        A[where] += 100
-        assert not product(A, x), "its copy was dropped"
-
-
 @pytest.fixture
 def begun(monkeypatch):
     """Addresses at which a watch of more than the first pages began."""
@@ -122,28 +109,6 @@ def test_what_lies_where_a_result_was_is_not_that_result(device, begun):  # noqa
         np.testing.assert_allclose(D[:2], expected, rtol=1e-4)
         del C, D
     assert len(begun) <= 2, "A and B"
-
-
-def test_a_forked_child_knows_nothing(device):  # noqa: F811
-    A, x = operands(N)
-    while not product(A, x):
-        pass
-
-    def nothing_is_known():
-        found = kept.find(A)
-        A[0, 0] += 1
-        return found is None
-
-    assert processes.forked(nothing_is_known)
-    assert product(A, x), "the child wrote to its own memory"
-
-
-@pytest.mark.parametrize("switch", ["environment", "use"])
-def test_it_can_be_switched_off(device, monkeypatch, switch):  # noqa: F811
-    A, x = operands(N)
-    monkeypatch.setenv("HETERO_WATCH", "0" if switch == "environment" else "1")
-    with hetero.use(watch=None if switch == "environment" else False):
-        assert not any(product(A, x) for _ in range(30))
 
 
 # -- Random programs -------------------------------------------------------------------------------

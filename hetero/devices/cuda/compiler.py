@@ -50,13 +50,11 @@ def cubin(text: str, arch: str, defines: Defines) -> bytes:
         With the compiler's own words.
     """
     name = _name(text, arch, defines)
-    code = paths.cached(_KIND, name)
-    if code is None:
-        with _under_way.setdefault(name, locks.new()):
-            code = paths.cached(_KIND, name)  # another thread may have compiled it
-            if code is None:
-                code = _compile(text, arch, _options(defines))
-                paths.cache(_KIND, name, code)
+    with _under_way.setdefault(name, locks.new()):
+        code = paths.cached(_KIND, name)
+        if code is None:
+            code = _compile(text, arch, _options(defines))
+            paths.cache(_KIND, name, code)
     return code
 
 
@@ -170,16 +168,16 @@ class Compiling(InContexts):
     def constant_memory(
         self, text: str, kernel: str, defines: Defines, name: str, nbytes: int
     ) -> tuple[Any, int, None]:
-        known, key = self.state().constants, (text, kernel, defines, name)
+        known, key = self.state().kernels, (text, kernel, defines, name)
         if key not in known:  # the memory is its module's
             module = self._module(text, defines)
             known[key] = module.get_function(kernel), int(module.get_global(name)[0]), None
         return known[key]
 
     def allow(self, kernel: Any, shared_bytes: int) -> None:
-        """Let a kernel have that much dynamic shared memory."""
+        """Let a kernel have that much dynamic shared memory, where it has to be asked for."""
         allowed = self.state().shared_bytes
-        if allowed.get(kernel, 0) < shared_bytes:
+        if allowed.get(kernel, _UNASKED_SHARED_BYTES) < shared_bytes:
             name = self.driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
             kernel.set_attribute(name, shared_bytes)
             allowed[kernel] = shared_bytes
@@ -227,8 +225,7 @@ class Compiling(InContexts):
     ) -> Callable[..., None]:
         """A launch as a function of the named addresses; the numbers that follow are packed."""
         kernel = self.build(planned.source, planned.kernel, planned.defines)
-        if planned.shared_bytes > _UNASKED_SHARED_BYTES:
-            self.allow(kernel, planned.shared_bytes)
+        self.allow(kernel, planned.shared_bytes)
         given = [numbers.get(a, a) if type(a) is str else a for a in planned.arguments]
         used = [argument for argument in given if type(argument) is str]
         pack, rest = struct.Struct(f"{len(used)}q").pack, _packed(given[len(used) :])
@@ -251,8 +248,7 @@ class Compiling(InContexts):
     def cooperative(
         self, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int
     ) -> CooperativeKernel | None:
-        kernels = self.state().cooperative
-        key = text, kernel, defines, block, shared_bytes
+        kernels, key = self.state().kernels, (text, kernel, defines, block, shared_bytes)
         if key not in kernels:
             try:
                 kernels[key] = self._cooperative(*key)

@@ -188,7 +188,7 @@ class InContexts(Device):
         with contextlib.suppress(DeviceError), self.active():  # else the driver frees the rest
             self.clear()
             for state in self.states.values():  # what PyCUDA ends while its context is there
-                for kept in (state.kernels, state.constants, state.modules, state.streams):
+                for kept in (state.kernels, state.modules, state.streams):
                     kept.clear()
         self.give_up()
 
@@ -234,9 +234,7 @@ class State:
         self.storage = Storage()
         self.pool = Pool(holder, ordinal, self.storage)
         self.modules: list[Any] = []
-        self.kernels: dict[Any, Any] = {}
-        self.constants: dict[Any, Any] = {}  # kernels with constant memory
-        self.cooperative: dict[Any, Any] = {}
+        self.kernels: dict[Any, Any] = {}  # of all kinds, by what they were asked for with
         self.handles: dict[str, Any] = {}
         self.shared_bytes: dict[Any, int] = {}
         self.streams: list[Any] = []  # unused ones, see `Lent`

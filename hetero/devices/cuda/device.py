@@ -112,8 +112,8 @@ class CudaDevice(Compiling):
                 self.upload(host if is_c else host.T, address)
         return made
 
-    def fill(self, buffer: int, nbytes: int, offset: int = 0, stream: Any = None) -> None:
-        driver.call("cuMemsetD8Async", buffer + offset, 0, nbytes, _handle(stream))
+    def fill(self, buffer: int, nbytes: int, stream: Any = None) -> None:
+        driver.call("cuMemsetD8Async", buffer, 0, nbytes, _handle(stream))
 
     def copy(
         self,
@@ -201,8 +201,8 @@ class CudaDevice(Compiling):
     def graph(self, stream: Any, start: Callable[[], object]) -> Graph:
         return Graph(self, stream, start)
 
-    def record(self, stream: Any = None, event: Any = None, timed: bool = False) -> Any:
-        event = event or self._event(driver.TIMED if timed else driver.UNTIMED)
+    def record(self, stream: Any = None, timed: bool = False) -> Any:
+        event = self._event(driver.TIMED if timed else driver.UNTIMED)
         driver.call("cuEventRecord", event.handle, _handle(stream))
         return event
 

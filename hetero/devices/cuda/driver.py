@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import functools
 import threading
 from collections.abc import Iterator
@@ -222,6 +223,7 @@ class Device:
         return Context(given("cuDevicePrimaryCtxRetain", self._number))
 
 
+@dataclasses.dataclass(unsafe_hash=True)
 class Context:
     """The primary context of a device.
 
@@ -233,14 +235,8 @@ class Context:
         Until it is detached.
     """
 
-    def __init__(self, handle: int) -> None:
-        self.handle, self.is_alive = handle, True
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Context) and self.handle == other.handle
-
-    def __hash__(self) -> int:
-        return hash(self.handle)
+    handle: int
+    is_alive: bool = dataclasses.field(default=True, compare=False)
 
     def push(self) -> None:
         if not self.is_alive:

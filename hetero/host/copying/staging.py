@@ -267,15 +267,14 @@ class Ring:
         return Copy(self.device, flight)
 
     def start_pinned(
-        self, direction: str, array: np.ndarray, buffer: Any, offset: int = 0, after: Any = None
+        self, direction: str, array: np.ndarray, buffer: Any, offset: int, after: Any
     ) -> Copy:
         """Begin to copy an array that the device takes from pinned memory; it must be active."""
         with self._lock:
             if direction not in self._streams:
                 self._streams[direction] = self.device.new_stream()
             stream = self._streams[direction]
-        if after is not None:
-            self.device.wait(after, stream)
+        self.device.wait(after, stream)
         flight = Flight(array)
         try:
             flight.marks.append(self.device.enqueue(direction, array, buffer, offset, stream))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from math import inf, prod
 from typing import Any
 
@@ -165,12 +165,14 @@ class Bench:
         self.devices = devices
         self.device = devices[0] if len(devices) == 1 else None
         self._buffers: dict[tuple[str, int], tuple[Any, int, Workspace]] = {}
+        self._queue: Queue | None = None
 
-    @cached_property
+    @property
     def queue(self) -> Queue | None:
         """The `Queue` that times calls by the device's own clock; None without one."""
-        has_clock = self.device is not None and self.device.is_cuda
-        return Queue(self.device) if has_clock else None
+        if self._queue is None and self.device is not None and self.device.is_cuda:
+            self._queue = Queue(self.device)
+        return self._queue
 
     def buffer(self, dtype: np.dtype, number: int, nbytes: int) -> Any:
         """Memory on the device for an operand, of the largest size so far, with random numbers: one

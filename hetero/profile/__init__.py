@@ -152,10 +152,10 @@ class Profile:
         through pinned buffers (`hetero.host.copying.staging`), and "pageable" by the driver."""
         names = (self._group, *self._names(device))
         links = (self.data["links"].get(name, {}).get(direction, {}) for name in names)
-        found = [kinds[memory] for kinds in links if memory in kinds]
-        if not found:
+        model = next((kinds[memory] for kinds in links if memory in kinds), None)
+        if model is None:
             raise KeyError(f"{memory} {direction} of {device}")
-        seconds, times = bind_link(found[0]), self._times
+        seconds, times = bind_link(model), self._times
         return seconds if times == 1 else lambda nbytes: times * seconds(nbytes)
 
     def at_once(self, group: str) -> Profile:
@@ -230,19 +230,26 @@ class Profile:
         models = self.data["models"]
         return next((models[key] for key in keys if key in models), None)
 
-    def cost(self, *key: str) -> Cost | None:
-        """The cost function of an implementation, or None where no constants are known; the key is
-        that of `model`."""
-        model = self.model(*key)
+    def cost(
+        self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
+    ) -> Cost | None:
+        """The cost function of an implementation, or None where no constants are known."""
+        model = self.model(device, kind, operation, method, dtype, layout)
         return None if model is None else bind(model)
 
-    def moves_apart(self, *key: str) -> bool:
+    def moves_apart(
+        self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
+    ) -> bool:
         """Whether the model of several devices leaves out moving operands and results."""
-        return bool((self.model(*key) or {}).get("moves_apart"))
+        model = self.model(device, kind, operation, method, dtype, layout) or {}
+        return bool(model.get("moves_apart"))
 
-    def is_doubtful(self, *key: str) -> bool:
+    def is_doubtful(
+        self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
+    ) -> bool:
         """Whether the model of an implementation is off by a factor."""
-        return _is_off((self.model(*key) or {}).get("residuals"))
+        model = self.model(device, kind, operation, method, dtype, layout) or {}
+        return "residuals" in model and not model["residuals"]["mean"] < OFF
 
     def machine(self) -> dict[str, dict[str, Any]]:
         """Its devices, described as those of another machine.
@@ -274,18 +281,13 @@ class Profile:
 
     def doubtful(self) -> list[str]:
         """The keys of models and links that are off by a factor: something else ran meanwhile."""
-        return [name for name, errors in self.residuals().items() if _is_off(errors)]
+        return [name for name, errors in self.residuals().items() if not errors["mean"] < OFF]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Profile, (self.data,)
 
     def __repr__(self) -> str:
         return f"<Profile {self.name!r}: {', '.join(self.devices)}>"
-
-
-def _is_off(residuals: dict[str, float] | None) -> bool:
-    """Whether a fit with these relative errors, if they are known, is not to be trusted."""
-    return residuals is not None and not residuals["mean"] < OFF
 
 
 # -- Files -----------------------------------------------------------------------------------------

@@ -30,7 +30,15 @@ cg_sums(GLOBAL const REAL *RESTRICT p, GLOBAL const REAL *RESTRICT q, GLOBAL con
         LOAD(qs, q + at);
         LOAD(rs, r + at);
         LOAD_INVERSE(ms, at);
-        EACH(v) add_point(sums, ps[v], qs[v], rs[v], ms[v]);
+        EACH(v)
+        {
+            const double qv = qs[v], rv = rs[v], zv = ms[v] * rs[v], mq = ms[v] * qs[v];
+            if (DIAGONAL) sums[R_R] += rv * rv;
+            sums[P_Q] += ps[v] * qv;
+            sums[Z_Q] += zv * qv;
+            sums[Q_MQ] += qv * mq;
+            sums[R_Z] += rv * zv;
+        }
     }
     write_block_sums(sums, scratch, partial, (int)threadIdx.x, first_block + blockIdx.x);
 }

@@ -231,7 +231,13 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p,
         double sums[SUMS] = {0};
         EACH_POINT(m, at)
         {
-            if (IS(is_own)) add_point(sums, new_p[at], APPLY(new_p), my_r[m], 1);
+            if (IS(is_own)) {
+                const REAL q = APPLY(new_p);
+                sums[P_Q] += (double)new_p[at] * q;
+                sums[Z_Q] += (double)my_r[m] * q;
+                sums[Q_MQ] += (double)q * q;
+                sums[R_Z] += (double)my_r[m] * my_r[m];
+            }
         }
         add_up_threads(sums, scratch, thread);
         if (thread == 0) {

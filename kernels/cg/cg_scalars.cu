@@ -33,16 +33,6 @@
 #define R_Z 3
 #define R_R (DIAGONAL ? 4 : R_Z)
 
-// Add a point's share of p, q = A p and r, with its element m of M, to the sums.
-DEVICE void add_point(double *sums, double p, double q, double r, double m)
-{
-    if (DIAGONAL) sums[R_R] += r * r;
-    sums[P_Q] += p * q;
-    sums[Z_Q] += m * r * q;
-    sums[Q_MQ] += m * q * q;
-    sums[R_Z] += m * r * r;
-}
-
 // M is the diagonal `inverse`, a kernel's argument, where DIAGONAL is 1; else it is 1.
 #if DIAGONAL
 #define INVERSE GLOBAL const REAL *RESTRICT inverse,

@@ -113,7 +113,7 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
     const REAL alpha = (REAL)step, beta = (REAL)growth;
     const REAL alpha_before = (REAL)(add == 2 ? before[ALPHA] : 0);
 
-    double sums[SUMS] = {0};
+    double p_q = 0, r_q = 0, q_q = 0, r_r = 0;
 
     for (index_t tile = blockIdx.x; tile < tiles; tile += blocks) {
         const index_t strip = tile % strips, band = tile / strips % bands;
@@ -182,7 +182,16 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
             // The sums over row w - 1: all its neighbours are known by now.
             if (w > begin) {
                 APPLY(q, new_above, new_here, p, new_plane + (turn ^ 1) * THREADS);
-                if (owned) EACH(v) add_point(sums, new_here[v], q[v], r_above[v], 1);
+                if (owned) {
+                    EACH(v)
+                    {
+                        const double qv = q[v], rv = r_above[v];
+                        p_q += new_here[v] * qv;
+                        r_q += rv * qv;
+                        r_r += rv * rv;
+                        q_q += qv * qv;
+                    }
+                }
             }
 
             VECTOR packed;
@@ -204,6 +213,11 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
         }
     }
 
+    double sums[SUMS];
+    sums[P_Q] = p_q;
+    sums[Z_Q] = r_q;
+    sums[Q_MQ] = q_q;
+    sums[R_Z] = r_r;
     __syncthreads();
     write_block_sums(sums, scratch, partial, thread, first_block + blockIdx.x);
 }

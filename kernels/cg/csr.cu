@@ -100,7 +100,12 @@ csr_product(GLOBAL const INDEX *RESTRICT pointers, GLOBAL const INDEX *RESTRICT 
         if (thread % LANES == 0 && row < rows) {
             q[row] = product;
 #if STEP
-            add_point(sums, p[own + row], product, r[row], INVERSE_AT(row));
+            const double qv = product, pv = p[own + row], rv = r[row], m = INVERSE_AT(row);
+            if (DIAGONAL) sums[R_R] += rv * rv;
+            sums[P_Q] += pv * qv;
+            sums[Z_Q] += m * rv * qv;
+            sums[Q_MQ] += m * qv * qv;
+            sums[R_Z] += m * rv * rv;
 #endif
         }
     }

@@ -35,11 +35,8 @@ SHARED = 3 << 14  # unknowns from which a second thread pays
 
 
 @inlined
-def line_times(p, q, row, ny, weights):
-    """q = A p for one line of the grid: len(q) points, line number ``row`` of nz * ny.
-
-    In the precision of ``weights``.
-    """
+def _line_times(p, q, row, ny, weights):
+    """q = A p for one line of the grid: len(q) points, line number ``row`` of nz * ny."""
     nx = q.size
     lo = row * nx
     n = p.size
@@ -49,7 +46,7 @@ def line_times(p, q, row, ny, weights):
     here = p[lo : lo + nx]
     # An absent neighbour is read from the line itself and weighs nothing, unless it is not finite:
     # but then so is p.Ap, and the iteration ends.
-    none = weights.dtype.type(0)
+    none = p.dtype.type(0)
     north = p[lo - nx : lo] if y > 0 else here
     south = p[lo + nx : lo + 2 * nx] if y + 1 < ny else here
     w_north = wy if y > 0 else none
@@ -57,7 +54,7 @@ def line_times(p, q, row, ny, weights):
     for i in range(1, nx - 1):
         q[i] = (
             centre * here[i]
-            - (wx * here[i - 1] + wx * here[i + 1])
+            - wx * (here[i - 1] + here[i + 1])
             - (w_north * north[i] + w_south * south[i])
         )
     for i in (0, nx - 1):
@@ -96,7 +93,7 @@ def _stencil_parts(start, stop, ny, nx, weights, p, q, sums):
     for row in range(start, stop):
         lo = row * nx
         hi = lo + nx
-        line_times(p, q[lo:hi], row, ny, weights)
+        _line_times(p, q[lo:hi], row, ny, weights)
         sums[row] = product(p[lo:hi], q[lo:hi])
 
 
@@ -169,26 +166,27 @@ def solve(team, x, matrix, size, inverse, r, p, q, sums, sums_z, state, bound_sq
         The diagonal preconditioner; none.
     sums, sums_z : arrays of float64
         Scratch, one for each chunk.
-    state : (2,) array of float64
-        r.z and beta, kept from call to call; p = 0 and beta = 0 to begin with.
+    state : (3,) array of float64
+        r.r, r.z and beta, kept from call to call; p = 0 and beta = 0 to begin with.
     """
     chunks = sums.size
     alpha = 0.0
     code = LIMIT
     done = 0
     while done < limit:
-        given = size, x, p, r, inverse, x.dtype.type(alpha), x.dtype.type(state[1])
+        beta = state[2]
+        given = size, x, p, r, inverse, x.dtype.type(alpha), x.dtype.type(beta)
         _direct_parts(team, chunks, given)  # 4. of the iteration before, 8.
         alpha = 0.0
         _products(team, matrix, p, q, sums)  # 3.
         curvature = total(sums)
-        if not (is_finite(curvature) and is_finite(state[0])):
+        if not (is_finite(curvature) and is_finite(state[1])):
             code = NOT_FINITE
             break
-        if curvature <= 0.0 or state[0] <= 0.0:  # A, or the preconditioner
+        if curvature <= 0.0 or state[1] <= 0.0:  # A, or the preconditioner
             code = INDEFINITE
             break
-        alpha = state[0] / curvature
+        alpha = state[1] / curvature
         _reduce_parts(team, chunks, (size, r, q, inverse, x.dtype.type(alpha), sums, sums_z))  # 5.
         square = total(sums)
         if not is_finite(square):
@@ -196,7 +194,7 @@ def solve(team, x, matrix, size, inverse, r, p, q, sums, sums_z, state, bound_sq
             code = NOT_FINITE
             break
         rho = total(sums_z)  # 6., 7.
-        state[0], state[1] = rho, rho / state[0]
+        state[0], state[2], state[1] = square, rho / state[1], rho
         done += 1
         if square <= bound_squared:
             code = CONVERGED
@@ -208,5 +206,6 @@ def solve(team, x, matrix, size, inverse, r, p, q, sums, sums_z, state, bound_sq
 
 @by_size(SHARED)
 def times(team, p, matrix, q, sums):
-    """q = A p. ``sums``: as in `solve`."""
+    """q = A p; returns p.q. ``sums``: as in `solve`."""
     _products(team, matrix, p, q, sums)
+    return total(sums)

@@ -31,6 +31,10 @@ def norm(x: np.ndarray) -> float:
 def scale_and_add(y: np.ndarray, scale: float, x: np.ndarray) -> None:
     """y = scale y + x."""
     scale = y.dtype.type(scale)
+    if y.size <= _FEW:  # no views of parts, which take longer than these sums
+        y *= scale
+        y += x
+        return
     for i in range(0, y.size, _CHUNK):
         part = y[i : i + _CHUNK]
         part *= scale
@@ -43,7 +47,7 @@ def step(x: np.ndarray, r: np.ndarray, p: np.ndarray, q: np.ndarray, alpha: floa
     NaN where the new r or x would not be finite: then x is as before.
     """
     alpha = x.dtype.type(alpha)
-    if x.size <= _FEW:  # no views of parts, which take longer than these sums
+    if x.size <= _FEW:
         r -= alpha * q
         square, new = dot(r, r), alpha * p
         new += x

@@ -28,7 +28,6 @@ from hetero.host.threads import compiled, helper, no_overlap, part
 
 from ..multigrid.plan import DOWN, DOWN_FROM_ZERO, UP
 from ..multigrid.plan import HALO as _HALO
-from .cg import line_times
 
 _SLOTS = 5  # planes in work at once
 
@@ -86,13 +85,19 @@ def _relax(above, here, below, f, color, first_odd, nx, weights, omega):
     other = 1 - color
     for k in range(rows):
         odd = (first_odd + k) & 1
-        for i in range(pairs):
-            near = wx * (here[other, k + 1, i + 1] + here[other, k + 1, i + 2 * odd])
-            near += wz * (above[other, k + 1, i + 1] + below[other, k + 1, i + 1])
-            if wy != 0:
+        if wy == 0:
+            for i in range(pairs):
+                near = wx * (here[other, k + 1, i + 1] + here[other, k + 1, i + 2 * odd])
+                near += wz * (above[other, k + 1, i + 1] + below[other, k + 1, i + 1])
+                old = here[color, k + 1, i + 1]
+                here[color, k + 1, i + 1] = old + omega * (inverse * (f[color, k, i] + near) - old)
+        else:
+            for i in range(pairs):
+                near = wx * (here[other, k + 1, i + 1] + here[other, k + 1, i + 2 * odd])
+                near += wz * (above[other, k + 1, i + 1] + below[other, k + 1, i + 1])
                 near += wy * (here[other, k, i + 1] + here[other, k + 2, i + 1])
-            old = here[color, k + 1, i + 1]
-            here[color, k + 1, i + 1] = old + omega * (inverse * (f[color, k, i] + near) - old)
+                old = here[color, k + 1, i + 1]
+                here[color, k + 1, i + 1] = old + omega * (inverse * (f[color, k, i] + near) - old)
         if odd and nx & 1:
             here[color, k + 1, pairs] = 0
 
@@ -145,7 +150,7 @@ def _hand_over(sums, coarse, begin, keep):
 
 
 @helper
-def _tile(tile, u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares, taps):
+def _tile(u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares, taps, tile):
     """A tile's part of `sweep`; returns the squares of the residual that it has met."""
     nz, ny, nx = shapes[0], shapes[1], shapes[2]
     mz, my, mx = shapes[3], shapes[4], shapes[5]
@@ -235,8 +240,10 @@ def _tile(tile, u, f, out, coarse, shapes, weights, omega, first, mode, lefts, s
 
 
 @compiled
-def sweep(team, sums, tiles, *given):
-    """One pass: DOWN, DOWN_FROM_ZERO, UP or UP_WITH_SQUARES; ``given`` is what `_tile` takes.
+def sweep(
+    team, u, f, out, coarse, sums, shapes, weights, omega, first, mode, lefts, shares, taps, tiles
+):
+    """One pass: DOWN, DOWN_FROM_ZERO, UP or UP_WITH_SQUARES.
 
     Per point u and f are read and out is written; 25 flops in 2-D, 32 in 3-D, 10 for transfers.
     Vectors are flat, and ``out`` is not u. ``coarse`` (mz * my * mx) is on the way down the
@@ -247,14 +254,18 @@ def sweep(team, sums, tiles, *given):
     "left" of z, y and x one after the other, then "first" of x; ``shares``, their "weight";
     ``taps`` of x; and ``tiles``, (tiles, 10), rows of z's tiles and y's.
     """
-    _sweep(team, len(sums), (sums, tiles, given))
+    given = u, f, out, coarse, sums, shapes, weights, omega, first, mode, lefts, shares, taps, tiles
+    _sweep(team, len(sums), given)
 
 
 @part
-def _sweep(start, stop, sums, tiles, given):
+def _sweep(start, stop, u, f, out, coarse, sums, shapes, weights, omega, first, mode,
+           lefts, shares, taps, tiles):  # fmt: skip
     no_overlap()
     for tile in range(start, stop):
-        sums[tile] = _tile(tiles[tile], *given)
+        sums[tile] = _tile(
+            u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares, taps, tiles[tile]
+        )
 
 
 @compiled
@@ -266,14 +277,28 @@ def squares(team, u, f, nz, ny, nx, weights, sums):
 @part
 def _squares(start, stop, u, f, nz, ny, nx, weights, sums):
     no_overlap()
-    product = np.empty(nx, np.float64)
+    wz, wy, wx = weights
+    diagonal = 2.0 * (wz + wy + wx)
+    nothing = np.zeros(nx, u.dtype)
+    r = np.empty(nx, np.float64)
     for row in range(start, stop):
-        line_times(u, product, row, ny, weights)
-        rhs = f[row * nx : (row + 1) * nx]
+        z, y = row // ny, row % ny
+        here, rhs = u[row * nx : (row + 1) * nx], f[row * nx : (row + 1) * nx]
+        north = u[(row - 1) * nx : row * nx] if y > 0 else nothing
+        south = u[(row + 1) * nx : (row + 2) * nx] if y + 1 < ny else nothing
+        above = u[(row - ny) * nx : (row - ny + 1) * nx] if z > 0 else nothing
+        below = u[(row + ny) * nx : (row + ny + 1) * nx] if z + 1 < nz else nothing
+        for x in range(nx):
+            r[x] = rhs[x] - diagonal * here[x] + wz * (np.float64(above[x]) + below[x])
+        for x in range(nx):
+            r[x] += wy * (np.float64(north[x]) + south[x])
+        for x in range(1, nx):
+            r[x] += wx * here[x - 1]
+        for x in range(nx - 1):
+            r[x] += wx * here[x + 1]
         part, whole = 0.0, 0.0
         for x in range(nx):
-            r = rhs[x] - product[x]
-            part += r * r
+            part += r[x] * r[x]
             whole += np.float64(rhs[x]) * np.float64(rhs[x])
         sums[row, 0], sums[row, 1] = part, whole
 

@@ -39,6 +39,8 @@ def total(sums):
 @by_size()
 def dot(team, x, y):
     """Scalar product ``x, y`` of contiguous vectors of float32 or float64."""
+    if x.size <= _CHUNK:  # without room for sums of chunks, which costs more than short sums do
+        return product(x, y)
     sums = np.empty((x.size + _CHUNK - 1) // _CHUNK)
     _products(team, sums.size, (x, y, sums))
     return total(sums)
@@ -75,10 +77,13 @@ def step(team, x, r, p, q, alpha):
     """
     alpha = x.dtype.type(alpha)
     chunks = (x.size + _CHUNK - 1) // _CHUNK
-    squares, zeros = np.empty(chunks), np.empty(chunks)
-    _reduced(team, chunks, (x, r, p, q, alpha, squares, zeros))
-    square = total(squares)
-    if not is_finite(square) or total(zeros) != 0.0:
+    if chunks <= 1:
+        square, zero = _reduce(x, p, r, q, alpha)
+    else:
+        squares, zeros = np.empty(chunks), np.empty(chunks)
+        _reduced(team, chunks, (x, r, p, q, alpha, squares, zeros))
+        square, zero = total(squares), total(zeros)
+    if not is_finite(square) or zero != 0.0:
         return math.nan
     add_scaled(team, chunks, (_CHUNK, x, p, alpha))
     return square
@@ -86,18 +91,22 @@ def step(team, x, r, p, q, alpha):
 
 @part
 def _reduced(start, stop, x, r, p, q, alpha, squares, zeros):
-    """r -= alpha q; sums of r.r, and of 0 where x + alpha p is finite, else NaN."""
     no_overlap()
     for c in range(start, stop):
-        some = slice(c * _CHUNK, (c + 1) * _CHUNK)
-        left, gone, here, along = r[some], q[some], x[some], p[some]
-        square, zero = 0.0, x.dtype.type(0.0)
-        for i in range(left.size):
-            value = left[i] - alpha * gone[i]
-            left[i] = value
-            square += np.float64(value) * np.float64(value)
-            zero += (here[i] + alpha * along[i]) * x.dtype.type(0.0)
-        squares[c], zeros[c] = square, zero
+        lo, hi = c * _CHUNK, (c + 1) * _CHUNK
+        squares[c], zeros[c] = _reduce(x[lo:hi], p[lo:hi], r[lo:hi], q[lo:hi], alpha)
+
+
+@inlined
+def _reduce(x, p, r, q, alpha):
+    """r -= alpha q; returns r.r, and 0 where x + alpha p is finite, else NaN."""
+    square, zero = 0.0, x.dtype.type(0.0)
+    for i in range(x.size):
+        value = r[i] - alpha * q[i]
+        r[i] = value
+        square += np.float64(value) * np.float64(value)
+        zero += (x[i] + alpha * p[i]) * x.dtype.type(0.0)
+    return square, np.float64(zero)
 
 
 @part

@@ -231,6 +231,8 @@ def _columns(p: _Product, misaligned: bool) -> _Shape:
 
 
 def _chunks(k: int, split_k: int, least: int) -> tuple[int, int]:
-    """Return how many parts of k there are, none empty, and the most that each has."""
+    """Return how many parts of k there are, none empty, and the length of each but the last."""
+    if split_k == 1:
+        return 1, k
     chunk = ceil_div(ceil_div(k, split_k), least) * least
     return ceil_div(k, chunk), chunk

@@ -72,6 +72,8 @@ class Schedule(NamedTuple):
         """
         done = len(norms)
         saved = min(seconds[done // 2 :]) - self.device  # others disturb some of them
+        if saved <= 0.0:
+            return False
         if done >= _FIRST:
             rest = min(_still_to_come(norms, bound), left)
             if rest * saved > _MARGIN * self.move:

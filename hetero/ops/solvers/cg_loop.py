@@ -222,8 +222,9 @@ def solve_unscaled(
 
     def iterate_in_loops(limit: int, floor: float) -> tuple[str, int]:
         """The same as compiled loops, with a way back to Python now and then for Ctrl-C."""
-        r_z = dot(r, r if inverse is None else inverse * r)
-        state, p, sums_z = np.array([r_z, 0.0]), np.zeros(x.shape, x.dtype), A.sums.copy()
+        r_r = dot(r, r)
+        r_z = r_r if inverse is None else dot(r, inverse * r)
+        state, p, sums_z = np.array([r_r, r_z, 0.0]), np.zeros(x.shape, x.dtype), A.sums.copy()
         diagonal = np.empty(0, x.dtype) if inverse is None else inverse
         batch = 1 if callback else max(_CHECK // (x.size // 1000 + 1), 1)
         done = 0

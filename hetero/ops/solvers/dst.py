@@ -17,12 +17,12 @@ import numpy as np
 from scipy.fft import dstn, idstn
 
 from hetero.devices.base import Device
+from hetero.devices.storage import Workspace
 from hetero.host import cpu
 from hetero.imports import load
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.common.launch import REAL, Launch
 from hetero.ops.solvers import cg_loop, systems
-from hetero.ops.solvers.exchange import Exchange, Part
 from hetero.ops.solvers.systems import CONVERGED, ROUNDING, Outcome, Solve, Stencil, judged
 from hetero.profile.inventory import loop_threads
 
@@ -184,17 +184,16 @@ class Solver:
         grid = plan_cg.GridShare.of(*stencil)
         self._residual, self._product = plan_cg.stencil(grid, device.target, dtype=name)
         self._rounding = np.finfo(dtype).eps * stencil.eigenvalue_bounds()[1]  # over that of u
-        part = self._part = Part(device, alone=True)
-        part.purpose, part.numbers["first_block"] = _PURPOSE, 0
-        part.upload(values.astype(dtype), "eigenvalues")
-        part.allocate(self._points * size, "a", "b", "r")
-        part.allocate(16 * self._residual.grid, "partial")
+        memory = self._memory = Workspace(device, _PURPOSE)
+        memory.upload(values.astype(dtype), "eigenvalues")
+        memory.allocate(self._points * size, "a", "b", "r")
+        memory.allocate(16 * self._residual.grid, "partial")
         self._chunks = {
             n: min(-(-_CHUNK_BYTES // (2 * (n + 2) * size * _TILE)) * _TILE, self._points // n)
             for n in self._axes
         }
         most = max(rows * 2 * (n + 2) for n, rows in self._chunks.items())
-        part.allocate(most * size, "extended")
+        memory.allocate(most * size, "extended")
 
     def _launch(self, kernel: str, items: int, *arguments: Any) -> None:
         built = self._device.build("dst.cu", kernel, self._defines)
@@ -202,7 +201,7 @@ class Solver:
 
     def apply(self, f: Any, u: Any, more: int = 0) -> None:
         """Enqueue u = A^-1 f, or if ``more`` u += A^-1 f; ``u`` may be ``f``."""
-        buffers, last = self._part.buffers, 2 * len(self._axes) - 1
+        buffers, last = self._memory.buffers, 2 * len(self._axes) - 1
         source = f
         for number, n in enumerate([*self._axes[::-1]] * 2):
             forward = number < len(self._axes)
@@ -215,7 +214,7 @@ class Solver:
             source = target
 
     def _sine_transform(self, source: Any, target: Any, n: int, scale: float, more: int) -> None:
-        everything, extended = self._points // n, self._part.buffers["extended"]
+        everything, extended = self._points // n, self._memory.buffers["extended"]
         for first in range(0, everything, self._chunks[n]):
             rows = min(self._chunks[n], everything - first)
             self._launch("extend_odd", rows * 2 * (n + 2), source, extended, first, rows, n)
@@ -225,13 +224,18 @@ class Solver:
 
     def residual(self, f: Any, u: Any) -> tuple[float, float]:
         """2-norms of f - A u, which is left in the buffer "r", and of f."""
-        left, whole = self._sums(self._residual, x=u, b=f, p="a")
-        return math.sqrt(left), math.sqrt(whole)
+        return self._norms(self._residual, x=u, b=f, p=self._memory.buffers["a"])
 
-    def _sums(self, plan: Launch, **known: Any) -> list[float]:
-        """The two sums that a kernel makes."""
-        self._part.start(self._part.bind(plan, **known))
-        return Exchange([self._part]).total("partial", [plan.grid], 2)
+    def _norms(self, plan: Launch, **known: Any) -> tuple[float, float]:
+        """The roots of a kernel's sums."""
+        built = self._device.build(plan.source, plan.kernel, plan.defines)
+        known = self._memory.buffers | known
+        values = [known.get(argument, argument) for argument in plan.arguments]
+        self._device.launch(built, plan.grid, plan.block, values)
+        sums = self._memory.download("partial", np.empty((plan.grid, 2)))
+        with np.errstate(invalid="ignore", over="ignore"):
+            first, second = np.sqrt(sums.sum(axis=0))
+        return float(first), float(second)
 
     def solve(self, f: Any, u: Any, rtol: float, lenient: bool = False) -> Outcome:
         """See `hetero.ops.solvers.dst.solve`."""
@@ -240,8 +244,9 @@ class Solver:
         bound, done = rtol * whole, 1
         enough = bound
         if lenient and size > bound:
-            enough = self._rounding * math.sqrt(self._sums(self._product, p=u, q="a")[1])
+            product = {"p": u, "q": self._memory.buffers["a"], "first_block": 0}
+            enough = self._rounding * self._norms(self._product, **product)[1]
         if size > enough:
-            self.apply(self._part.buffers["r"], u, 1)
+            self.apply(self._memory.buffers["r"], u, 1)
             (size, _), done = self.residual(f, u), 2
         return judged(size, bound, ROUNDING, done, whole)

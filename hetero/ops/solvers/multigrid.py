@@ -121,8 +121,10 @@ class Hierarchy:
 
     ``bound(f, u, symmetric)`` gives what improves u by a cycle, or with ``symmetric`` makes it M f;
     ``norms(f, u)`` the 2-norms of f - A u and of f; ``residual()`` that of f - A u as the last
-    cycle left it, but for the rounding of its own values.
+    cycle left it, of u as it is stored where the hierarchy is ``exact``.
     """
+
+    exact = False
 
     def solve(self, f: Any, u: Any, rtol: float, maxiter: int) -> Outcome:
         """Improve u by at most ``maxiter`` cycles, until norm(f - A u) <= rtol norm(f), or to
@@ -136,7 +138,8 @@ class Hierarchy:
             done += 1
             before, residual = residual, self.residual()
             stalled = residual > _STALLED * before and done > 1
-            if not residual > bound or stalled or done == maxiter:
+            # What an inexact pass finds is the residual but for the rounding of its own values.
+            if not self.exact and (not residual > bound or stalled or done == maxiter):
                 residual = self.norms(f, u)[0]
                 stalled = stalled or (done > 1 and residual > _STALLED * before)
         return judged(residual, bound, ROUNDING if stalled else LIMIT, done, whole)
@@ -156,7 +159,7 @@ def norms(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[float, float]
     sums = np.empty((nz * ny, 2))
     loops, team_for = _compiled()
     given = u.reshape(-1), as_loops_take(f.reshape(-1)), nz, ny, nx
-    loops.squares(team_for(f.size), *given, np.array(weights), sums)
+    loops.squares(team_for(f.size), *given, weights, sums)
     with np.errstate(all="ignore"):
         residual, whole = np.sqrt(sums.sum(axis=0))
     return float(residual), float(whole)
@@ -170,13 +173,14 @@ class _Level:
         z, y, x = grid.transfers or ()
         rows = max(_TILE_BYTES // (20 * grid.shape[2] * dtype.itemsize) - 6, 8)
         cuts = itertools.product(tiles(z, _TILE_PLANES), tiles(y, -(-rows // 2)))
-        self.tiles = np.array([np.concatenate(pair) for pair in cuts])
-        self.sums, self.work = np.empty(len(self.tiles)), np.empty(grid.points, dtype)
+        cut = np.array([np.concatenate(pair) for pair in cuts])
+        self.sums, self.work = np.empty(len(cut)), np.empty(grid.points, dtype)
         self.box = np.array(grid.shape + coarse.shape), np.array(grid.weights, dtype)
         self.transfers = (
             np.concatenate([z.left, y.left, x.left, x.first]),
             np.concatenate([z.weight, y.weight, x.weight]).astype(dtype),
             x.taps.astype(dtype),
+            cut,
         )
 
 
@@ -187,6 +191,7 @@ class CpuHierarchy(Hierarchy):
         self._stencil, self._dtype, self._compiled = stencil, np.dtype(dtype), _compiled()
         _, *coarser = all_grids = hierarchy(stencil, coarsest("cpu"), _BELOW)
         self.levels = [_Level(*pair, self._dtype) for pair in itertools.pairwise(all_grids)]
+        self.exact = bool(self.levels)
         axes = zip(*all_grids[-1][:2], strict=True)
         small = Stencil(*zip(*((n, h) for n, h in axes if h < math.inf), strict=True))
         self._shape, applied = small.shape, load("hetero.ops.solvers.dst").applied
@@ -213,8 +218,8 @@ class CpuHierarchy(Hierarchy):
 
         def sweep(number: int, first: int, mode: int, *moved: np.ndarray) -> None:
             level = self.levels[number]
-            how = *level.box, omega, first, mode, *level.transfers
-            loops.sweep(team_for(level.work.size), level.sums, level.tiles, *moved, *how)
+            how = level.sums, *level.box, omega, first, mode, *level.transfers
+            loops.sweep(team_for(level.work.size), *moved, *how)
 
         numbers = range(len(self.levels))
         for n in numbers:

@@ -284,8 +284,10 @@ def team_for(elements: int, least: int = _LEAST) -> int:
     One below ``least`` where there are two; the more there are, the longer they take to wake: twice
     as many elements are needed for 8 to 31 threads, three times as many for 32 to 127.
     """
+    if elements < least:
+        return ALONE
     scale = numba.config.NUMBA_NUM_THREADS.bit_length() // 2
-    return team_of(elements // _EACH) if elements >= max(scale, 1) * least else ALONE
+    return team_of(elements // _EACH) if elements >= scale * least else ALONE
 
 
 def team_of(threads: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import groupby
@@ -249,7 +248,10 @@ class Plan:
         operand that does not change counts: its position from 1, where copies are, where it is
         moved with the call, and for other devices the seconds lost and those of the move.
         """
-        chosen = self._known()
+        try:
+            chosen = self.chosen
+        except NotPriced:
+            chosen = None
         content = {
             "operation": self.problem.operation,
             "dims": list(self.problem.dims),
@@ -306,16 +308,13 @@ class Plan:
                 lines += [f"      {share}" for share in c.shares]
         return lines + [f"   {one}" for one in self.kept]
 
-    def _known(self) -> Candidate | None:
-        """As `chosen`; None where that raises."""
-        with suppress(NotPriced):
-            return self.chosen
-        return None
-
     def _sum(self) -> str:
-        total = self._known()
-        if total is None or total.seconds is None:
-            return ": not priced" if total else ""
+        try:
+            total = self.chosen
+        except NotPriced:
+            return ""
+        if total.seconds is None:
+            return ": not priced"
         moves = [f"{name} {readable(seconds)}" for name, seconds in self.moves.items()]
         return f": {readable(total.seconds)}" + (f", of it {' + '.join(moves)}" if moves else "")
 

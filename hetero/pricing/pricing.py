@@ -16,9 +16,8 @@ CPU, for which nothing of ours is compiled, have conservative constants then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
 from typing import NamedTuple
 
 from hetero import registry
@@ -176,7 +175,7 @@ class Ways(NamedTuple):
         if asked:
             info = {**info, "asked": True}  # for methods that would leave it idle
         here = places.of_device(problem, name, info, asked)
-        around = cache(partial(self._around, name, info))  # the same for all methods
+        around: list[_Around] = []  # once it is needed, the same for all methods
         unknown: str = UNKNOWN_THERE if info.get("elsewhere") else UNKNOWN
         found = []
         for row in rows:
@@ -209,9 +208,9 @@ class Ways(NamedTuple):
             begin = constants.dispatch(there, "detour") if there else 0.0
         return before, after, begin, STAGED if is_staged else ""
 
-    def _priced(self, way: Candidate, info: Info, around: Callable[[], _Around]) -> Candidate:
+    def _priced(self, way: Candidate, info: Info, around: list[_Around]) -> Candidate:
         """A candidate with its price, if there are constants for it; KeyError and ValueError if
-        they do not cover the problem. ``around()`` gives what `_around` does."""
+        they do not cover the problem."""
         problem, constants, row = self.problem, self.constants, way.implementation
         name, group = way.device, info.get("constants")
         if row.price is not None:  # by those of other methods
@@ -232,7 +231,9 @@ class Ways(NamedTuple):
             return way
         work = row.work(problem, info)
         overhead, compute = cost(work)
-        before, after, begin, links = around()
+        if not around:
+            around.append(self._around(name, info))
+        before, after, begin, links = around[0]
         overhead = overhead * work.calls + begin
         if group and constants.moves_apart(*key):
             up, down = to_all(problem, info, constants)

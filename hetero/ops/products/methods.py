@@ -133,14 +133,19 @@ def _tiled_work(problem: Problem, info: dict[str, Any], family: str = "") -> Wor
     return work._replace(estimate=planned.seconds, calls=calls)
 
 
+_ON_HOPPER = registry.Unasked("as tiled, but on NVIDIA GPUs of compute capability 9.0")
+_IN_FLOAT32 = registry.Unasked("as tiled, but for float32")
+_OF_LONG_SUMS = registry.Unasked(f"as tiled, but for k from {kernels.LEAST_DEPTH} on")
+
+
 def _no_tensor_cores(problem: Problem, info: dict[str, Any]) -> str | None:
     """Why a product is not made of 16-bit pieces, None where it is."""
     if info.get("arch") != "sm_90":
-        return registry.Unasked("as tiled, but on NVIDIA GPUs of compute capability 9.0")
+        return _ON_HOPPER
     if problem.dtype != "float32":
-        return registry.Unasked("as tiled, but for float32")
+        return _IN_FLOAT32
     if problem.dims[-1] < kernels.LEAST_DEPTH:
-        return registry.Unasked(f"as tiled, but for k from {kernels.LEAST_DEPTH} on")
+        return _OF_LONG_SUMS
     return f"{PRECISION}=ieee" if os.environ.get(PRECISION) == "ieee" else None
 
 

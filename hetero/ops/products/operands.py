@@ -242,8 +242,11 @@ def _places(operand: Operand, ndim: int, core: int) -> dict[int, int]:
 
 
 def _shape(operand: Operand, where: dict[int, int], box: Box) -> tuple[int, ...]:
-    index = _index(len(operand.shape), where, box)
-    return tuple(len(range(n)[part]) for n, part in zip(operand.shape, index, strict=True))
+    shape = list(operand.shape)
+    for axis, own in where.items():
+        begin, end = box[axis]
+        shape[own] = end - begin
+    return tuple(shape)
 
 
 def _laid(operand: Operand, where: dict[int, int], box: Box, place: str) -> Operand:

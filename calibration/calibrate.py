@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import itertools
 import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from functools import partial
 from typing import Any
 
 from hetero import devices as backends
 from hetero import paths, profile, registry
 from hetero.calibration import fit, links, measure, samples, sizes
 from hetero.calibration.measure import leaving_out
-from hetero.calibration.samples import Bench, Samples, options_of, prepared
+from hetero.calibration.samples import Bench, Samples, prepared
 from hetero.calibration.sizes import FULL, QUICK, Case, Dims, Place, grid
 from hetero.devices.base import Device
 from hetero.errors import DeviceNotAvailable, one_of, readable
@@ -126,16 +125,19 @@ def measure_machine(
         return _measure(quick, devices, progress, (), None)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _alone() -> Iterator[None]:
     """Let one process of a user calibrate at a time."""
-    said = "another calibration is running on this machine: waiting for its end"
-    with ExitStack() as stack:
+
+    def waiting() -> None:
+        log.warning("another calibration is running on this machine: waiting for its end")
+
+    with contextlib.ExitStack() as stack:
         if (folder := paths.private_folder()) is not None:
             # Several machines may share the folder.
             lock = folder / f"calibrating-{os.uname().nodename}.lock"
             try:
-                stack.enter_context(paths.locked(lock, partial(log.warning, said)))
+                stack.enter_context(paths.locked(lock, waiting))
             except OSError as error:
                 log.info("calibrating without a lock against others: %s", error)
         yield
@@ -254,8 +256,8 @@ def take_all(
         if not place.devices and row.method != BLAS and row is not before:
             measure.wait_until_idle()  # threads of BLAS spin
         before = row
-        # Operands can be made on a device that is active.
-        with leaving_out(case), place.device.active() if place.device else nullcontext():
+        alone = len(place.devices) == 1  # so that its operands can be made
+        with leaving_out(case), place.devices[0].active() if alone else contextlib.nullcontext():
             if place.name not in benches:
                 benches[place.name] = Bench(place.devices)
             measured.append((case, samples.take(case, benches[place.name], point)))
@@ -328,8 +330,8 @@ def compile_first(
         loops.ensure(loops.every(), compiled)
     by_device: dict[Device, list[Case]] = {}
     for case in cases:
-        if (device := case.place.device) is not None:
-            by_device.setdefault(device, []).append(case)
+        if len(case.place.devices) == 1:
+            by_device.setdefault(case.place.devices[0], []).append(case)
     Threads = load("concurrent.futures").ThreadPoolExecutor
     with Threads(max(len(by_device), 1)) as threads:
         for device, own in by_device.items():
@@ -338,7 +340,8 @@ def compile_first(
         meanwhile()
         if by_device:
             begin("compiling kernels", "", 0)
-    solves = [case for case in cases if case.steps is not None and case.place.has_clock]
+    solves = [case for case in cases if case.steps is not None and len(case.place.devices) == 1]
+    solves = [case for case in solves if case.place.devices[0].is_cuda]
     # Each compiles its kernels one after the other, those of one case mostly the same ones.
     turns = itertools.zip_longest(*(grid(case.axes) for case in solves))
     with Threads(os.cpu_count() or 1) as threads:
@@ -349,9 +352,10 @@ def compile_first(
 
 def _solve_once(case: Case, dims: Dims) -> None:
     """Make a step of a solve, if it is not too large."""
-    with suppress(Exception), case.place.device.active():  # reported when it is measured
+    devices = case.place.devices
+    with contextlib.suppress(Exception), devices[0].active():  # reported when it is measured
         if sum(operand.nbytes for operand in case.problem(*dims).inputs) <= _TRIED:
-            prepared(case, dims, Bench(case.place.devices))(1)
+            prepared(case, dims, Bench(devices))(1)
 
 
 class _Recorder:
@@ -378,11 +382,11 @@ def kernels_of(device: Device, cases: Iterable[Case]) -> Iterable[tuple[str, Any
     """The kernels, (file, macros), of all shapes that tables are measured at."""
     recorder = _Recorder(device)
     with device.active():
-        for case in cases:
+        for case in (case for case in cases if case.steps is None):
             for dims in case.knots.values():
-                with suppress(Exception):  # reported when the case is measured
+                with contextlib.suppress(Exception):  # reported when the case is measured
                     problem = case.problem(*dims)
-                    options, operands = options_of(case, problem)
-                    arguments = Arguments((0,) * len(operands), 0, options)
-                    case.row.run((recorder,), problem, arguments)
+                    options = case.options(problem) if case.options is not None else None
+                    inputs = (0,) * (len(problem.inputs) if options is None else 1)
+                    case.row.run((recorder,), problem, Arguments(inputs, 0, options))
     return recorder.wanted

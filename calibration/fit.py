@@ -90,8 +90,11 @@ def table(
         ]
         # A filter of one tap only moves memory: 25 times as many taps take 2 to 5 times as long.
         whole[dims] = min(larger) if larger else (max if block is None else min)(guesses)
-    extra = {} if block is None else {"block": block}  # it takes four extents
-    return _made(overhead, axes, seconds=[_short(whole[dims]) for dims in knots], **extra)
+    constants: dict[str, Any] = {"overhead": overhead, "axes": [list(axis) for axis in axes]}
+    constants["seconds"] = [_short(whole[dims]) for dims in knots]
+    if block is not None:  # it takes four extents
+        constants["block"] = block
+    return {"form": "table", "constants": constants}
 
 
 def over(first: Model, axes: Sequence[Sequence[int]], known: dict[Dims, float]) -> Model:
@@ -112,7 +115,7 @@ def over(first: Model, axes: Sequence[Sequence[int]], known: dict[Dims, float]) 
     works = [Work(dims, 0.0, 0.0, estimate=of_first(dims)) for dims in grid(knots)]
     found = [_short(sum(scaled(work))) for work in works]
     overhead = 0.95 * min(found) if kind == "seconds" else 0.0
-    return _made(overhead, knots, **{kind: found})
+    return {"form": "table", "constants": {"overhead": overhead, "axes": knots, kind: found}}
 
 
 def by_estimate(axes: Sequence[Sequence[int]], ratios: dict[Dims, float]) -> Model:
@@ -124,11 +127,8 @@ def by_estimate(axes: Sequence[Sequence[int]], ratios: dict[Dims, float]) -> Mod
     for dims in grid(axes):
         if dims not in known:
             known[dims] = max(known[one] for _, one in _smaller(dims, axes))
-    return _made(0.0, axes, ratios=[float(f"{known[dims]:.4g}") for dims in grid(axes)])
-
-
-def _made(overhead: float, axes: Sequence[Sequence[int]], **values: Any) -> Model:
-    constants = {"overhead": overhead, "axes": [list(axis) for axis in axes], **values}
+    constants: dict[str, Any] = {"overhead": 0.0, "axes": [list(axis) for axis in axes]}
+    constants["ratios"] = [float(f"{known[dims]:.4g}") for dims in grid(axes)]
     return {"form": "table", "constants": constants}
 
 

@@ -72,9 +72,11 @@ class Copies:
             is_staged = device.stages and device.ring() is not None
         self.ways = self.WAYS + tuple((way, STAGED) for way in _DIRECTIONS if is_staged)
         self._buffer, self._owner = device.allocate(largest)
-        self._pinned, self._next = device.pinned(largest), 0
-        self._pageable = np.resize(values, largest)
-        self._pinned[:] = self._pageable
+        self._pinned = device.pinned(largest)
+        for start in range(0, largest, _PERIOD):
+            part = self._pinned[start : start + _PERIOD]
+            part[:] = values[: len(part)]
+        self._pageable, self._next = self._pinned.copy(), 0
 
     def rest(self, way: Way) -> None:
         """Let threads that help to copy fall asleep, as those of a call do while it computes."""
@@ -227,11 +229,11 @@ def measured(
     for place in sorted(places, key=lambda place: len(place.devices)):
         asked = not only or place.name not in found or {place.name, place.info["kind"]} & {*only}
         with leaving_out(f"links on {place.name}"):
-            if place.device is not None:
+            if len(place.devices) == 1:
                 begin(_STAGE, f"links of {place.name}")
                 if asked or place.name not in around:
-                    found[place.name] = links(place.device, budget)
-                    around[place.name] = dispatch(place.device, budget)
+                    found[place.name] = links(place.devices[0], budget)
+                    around[place.name] = dispatch(place.devices[0], budget)
             elif place.devices and asked:
                 begin(_STAGE, f"links of {place.name} at once")
                 first = found.get(place.devices[0].name, {})
@@ -244,9 +246,11 @@ def pack(budget: Budget) -> dict[str, Any]:
     """Model of packing a strided host array, by bytes of the packed one."""
     sizes = [size for size in _PACKED if size <= budget.largest_copy]
     source = np.ones(sizes[-1] // 4)
-    views = [source[: size // 4 : 2] for size in sizes]  # size / 8 elements, with stride 2
-    calls = [partial(np.ascontiguousarray, view) for view in views]
-    return fit.segments(sizes, [measure(call, budget=budget.point) for call in calls])
+    seconds = []
+    for size in sizes:
+        view = source[: size // 4 : 2]  # size / 8 elements of 8 bytes, with stride 2
+        seconds.append(measure(partial(np.ascontiguousarray, view), budget=budget.point))
+    return fit.segments(sizes, seconds)
 
 
 def dispatch(device: Device, budget: Budget) -> dict[str, float]:

@@ -185,12 +185,16 @@ class Queue:
         def copy(_: int) -> None:
             self.device.copy(self._target, self._source, self._nbytes)
 
-        copy(0)
+        return 2 * self._nbytes / self.seconds(copy, 4)
+
+    def seconds(self, call: Callable[[int], None], count: int, repeats: int = 5) -> float:
+        """Median seconds of device time of ``call(i)``, over ``count`` calls back to back."""
+        call(0)
         self.device.synchronize()
-        return 2 * self._nbytes / self._seconds(copy, 4, 5)
+        return self._seconds(call, count, repeats)
 
     def _seconds(self, call: Callable[[int], None], count: int, repeats: int) -> float:
-        """Median seconds of device time of ``call(i)``, over ``count`` calls back to back."""
+        """As `seconds`, without a warm-up."""
         device, hidden = self.device, max(count * _HOST_SECONDS, _LEAST_HIDDEN)
         samples: list[float] = []
         late: list[float] = []  # other load on the host only adds to these
@@ -219,7 +223,9 @@ class Queue:
     def _copied(self) -> float:
         """Bytes per second of a copy."""
         size = min(_COPIED, self._nbytes)
-        return size / self._alone(lambda _: self.device.copy(self._target, self._source, size))
+        begin = self.device.record(timed=True)
+        self.device.copy(self._target, self._source, size)
+        return size / self.device.elapsed(begin, self.device.record(timed=True))
 
     def quickly(self, call: Callable[[int], None]) -> float:
         """Seconds of device time, with as few calls as its length allows."""

@@ -138,13 +138,16 @@ def prepared(case: Case, dims: Dims, bench: Bench) -> Callable[[int], None]:
         arguments = arguments._replace(inputs=(there,), output=x)
 
     def call(count: int) -> None:
-        start, options = x, solve._replace(maxiter=count)
         if owner is not None:  # the closure keeps the buffer alive
             device.fill(x, b.nbytes)
-        elif by_themselves:  # a new array each time, as in a call
-            start, options = pages.empty(x.shape, x.dtype), options._replace(from_zero=True)
-        else:
-            start = np.full(x.shape, 0.0, x.dtype)
+            start = x
+        else:  # a new array each time, as in a call
+            start = (pages.empty if by_themselves else np.empty)(x.shape, x.dtype)
+            if not by_themselves:
+                start[...] = 0.0
+        options = solve._replace(maxiter=count)
+        if by_themselves:
+            options = options._replace(from_zero=True)
         run(bench.devices, problem, arguments._replace(output=start, options=options))
         if device is not None:
             device.synchronize()
@@ -197,7 +200,7 @@ class Bench:
     def arguments(self, case: Case, problem: Problem, turns: int = 1) -> list[Arguments]:
         """The arguments of some runs of the problem on the device. Their operands lie at different
         places, so that caches have none of them."""
-        options, operands = options_of(case, problem)
+        options, operands = _options(case, problem)
 
         def places(operand: Operand, number: int) -> list[Any]:
             size = -(-operand.nbytes // 256) * 256
@@ -226,7 +229,7 @@ class Bench:
         """A function that computes the problem once and returns when it is done."""
         run, devices, device = case.row.run, self.devices, self.device
         if device is None:
-            options, operands = options_of(case, problem)
+            options, operands = _options(case, problem)
             inputs = tuple(
                 np.ndarray(o.shape, o.dtype, numbers(o.shape, o.dtype.name, i), 0, o.strides)
                 for i, o in enumerate(operands)
@@ -249,7 +252,7 @@ class Bench:
         return call
 
 
-def options_of(case: Case, problem: Problem) -> tuple[Any, tuple[Operand, ...]]:
+def _options(case: Case, problem: Problem) -> tuple[Any, tuple[Operand, ...]]:
     """The options of a run, and the operands: the filter of an image is in the options."""
     if case.options is None:
         return None, problem.inputs

@@ -111,19 +111,9 @@ class Place(NamedTuple):
     devices: tuple[Device, ...] = ()  # none for the CPU
 
     @property
-    def device(self) -> Device | None:
-        """The device that computes alone; None of the CPU, and of several together."""
-        return self.devices[0] if len(self.devices) == 1 else None
-
-    @property
-    def has_clock(self) -> bool:
-        """Whether it is a device with a clock of its own."""
-        return self.device is not None and self.device.is_cuda
-
-    @property
     def operands_on(self) -> str:
         """Where operands lie: on the host, or on a device that computes alone."""
-        return HOST if self.device is None else self.device.name
+        return self.devices[0].name if len(self.devices) == 1 else HOST
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +152,9 @@ class Case:
     @property
     def clocked(self) -> bool:
         """Whether a device's own clock times it, which other work on the host does not disturb."""
-        return self.place.has_clock and self.steps is None and self.options is None
+        devices = self.place.devices
+        is_alone = len(devices) == 1 and devices[0].is_cuda
+        return is_alone and self.steps is None and self.options is None
 
     @property
     def names(self) -> set[str]:

@@ -76,9 +76,9 @@ class Standin:
 
     It has the original's attributes and class, which `inspect`, mocks and scikit-learn look at, and
     equals it: classes with functions of their own for NumPy's (``__array_function__``), Numba and
-    SciPy's own tests look functions up in tables. They find the original by its stand-in and the
-    other way round. Numba's table has weak references where there can be one, as there can be none
-    to NumPy's functions: nor to their stand-ins.
+    SciPy's own tests look functions up in tables. They find the original by its stand-in, the other
+    way round, and a stand-in by that of a later installation. Numba's table has weak references
+    where there can be one, as there can be none to NumPy's functions: nor to their stand-ins.
     """
 
     __slots__ = ("__wrapped__", "session")
@@ -115,7 +115,8 @@ class Standin:
         return self if instance is None else MethodType(self, instance)
 
     def __eq__(self, other: object) -> bool:
-        return other is self or other is self.__wrapped__
+        own = other.__wrapped__ if issubclass(type(other), Standin) else other
+        return own is self.__wrapped__
 
     def __hash__(self) -> int:
         return hash(self.__wrapped__)

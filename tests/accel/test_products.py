@@ -248,8 +248,10 @@ def squared(A, B):
 A, B = np.array([[1.0, 2.0], [0.0, 3.0]]), np.empty((2, 2))
 if "before" in sys.argv:
     numba.njit(squared)(A, B)
-with hetero.install(verbose=True):
-    print(type(np.dot), numba.njit(squared)(A, B).tolist())
+for _ in range(2):
+    with hetero.install(verbose=True):
+        print(type(np.dot), numba.njit(squared)(A, B).tolist())
+with hetero.install():
     print(hetero.kmeans(A, 1, device="cpu", method="lloyd")[0].tolist())
 gc.collect()
 print(numba.njit(squared)(A, B).tolist(), B.tolist())
@@ -260,7 +262,8 @@ print(numba.njit(squared)(A, B).tolist(), B.tolist())
 def test_numba_compiles_numpys_functions(first):
     done = python("-c", NUMBA, first).stdout.splitlines()
     square = [[1.0, 8.0], [0.0, 9.0]]
-    assert done == [f"<class 'numpy.function'> {square}", "[[0.5, 2.5]]", f"{square} {square}"]
+    there = [f"<class 'numpy.function'> {square}"] * 2
+    assert done == [*there, "[[0.5, 2.5]]", f"{square} {square}"]
 
 
 @pytest.mark.parametrize("method", ["tiled", "streamed"])

@@ -65,10 +65,12 @@ class Watch:
     def is_written(self) -> bool:
         """Whether anybody may have written there since, or the pages were dropped, mapped or
         watched anew, or are not watched any longer; the memory must be mapped."""
-        with contextlib.suppress(OSError):  # other memory lies there now
+        try:
             is_same = not self._written and self._read_ends() == self._bytes
             if is_same and not _scan(*self._pages, _CHECK, 1):
                 return self._written  # another thread may have set it meanwhile
+        except OSError as error:  # other memory lies there now
+            _raise_if_handlers(error)
         self._written = True
         return True
 
@@ -98,6 +100,7 @@ def _is_private(low: int, high: int) -> bool:
             fcntl.ioctl(maps, _QUERY, query, True)
             return struct.unpack_from("Q", query, 24)[0] >= high
         except OSError as error:
+            _raise_if_handlers(error)
             if error.errno != errno.ENOTTY:
                 return error.errno == errno.ENOENT
         of_files = [(int(m[1], 16), int(m[2], 16)) for m in _MAPPING.finditer(maps.readall())]
@@ -138,8 +141,15 @@ def watch(begin: int, end: int) -> Watch | None:
     where it cannot be watched: shared memory, files, another userfaultfd's memory."""
     try:
         return Watch(begin, end)
-    except OSError:
+    except OSError as error:
+        _raise_if_handlers(error)
         return None
+
+
+def _raise_if_handlers(error: OSError) -> None:
+    """Raise a TimeoutError again: nothing here does, but handlers of signals do."""
+    if isinstance(error, TimeoutError):
+        raise error
 
 
 def _forget() -> None:

@@ -134,6 +134,24 @@ def test_a_signal_handler_that_comes_while_pages_are_protected(watched, monkeypa
     assert within[0].is_written()
 
 
+@pytest.mark.parametrize("request_", ["_QUERY", "_REGISTER", "_SCAN"])
+def test_a_handlers_time_limit_is_no_error_of_the_kernels(watched, monkeypatch, request_):
+    """`TimeoutError` is an `OSError`."""
+    array, ioctl = bytes_of(), write_tracking.fcntl.ioctl
+    first = watched(array)
+
+    def limited(file, request, *arguments):
+        if request == getattr(write_tracking, request_):
+            raise TimeoutError("late")
+        return ioctl(file, request, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(write_tracking.fcntl, "ioctl", limited)
+        with pytest.raises(TimeoutError, match="late"):
+            write_tracking.watch(*addresses(array)) or first.is_written()
+    assert watched(array) is not None
+
+
 def test_a_forked_child_watches_its_own_memory(watched):
     array = bytes_of(2 * N)
     watch = watched(array)

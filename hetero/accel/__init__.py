@@ -1,7 +1,7 @@
 """NumPy's, SciPy's and scikit-learn's own functions, computed where it is fastest.
 
-``python -m hetero.accel script.py`` runs a script that knows nothing of hetero; `install` does so
-for the process that calls it. What is caught, and what is left alone and why: docs/accel.md.
+``python -m hetero.accel script.py`` runs an unchanged script; `install` does so for the process
+that calls it. What is caught, and what is left alone and why: docs/accel.md.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def compile_loops(plan: Plan) -> None:
             _noted.add(c.method)
             log.warning(
                 "'hetero compile' compiles the CPU's loops, once for this machine: then "
-                "method %r is expected to take %.2g s for %.2g s of this call",
+                "method %r is expected to take %.2g s instead of %.2g s",
                 *(c.method, c.seconds, chosen.seconds),
             )
             break

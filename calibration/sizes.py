@@ -54,7 +54,7 @@ SIZES = {
     "matmul others cuda": ("4 256 8192",) * 3,
     "matmul estimated cuda": ("16 (64) 256 (1024) 8192",) * 3,
     "matmul estimated, others cuda": ("16 8192",) * 3,
-    # side of the image, of the filter
+    # by method: side of the image, of the filter
     "direct cpu": ("4 16 64 128 256 512 1024 (2048)", "1 (2) 3 5 11 31 (63) 129"),
     "direct cuda": ("16 256 1024 (4096) 8192", "1 3 (7) 15 63"),
     "separable cpu": ("4 16 64 128 256 512 1024 (2048)", "3 7 15 (31) 63"),

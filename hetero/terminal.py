@@ -1,4 +1,4 @@
-"""Progress of a command: a bar on a terminal, lines elsewhere."""
+"""What commands show: progress, a bar on a terminal and lines elsewhere; messages; tables."""
 
 from __future__ import annotations
 

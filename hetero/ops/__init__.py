@@ -1,4 +1,4 @@
-"""The operations: one package each, listed in `hetero.ops.functions`."""
+"""The operations, by package: products, convolve2d, solvers (cg, poisson), kmeans; and `plan`."""
 
 from __future__ import annotations
 

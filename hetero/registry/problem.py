@@ -231,7 +231,7 @@ class Implementation:
     excludes : callable
         ``excludes(problem, info)`` gives the reason why it cannot do the problem on the device that
         the dict ``info`` describes, which may be `Unasked`; None where it can. ``info`` has "asked"
-        where the caller named the device.
+        where the caller named the device, "elsewhere" of a machine that only its profile tells of.
     shared : callable or None
         ``shared(problem)`` gives whether several devices of the kind can do the problem together.
     loops : callable or None

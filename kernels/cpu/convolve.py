@@ -31,7 +31,7 @@ __all__ = ["FILL", "SYMM", "WRAP", "block_width", "correlate"]
 _TILE_ROWS = 32  # rows of a tile of the image: it stays in a core's own cache
 _TILE = 4096  # bytes of one row of a tile, at most
 _MANY = 4  # tiles for each task, of which one more or less does not matter
-_TAPS_PER_ELEMENT = 64  # products that take as long as one of the elements that `share` counts
+_TAPS_PER_ELEMENT = 64  # products that take as long as one of the elements that `team_for` counts
 # Vectors of 64 bytes where registers have them. A block's sums, and what it multiplies, fill most
 # of the 32 registers there, or of the 16 elsewhere.
 _WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))

@@ -6,7 +6,7 @@ filter on the host, of which ``options.filter.taps`` are flipped already, and ``
 the result, C-contiguous (batch, out_height, out_width), and is not cleared before. It gives False
 where the direct sum is to take the place of a result that is not finite. The window may be of a
 band of the image, and then of no mode of SciPy's; `Window.extended` tells whether anything but
-zeros lies beyond it, and `fft.extended` gives the image with that.
+zeros lies beyond it, and `fft.extended` gives one plane of it with that.
 
 To add a method: name it in `problem`, write what it runs, as above or as `device` says, and copy
 the row of the table that is most like it; one that adds up more than the filter covers is also in

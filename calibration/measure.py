@@ -34,7 +34,8 @@ _IDLE = 0.25  # fraction of a processor below which no thread computes
 _MORE, _LESS = 1.5, 3.0
 # -- By the device's clock --
 _HOST_SECONDS = 15e-6  # to launch one call
-_COPIED = 1 << 28  # bytes of the copy that measures the speed of copies
+# Bytes of the copy that measures the speed of copies; of one that keeps a device busy, at most.
+_COPIED, _BUSY = 1 << 28, 1 << 30
 _LEAST_HIDDEN = 2e-4  # seconds: some launches take far longer than others
 _LONGEST_COPY = 0.01  # seconds
 _REPEATS = 3  # of calls that are timed quickly
@@ -169,23 +170,21 @@ class Queue:
     Calls are queued behind a long copy, so that the device runs them back to back, and the time
     between two events is the device's alone. If the copy ended before all calls were queued, the
     device may have waited for the host: then the time is taken again, behind a longer copy.
-    ``nbytes`` is the size of the copy that keeps it busy while calls are queued.
     """
 
-    def __init__(self, device: Device, nbytes: int = 1 << 30) -> None:
+    def __init__(self, device: Device) -> None:
         self.device = device
-        self._nbytes = nbytes
-        self._source, self._source_owner = device.allocate(nbytes)
-        self._target, self._target_owner = device.allocate(nbytes)
+        self._source, self._source_owner = device.allocate(_BUSY)
+        self._target, self._target_owner = device.allocate(_BUSY)
         self._rate = 0.0  # bytes per second of a copy, the fastest seen
 
     def copy_bandwidth(self) -> float:
         """Bytes per second of a device-to-device copy, read plus written."""
 
         def copy(_: int) -> None:
-            self.device.copy(self._target, self._source, self._nbytes)
+            self.device.copy(self._target, self._source, _BUSY)
 
-        return 2 * self._nbytes / self.seconds(copy, 4)
+        return 2 * _BUSY / self.seconds(copy, 4)
 
     def seconds(self, call: Callable[[int], None], count: int, repeats: int = 5) -> float:
         """Median seconds of device time of ``call(i)``, over ``count`` calls back to back."""
@@ -216,16 +215,15 @@ class Queue:
         if not self._rate:
             self._rate = max(self._copied() for _ in range(3))
         needed = int(seconds * self._rate)
-        for start in range(0, needed, self._nbytes):
-            size = min(self._nbytes, needed - start)
+        for start in range(0, needed, _BUSY):
+            size = min(_BUSY, needed - start)
             self.device.copy(self._target, self._source, size)
 
     def _copied(self) -> float:
         """Bytes per second of a copy."""
-        size = min(_COPIED, self._nbytes)
         begin = self.device.record(timed=True)
-        self.device.copy(self._target, self._source, size)
-        return size / self.device.elapsed(begin, self.device.record(timed=True))
+        self.device.copy(self._target, self._source, _COPIED)
+        return _COPIED / self.device.elapsed(begin, self.device.record(timed=True))
 
     def quickly(self, call: Callable[[int], None]) -> float:
         """Seconds of device time, with as few calls as its length allows."""

@@ -309,7 +309,7 @@ def _delivered(values: np.ndarray, problem: Problem, call: Call) -> Any:
     if problem.output.location != HOST:
         call = call.with_output(problem)
         assert call.target is not None
-        transfer.from_host(values, call.out, call.target)
+        transfer.from_host(values, call.target)
         return call.out
     if call.out is None:
         return values if values.ndim else values[()]

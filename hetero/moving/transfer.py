@@ -148,8 +148,9 @@ def to_host(array: Any, operand: Operand, out: np.ndarray | None = None) -> np.n
     return _twice(operand, lambda: Download(array, operand, out, overlap=False).wait())
 
 
-def from_host(values: np.ndarray, array: Any, operand: Operand) -> None:
-    """Write values into a device array of the same shape and dtype, with whatever strides."""
+def from_host(values: np.ndarray, operand: Operand) -> None:
+    """Write values into a device array, which the caller holds, of the same shape and dtype, with
+    whatever strides."""
 
     def move(device: Device) -> None:
         low, raw = _span(operand)
@@ -162,14 +163,14 @@ def from_host(values: np.ndarray, array: Any, operand: Operand) -> None:
         _write(move, [operand])
 
 
-def put(values: Any, operand: Operand, array: Any, target: Operand) -> None:
-    """Write an array's values into another one of the same shape and dtype, both on devices."""
+def put(values: Any, operand: Operand, target: Operand) -> None:
+    """Write an array's values into another one, both on devices; else as `from_host`."""
     contiguous = operand.is_c_contiguous() and target.is_c_contiguous()
     if operand.location == target.location and contiguous and target.size:
         given = target.pointer, operand.pointer, target.nbytes
         _write(lambda device: device.copy(*given), [operand, target])
     else:
-        from_host(to_host(values, operand), array, target)
+        from_host(to_host(values, operand), target)
 
 
 def _write(move: Callable[[Device], Any], operands: list[Operand]) -> None:

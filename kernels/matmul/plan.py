@@ -234,7 +234,7 @@ def oriented(
     return Orientation(names, m, n, k, batch, dtype, *strides, a_k, b_k, aligned, loads)
 
 
-def guarded(form: Orientation, target: Target) -> Launch:
+def guarded(form: Orientation) -> Launch:
     """The product by one launch, which does nothing unless ``"partial"`` begins with GUARD."""
     made = _launch(form, _GUARDED, 1, _chunk(_GUARDED, form.k, 1))
     names, numbers = made.arguments[:3], made.arguments[3:]

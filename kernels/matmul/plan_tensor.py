@@ -126,4 +126,4 @@ def by_pieces(form: Orientation, target: Target, alignment: int) -> LaunchPlan:
     each = 2.0 * PANEL * PANEL * steps * _STEP / _RATE + _START
     cut = 12.0 * (a.rows + b.rows) * k / _MOVED
     seconds = _LAUNCHES + cut + waves * each
-    return LaunchPlan((*cuts, product, guarded(form, target)), end // 4, "tensor128x128", seconds)
+    return LaunchPlan((*cuts, product, guarded(form)), end // 4, "tensor128x128", seconds)

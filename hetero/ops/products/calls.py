@@ -99,7 +99,7 @@ def with_device_arrays(
     if target is not None and any(overlap(target, operand) for operand in operands):
         # Written only after everything is read: computed apart, then put in its place.
         made = with_device_arrays(function, *arrays, None, device, method)
-        transfer.put(made, describe(made), out, target)
+        transfer.put(made, describe(made), target)
         return out
     result = execution.execute(plan, execution.Call(arrays, operands, out, target))
     described = operands if target is None else (*operands, target)
@@ -127,5 +127,5 @@ def _by_numpy(
         return function(*hosts, out=out)
     values = transfer.to_host(out, target).copy()
     values.flags.writeable = not target.readonly
-    transfer.from_host(function(*hosts, out=values), out, target)
+    transfer.from_host(function(*hosts, out=values), target)
     return out

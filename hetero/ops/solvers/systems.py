@@ -300,7 +300,7 @@ def like(array: Any, values: np.ndarray) -> Any:
     """Host values as a new array of the kind of a device array, on its device."""
     transfer = load("hetero.moving.transfer")
     made, _ = transfer.empty_like(array, describe(array), values.shape, values.dtype)
-    transfer.from_host(values, made, describe(made))
+    transfer.from_host(values, describe(made))
     return made
 
 

@@ -321,7 +321,7 @@ def compile_first(
 ) -> None:
     """Compile on all cores what cases need: the CPU's loops, and a GPU's kernels; those of tables
     while ``meanwhile()`` measures what other work on the host does not disturb."""
-    if any(not case.place.devices for case in cases):
+    if any(case.row.loops is not None for case in cases):
         begin("compiling loops", "compiling", 0)
 
         def compiled(fraction: float, text: str) -> None:

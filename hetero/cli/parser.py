@@ -182,7 +182,7 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--picture": ("save the filtered photograph (PGM)", _WRITTEN),
     "--plot": ("save a picture, by matplotlib", _WRITTEN),
     "--profile": (f"of another machine: {_PROFILES}", _PROFILE),
-    "--quick": ("less exact, in under 10 seconds on two cores without a GPU", _FLAG),
+    "--quick": ("less exact; once loops are compiled 10 seconds on two cores without a GPU", _FLAG),
     "--seconds": ("begin no new problem after this time (default: 60)", _DRAWING),
     "--seed": ("of the random problems (default: 0)", _WHOLE | {"default": 0}),
     "--sizes": ("extents: a problem has the same one in each dimension", _SIZES),

@@ -123,6 +123,14 @@ def test_kernels_are_compiled_before_any_is_measured(cuda, monkeypatch):
     assert set(solved) == small < every
 
 
+def test_loops_are_compiled_where_a_method_has_some(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(calibrate.loops, "ensure", lambda names, progress: compiled.append(names))
+    for operation, each in (("matmul", []), ("kmeans", [calibrate.loops.every()])):
+        calibrate.compile_first(cases(operation), lambda *_: None, lambda: None)
+        assert compiled == each
+
+
 # -- Samples ---------------------------------------------------------------------------------------
 
 

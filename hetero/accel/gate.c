@@ -18,7 +18,7 @@ void PyGILState_Release(int), Py_IncRef(object *), Py_DecRef(object *);
 void PyErr_Fetch(object **, object **, object **), PyErr_Restore(object *, object *, object *);
 
 static struct gate {
-    int stands;
+    int stands;                     /* maybe below somebody else's loop */
     intptr_t matrices, vectors;     /* least multiplications of a product that is offered */
     loop *numpys;
 } gates[2];                         /* of float32 and float64 */
@@ -96,7 +96,9 @@ void stand(object *matmul, object *function, intptr_t matrices, intptr_t vectors
 {
     if (offered != function) Py_IncRef(offered = function);
     for (int i = 0; i < 2; i++) {
-        if (!gates[i].stands) replace(matmul, passes[i], types[i], &gates[i].numpys);
+        loop *found = swap(matmul, i, passes[i]);
+        if (!gates[i].stands) gates[i].numpys = found;
+        else if (found != gates[i].numpys) swap(matmul, i, found);      /* it may call the gate */
         gates[i] = (struct gate){1, matrices, vectors, gates[i].numpys};
     }
 }
@@ -104,8 +106,8 @@ void stand(object *matmul, object *function, intptr_t matrices, intptr_t vectors
 void leave(object *matmul)
 {
     for (int i = 0; i < 2; i++) {
-        gates[i] = (struct gate){0, INTPTR_MAX, INTPTR_MAX, gates[i].numpys};
         loop *found = swap(matmul, i, gates[i].numpys);
+        gates[i] = (struct gate){found != passes[i], INTPTR_MAX, INTPTR_MAX, gates[i].numpys};
         if (found != passes[i]) swap(matmul, i, found);         /* somebody else's stays */
     }
 }

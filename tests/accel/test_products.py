@@ -65,6 +65,26 @@ def test_a_loop_that_somebody_else_put_there_stays():
     swap(0, floats)
 
 
+def test_a_loop_that_somebody_else_put_before_the_gate_is_not_called_by_it():
+    gates, before, calls = products.gates(), loops(), []
+    kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)
+
+    @kind
+    def other(*given):
+        calls.append(given)
+        if len(calls) < 9:
+            kind(gate)(*given)
+
+    gates.set(lambda *product: False, 1, 1)
+    gate = swap(1, ctypes.cast(other, ctypes.c_void_p).value)
+    gates.restore()
+    gates.set(lambda *product: False, 1, 1)
+    assert (np.eye(3) @ np.eye(3)).sum() == 3 and len(calls) == 1
+    swap(1, gate)
+    gates.restore()
+    assert loops() == before
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_gates_hand_over_from_their_limits_on(dtype):
     """With the newest NumPy and Python, too: C interfaces of both are behind a gate."""

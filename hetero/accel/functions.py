@@ -122,11 +122,13 @@ class Standin:
         return hash(self.__wrapped__)
 
     def __reduce__(self) -> Any:
-        """By name where it stands; elsewhere the original, which `copy.copy` leaves as it is."""
+        """By name where it stands; elsewhere as the original, or as what stands there for it now,
+        which `copy.copy` leaves as it is."""
         original, found = self.__wrapped__, sys.modules.get(self.__module__)
         for name in original.__qualname__.split("."):
             found = getattr(found, name, None)
-        return original.__qualname__ if found is self else (load("copy").copy, (original,))
+        there = found if self == found else original
+        return original.__qualname__ if found is self else (load("copy").copy, (there,))
 
     def __repr__(self) -> str:
         return repr(self.__wrapped__)

@@ -212,6 +212,8 @@ def test_stand_ins_look_like_what_they_stand_for():
     assert bytes_there == bytes_later
     assert [pickle.loads(pickle.dumps(functools.partial(function, 1))).func] == [held]
     assert copy.deepcopy(function) is held
+    with hetero.install():  # another one
+        assert pickle.loads(pickle.dumps(function)) is scipy.signal.convolve2d is not function
 
 
 def test_scikit_learn_finds_what_a_fit_takes():

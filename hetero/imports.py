@@ -18,6 +18,7 @@ import logging  # noqa: F401  # first: a fork takes the locks of later imports b
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from hetero import locks
@@ -60,32 +61,33 @@ def load(name: str) -> Any:
     elif name.startswith("mpi4py"):  # initialises MPI, which the same thread has to finalise
         module = _imported(name)
     else:
-        module = _undisturbed(name)
+        module = undisturbed(_imported, name)
     _whole[name] = module
     return module
 
 
-def _undisturbed(name: str) -> Any:
-    """As `_imported`, which runs in a thread of its own, where nobody raises exceptions.
+def undisturbed(function: Callable[..., Any], *given: Any) -> Any:
+    """The result of a function, which runs in a thread of its own, where nobody raises exceptions.
 
     What a signal handler or another thread raises in this one meanwhile is raised when that has
-    ended. A second exception is raised at once; the import goes on.
+    ended. A second exception is raised at once; the thread goes on.
     """
+    results: list[Any] = []
     errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            _imported(name)
+            results.append(function(*given))
         except BaseException as error:
             errors.append(error)
 
     if sys.is_finalizing() or _imports():
-        return _imported(name)
+        return function(*given)
     thread = threading.Thread(target=run, daemon=True)
     try:
         thread.start()
     except RuntimeError:  # no more threads
-        return _imported(name)
+        return function(*given)
     try:
         thread.join()
     except BaseException:
@@ -93,7 +95,7 @@ def _undisturbed(name: str) -> Any:
         raise
     if errors:
         raise errors.pop()
-    return _imported(name)  # what is there; Python may have ended the thread before it began
+    return results.pop() if results else function(*given)  # Python may have ended the thread first
 
 
 def _imports() -> bool:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from hetero import locks, tables
 from hetero.errors import DeviceMemoryError, DeviceNotAvailable, one_of
 from hetero.host import cpu
-from hetero.imports import load
+from hetero.imports import load, undisturbed
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
@@ -66,7 +66,8 @@ def everything() -> dict[str, Device]:
                 here: dict[str, Device] = {}
                 absent.clear()
                 for kind in kinds:
-                    devices, lacking = load(f"hetero.devices.{kind}").find()  # does not raise
+                    find = load(f"hetero.devices.{kind}").find  # does not raise
+                    devices, lacking = undisturbed(find)
                     here.update((device.name, device) for device in devices)
                     absent.extend(lacking)
                 if found is None:  # else a signal handler's call found them meanwhile

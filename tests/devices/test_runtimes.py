@@ -7,6 +7,7 @@ that is missing, by the lack of PyOpenCL.
 from __future__ import annotations
 
 import os
+import signal
 from collections import defaultdict
 from pathlib import Path
 
@@ -205,3 +206,21 @@ def test_a_path_with_a_space_is_said(monkeypatch):
     monkeypatch.setattr(backend, "installed", lambda: Path("/with space/libintelocl.so.1"))
     _, missing = backend.find()
     assert any("/with space/libintelocl.so.1" in text for text in missing)
+
+
+def test_what_a_handler_raises_while_devices_are_looked_for_is_raised(monkeypatch):
+    """And no runtime is taken for a broken one from then on."""
+
+    def handler(*_):
+        raise TimeoutError("late")
+
+    monkeypatch.setattr(devices, "found", None)
+    monkeypatch.setattr(devices, "absent", [])
+    monkeypatch.setattr(backend, "platforms", lambda: signal.raise_signal(signal.SIGUSR1) or [])
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(TimeoutError, match="late"):
+            devices.everything()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert "late" not in str(devices.absent)

@@ -324,7 +324,8 @@ def _in_other_units(
         if not np.array_equal(returned, done.value):
             _, residual, whole = load("hetero.ops.solvers.dst").residual(stencil, rhs, returned)
             bound = asked.rtol * whole
-            outcome = judged(residual, bound, systems.ROUNDING, outcome.iterations, whole)
+            otherwise = systems.ROUNDING if outcome.status == systems.CONVERGED else outcome.status
+            outcome = judged(residual, bound, otherwise, outcome.iterations, whole)
     if describe(f).location != HOST:
         u = like(f, u)
     return done._replace(value=u, outcome=outcome), stencil, k - 2 * e

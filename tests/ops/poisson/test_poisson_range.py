@@ -99,6 +99,14 @@ def test_what_no_number_holds_is_said(device, method):
     assert info["relative_residual"] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("method", ["multigrid", "jacobi"])
+def test_a_limit_is_said_where_u_has_few_digits(method):
+    """u between two of the smallest numbers is no reason to take the limit for rounding."""
+    f = np.ldexp(right_side("float32", (40, 50)), -125)
+    with pytest.warns(RuntimeWarning, match="iteration limit"):
+        hetero.solve_poisson(f, device="cpu", method=method, maxiter=2)
+
+
 @pytest.mark.parametrize(("device", "method"), WAYS)
 def test_a_start_far_from_f_and_zero(device, method):
     """Zeros at once, whatever the start."""

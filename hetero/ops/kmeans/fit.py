@@ -294,7 +294,7 @@ class NumpyRows(Rows):
         rows = np.repeat(np.arange(self.n), np.diff(X.indptr))
         near = centroids[self.labels[rows], X.indices]
         squares = np.bincount(rows, (X.data - near) ** 2 - near**2, self.n)
-        squares += np.einsum("ij,ij->i", centroids, centroids)[self.labels]
+        squares = squares + np.einsum("ij,ij->i", centroids, centroids)[self.labels]  # or integers
         return np.maximum(squares, 0.0).astype(X.dtype)
 
     def first(self, index: int) -> np.ndarray:

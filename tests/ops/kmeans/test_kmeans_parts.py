@@ -181,6 +181,13 @@ def test_labels_are_nearest_with_more_clusters_than_distinct_rows(device, way, c
         np.testing.assert_allclose(info["inertia"], own.sum(), rtol=1e-9, atol=1e-12)
 
 
+def test_sparse_rows_without_an_entry():
+    centroids, labels, info = hetero.kmeans(scipy.sparse.csr_array((3, 2)), 1)
+    assert not centroids.any()
+    assert not labels.any()
+    assert info["inertia"] == 0.0
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("max_iter", [0, 3])
 @pytest.mark.parametrize("where", ["lloyd", "products", "device", "on device", 1, 2])

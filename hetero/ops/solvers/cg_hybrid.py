@@ -23,7 +23,7 @@ from hetero.devices.base import Device
 from hetero.imports import load
 from hetero.ops.solvers import cg_loop
 from hetero.ops.solvers.cg_problem import NAME, work
-from hetero.ops.solvers.systems import Outcome
+from hetero.ops.solvers.systems import Outcome, on_vectors
 from hetero.pricing import pricing
 from hetero.pricing.plan import CPU, total
 from hetero.profile import Profile
@@ -78,4 +78,5 @@ def solve(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Out
             product()
             part.download("q", q)
 
-        return cg_loop.solve(cg_loop.Matrix(times), b, x, asked, M)
+        outcome = cg_loop.solve(cg_loop.Matrix(times), b, x, asked, M)
+    return outcome._replace(right_side=on_vectors(b.dtype, b.size).norm(b))

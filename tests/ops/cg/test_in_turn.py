@@ -38,6 +38,12 @@ def moving_after(monkeypatch, count):
 # -- The solves ------------------------------------------------------------------------------------
 
 
+def test_hybrid_judges_float32_in_float64(opencl):
+    """The residual of a third is 0 in float32, and 3e-8 in truth."""
+    A, b = np.full((1, 1), 3.0, np.float32), np.ones(1, np.float32)
+    assert hetero.solve_cg(A, b, rtol=1e-10, device=opencl, method="hybrid")[1] > 0
+
+
 @pytest.mark.parametrize("M", [None, "jacobi"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(

@@ -62,7 +62,9 @@ def every() -> list[str]:
 
 @functools.cache
 def obstacle() -> str | None:
-    """What this system denies the process, so that Numba cannot be imported and no loop be run."""
+    """What this system or its user denies the process, so that no loop can be run."""
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
+        return "NUMBA_DISABLE_JIT switches Numba's compiler off"
     try:
         os.sched_getaffinity(0)
     except OSError:

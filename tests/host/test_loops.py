@@ -174,6 +174,14 @@ def test_examples_call_every_loop(module):
     assert min(calls.values()) > 0, calls
 
 
+def test_a_program_that_is_debugged_without_numbas_compiler():
+    text = "import numpy as np, hetero\n"
+    text += "a = np.random.rand(200, 200)\n"
+    text += "hetero.convolve2d(a, a[:5, :5]), hetero.kmeans(a, 2), hetero.solve_poisson(a)"
+    environment = {"NUMBA_DISABLE_JIT": "1", loops.IN_CALLS: "0"}
+    processes.python("-c", text, **environment)
+
+
 # -- Numba's cache ---------------------------------------------------------------------------------
 
 CALLS = """

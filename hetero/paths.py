@@ -112,7 +112,7 @@ def replace_file(path: Path, content: bytes, *, durable: bool = False) -> None:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        Path(temporary).unlink(missing_ok=True)  # Ctrl-C may come right after it was renamed
         raise
 
 

@@ -12,7 +12,6 @@ Source: Linux, Documentation/admin-guide/mm/userfaultfd.rst and pagemap.rst; ker
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import fcntl
@@ -77,10 +76,12 @@ class Watch:
     def close(self) -> None:
         """Stop watching; the pages are as they were before unless another watch has some."""
         self._written, (low, high) = True, self._pages
-        with contextlib.suppress(ValueError, OSError):  # closed already; the memory is gone
+        try:
             _watches.remove(self)
             if not self._others():
                 fcntl.ioctl(_files()[0], _UNREGISTER, struct.pack("2Q", low, high - low))
+        except (ValueError, OSError) as error:  # closed already; the memory is gone
+            _raise_if_handlers(error)
 
 
 def _scan(low: int, high: int, flags: int, most: int) -> int:
@@ -132,6 +133,7 @@ def obstacle() -> str | None:
     try:
         _files()
     except OSError as error:
+        _raise_if_handlers(error)
         return str(error)
     return None
 
@@ -146,7 +148,7 @@ def watch(begin: int, end: int) -> Watch | None:
         return None
 
 
-def _raise_if_handlers(error: OSError) -> None:
+def _raise_if_handlers(error: Exception) -> None:
     """Raise a TimeoutError again: nothing here does, but handlers of signals do."""
     if isinstance(error, TimeoutError):
         raise error

@@ -134,21 +134,29 @@ def test_a_signal_handler_that_comes_while_pages_are_protected(watched, monkeypa
     assert within[0].is_written()
 
 
-@pytest.mark.parametrize("request_", ["_QUERY", "_REGISTER", "_SCAN"])
-def test_a_handlers_time_limit_is_no_error_of_the_kernels(watched, monkeypatch, request_):
+WATCHES = ("watch", "_QUERY"), ("watch", "_REGISTER"), ("watch", "_SCAN")
+
+
+@pytest.mark.parametrize(
+    ("call", "asked"), [*WATCHES, ("is_written", "_SCAN"), ("close", "_UNREGISTER")]
+)
+def test_a_handlers_time_limit_is_no_error_of_the_kernels(watched, monkeypatch, call, asked):
     """`TimeoutError` is an `OSError`."""
     array, ioctl = bytes_of(), write_tracking.fcntl.ioctl
-    first = watched(array)
+    calls = {"watch": lambda: write_tracking.watch(*addresses(array))}
+    if call != "watch":
+        first = watched(array)
+        calls |= {"is_written": first.is_written, "close": first.close}
 
     def limited(file, request, *arguments):
-        if request == getattr(write_tracking, request_):
+        if request == getattr(write_tracking, asked):
             raise TimeoutError("late")
         return ioctl(file, request, *arguments)
 
     with monkeypatch.context() as patched:
         patched.setattr(write_tracking.fcntl, "ioctl", limited)
         with pytest.raises(TimeoutError, match="late"):
-            write_tracking.watch(*addresses(array)) or first.is_written()
+            calls[call]()
     assert watched(array) is not None
 
 

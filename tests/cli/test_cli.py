@@ -71,6 +71,8 @@ def test_calibrate_says_which_constants_not_to_trust(run, monkeypatch, wrong):
     content = copy.deepcopy(profile.shipped("h200").data)
     assert profile.Profile(content).doubtful() == []
     assert "calibrate again" not in report.calibration(profile.Profile(content))
+    # What is left of the conservative profile is no device that was measured.
+    assert "cuda:*" not in report.calibration(profile.shipped("conservative"))
     key = "cpu|matmul|blas|float32|*"
     content["models"][key]["residuals"] = {"mean": wrong, "p95": 448.9, "worst": 448.9}
     measured = profile.Profile(content)

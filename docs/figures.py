@@ -35,7 +35,7 @@ COMMANDS = {
     "matmul-float64": "hetero bench matmul --dtype float64",
     "matmul-tensor": "hetero bench matmul --cases tensor",
     **{name: f"hetero bench {name}" for name in OPERATIONS[2:]},
-    **{f"verify-{name}": f"hetero verify {name} --seconds 15" for name in OPERATIONS},
+    **{f"verify-{name}": f"hetero verify {name} --seconds 30" for name in OPERATIONS},
     "programs": "python docs/benchmarks/programs.py",
     **{f"{PAIR}{name}": f"hetero bench {name}" for name in OPERATIONS[1:]},
 }

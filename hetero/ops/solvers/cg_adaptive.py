@@ -21,6 +21,7 @@ ski rental with a forecast. A. R. Karlin et al., Algorithmica 11 (1994), 542-571
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ from hetero.ops.solvers.cg_problem import NAME, least_iterations, work
 from hetero.ops.solvers.systems import Outcome
 from hetero.pricing import pricing
 from hetero.pricing.plan import CPU, Terms, total
-from hetero.profile import Profile, inventory
+from hetero.profile import Profile
 from hetero.registry import Arguments, Price, Unasked
 from hetero.registry.problem import Problem
 
@@ -93,15 +94,14 @@ def _still_to_come(norms: Sequence[float], bound: float) -> float:
     return max(math.log(norms[-1] / bound), 0.0) / rate
 
 
-def schedule_of(
-    problem: Problem, name: str, info: dict[str, Any], constants: Profile
-) -> Schedule | None:
-    """None where constants are not known."""
+@functools.lru_cache(maxsize=64)  # it takes as long as some iterations
+def schedule_of(problem: Problem, name: str, kind: str, constants: Profile) -> Schedule | None:
+    """For a device of this kind; None where constants are not known."""
     options = [problem.options._replace(iterations=count) for count in (1, 2)]
-    one, two = (work(replace(problem, options=each), info) for each in options)
+    one, two = (work(replace(problem, options=each), {}) for each in options)
     seconds = []
     try:
-        for key in ((CPU, CPU, NAME, "blas"), (name, info["kind"], NAME, "fused")):
+        for key in ((CPU, CPU, NAME, "blas"), (name, kind, NAME, "fused")):
             cost = constants.cost(*key, problem.dtype, problem.layout)
             if cost is None:
                 return None
@@ -123,7 +123,7 @@ def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile)
     such that the mean number is the expected one, by which the other methods are priced. So this is
     the least price where the device pays from a number in between, and nowhere else.
     """
-    schedule = schedule_of(problem, name, info, constants)
+    schedule = schedule_of(problem, name, info["kind"], constants)
     if schedule is None:
         return Price(None)
     count, pays_from = problem.options.iterations, schedule.pays_from
@@ -154,8 +154,7 @@ def solve(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Out
     """Solve A x = b for a dense A; where constants are not known, on the CPU."""
     (b,), x, asked = arguments
     (device,), (A, M) = devices, asked.system(())
-    info = inventory.devices()[device.name]
-    schedule = schedule_of(problem, device.name, info, profile.current())
+    schedule = schedule_of(problem, device.name, device.kind, profile.current())
     norms: list[float] = []
     seconds: list[float] = []
     last = time.perf_counter()

@@ -141,7 +141,10 @@ def _work(method: str, problem: Problem, info: dict[str, Any]) -> Work:
     """
     n, kind = math.prod(problem.dims), info["kind"]
     if method == DST:
-        more = sum(transform_cost(n, kind) for n in problem.dims) / len(problem.dims) - 1.0
+        axes = problem.dims
+        by_matrices = kind == "cpu" and load("hetero.ops.solvers.dst").is_by_matrices(axes)
+        costs = [1.0 if by_matrices else transform_cost(n, kind) for n in axes]
+        more = sum(costs) / len(axes) - 1.0
         if kind == "cpu" and n >= systems.BY_THREADS:
             more /= 1.0 + _SERIAL * info.get("cores", 1)
         n = max(round(n * (1.0 + more)), 1)

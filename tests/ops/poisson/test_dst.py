@@ -3,13 +3,15 @@ OpenCL with NumPy's FFT in cuFFT's place, and on a GPU."""
 
 from __future__ import annotations
 
-from functools import partial
+import warnings
+from functools import partial, reduce
 
 import numpy as np
 import pytest
 import runtimes
 from cg_systems import on_device
 from host_transforms import RealTransform
+from scipy import fft
 
 import hetero
 from hetero.devices.cuda import libraries
@@ -34,6 +36,44 @@ def test_what_nobody_asks_for_is_as_small_as_promised(shape, kind):
     assert residual <= np.finfo("f4").eps * max(1.0, rounding)
     assert info["relative_residual"] == pytest.approx(residual, rel=0.3)
     assert info["iterations"] == 1 or kind == "alternating"
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize(
+    "shape", [(1, 1), (64, 64), (64, 65), (128, 16), (129, 15), (2, 3, 40), (20, 22, 22), (23,) * 3]
+)
+def test_products_with_matrices_solve_as_transforms_do(shape, dtype):
+    """On both sides of the extents up to which they are taken; NaN goes everywhere."""
+    f = np.random.default_rng(4).standard_normal(shape).astype(dtype)
+    spacing = tuple(1.0 / (n + 1) for n in shape)
+    eigenvalues = [
+        (2.0 * (n + 1) * np.sin(0.5 * np.pi * np.arange(1, n + 1) / (n + 1))) ** 2 for n in shape
+    ]
+    spectrum = fft.dstn(f.astype("f8"), 1) / reduce(np.add.outer, eigenvalues)
+    expected = fft.idstn(spectrum, 1)
+    u = hetero.solve_poisson(f, spacing=spacing, device="cpu", method="dst")
+    atol = 16.0 * np.finfo(dtype).eps * abs(expected).max()
+    np.testing.assert_allclose(u, expected, rtol=0, atol=atol)
+    f.flat[0] = np.nan
+    with pytest.warns(RuntimeWarning, match="not finite"):
+        assert np.isnan(hetero.solve_poisson(f, device="cpu", method="dst")).all()
+
+
+@pytest.mark.parametrize("size", [1e-24, 1e-18, 1.0, 1e18, 1e20])
+def test_a_tolerance_is_met_where_squares_leave_the_range(size):
+    """Of a norm that is infinite, any rounding would be a small part."""
+    f, spacing = np.random.default_rng(6).standard_normal((2, 74)) * size, (0.2, 0.02)
+    f = f.astype("f4")
+    A, b = Poisson(f.shape, spacing), f.astype("f8").ravel()
+    u, info = hetero.solve_poisson(
+        f, spacing=spacing, rtol=1e-6, method="dst", device="cpu", return_info=True
+    )
+    residual = np.linalg.norm(b - A @ u.astype("f8").ravel())
+    assert info["converged"] == (residual <= 1e-6 * np.linalg.norm(b))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if not info["converged"] else "error")
+        again = hetero.solve_poisson(f, spacing=spacing, rtol=1e-6, method="dst", device="cpu")
+    np.testing.assert_array_equal(again, u)
 
 
 @pytest.mark.parametrize("shape", [(15, 15, 15), (21, 17, 18), (12, 13, 14)])

@@ -30,14 +30,14 @@ from hetero.profile.inventory import loop_threads
 _DOT = 1 << 13  # elements, at most, of which BLAS adds up squares: for more it would start threads
 _BLOCK = 1 << 15  # points that NumPy divides at a time: temporaries stay in the cache
 _DOUBLE = np.dtype(np.float64)
-# The longest axis, and multiplications along it, up to which transforms are products with matrices:
-# 2 to 10 times as fast as SciPy's, by BLAS that starts no threads for that.
-_LONGEST, _PRODUCTS = 128, 1 << 18
+# The longest axis, and multiplications along it, up to which transforms are products with matrices,
+# in float64: 1.4 to 14 times as fast as SciPy's in the same dtype (2 and 16 cores).
+_LONGEST, _PRODUCTS = 128, {"float32": 1 << 18, "float64": 1 << 20}
 _FEW = 1 << 20  # points of which rounding may decide how large a small residual seems
 # Roundings of f, at most, that transforms leave besides that of u: of lengths with prime factors
 # below `_LARGE`, of others, and of matrices. By 176,000 random f on grids up to 512 x 512, 48^3 and
-# 1 x 4000, and 400,000 for matrices: 39.
-_TRANSFORMS, _LARGE, _MATRICES = (3.0, 6.0), 67, 64.0
+# 1 x 4000, and 64,000 for matrices, which left up to 170.
+_TRANSFORMS, _LARGE, _MATRICES = (3.0, 6.0), 67, 256.0
 
 _PURPOSE = "sine transforms"
 _KEPT = 4  # solvers in each context
@@ -70,7 +70,7 @@ def solve(devices: Sequence[Device], asked: Solve, f: Any, u: Any, dtype: Any) -
 def applied(stencil: Stencil, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """``apply(f, u)``, which gives u = A^-1 f: arrays of the stencil's shape and of float32 or
     float64, aligned, u C-contiguous; they may be the same."""
-    if is_by_matrices(stencil.shape):
+    if is_by_matrices(stencil.shape, dtype.name):
         return _by_matrices(stencil, dtype)
     points = math.prod(stencil.shape)
     workers = 1 if points < systems.BY_THREADS else loop_threads(cpu.describe()["cores"])
@@ -96,10 +96,10 @@ def applied(stencil: Stencil, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarr
     return apply
 
 
-def is_by_matrices(shape: tuple[int, ...]) -> bool:
+def is_by_matrices(shape: tuple[int, ...], dtype: str) -> bool:
     """Whether sine transforms on the CPU are products with matrices."""
     longest = max(shape)
-    return longest <= _LONGEST and longest * math.prod(shape) <= _PRODUCTS
+    return longest <= _LONGEST and longest * math.prod(shape) <= _PRODUCTS[dtype]
 
 
 def _by_matrices(
@@ -156,7 +156,7 @@ def _prepared(
     transforms round more than u does: to refine the solution would take twice as long."""
     low, high = stencil.eigenvalue_bounds()
     is_large = any(systems.largest_factor(n + 1) >= _LARGE for n in stencil.shape)
-    by_matrices = is_by_matrices(stencil.shape)
+    by_matrices = is_by_matrices(stencil.shape, dtype.name)
     roundings = _MATRICES if by_matrices else _TRANSFORMS[is_large]
     is_double = lenient and dtype != _DOUBLE and (by_matrices or high < roundings * low)
     apply = applied(stencil, _DOUBLE if is_double else dtype)

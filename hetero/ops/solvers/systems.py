@@ -35,7 +35,7 @@ _VECTORS = register("vectors", f"{__name__}:vectors")
 # ``on_vectors(dtype)`` for float32 or float64: compiled, or NumPy's where they are not.
 on_vectors = partial(vectors_for, _VECTORS)
 _LARGEST_FACTOR = 386  # from here on all prime factors cost a transform the same
-BY_THREADS = 1 << 16  # points, of transforms on the CPU; of fewer, threads cost more than they save
+BY_THREADS = 1 << 15  # points, of transforms on the CPU; of fewer, threads cost more than they save
 # Norms of b that need no scaling: a residual may fall by many orders, and its square counts.
 _SAFE = {4: 2.0**50, 8: 2.0**300}
 

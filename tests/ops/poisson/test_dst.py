@@ -40,7 +40,11 @@ def test_what_nobody_asks_for_is_as_small_as_promised(shape, kind):
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize(
-    "shape", [(1, 1), (64, 64), (64, 65), (128, 16), (129, 15), (2, 3, 40), (20, 22, 22), (23,) * 3]
+    "shape",
+    [
+        *((1, 1), (64, 64), (64, 65), (101, 101), (102, 102), (128, 16), (129, 15)),
+        *((2, 3, 40), (20, 22, 22), (23, 23, 23), (32, 32, 32), (33, 33, 33)),
+    ],
 )
 def test_products_with_matrices_solve_as_transforms_do(shape, dtype):
     """On both sides of the extents up to which they are taken; NaN goes everywhere."""

@@ -94,9 +94,14 @@ def _still_to_come(norms: Sequence[float], bound: float) -> float:
     return max(math.log(norms[-1] / bound), 0.0) / rate
 
 
-@functools.lru_cache(maxsize=64)  # it takes as long as some iterations
 def schedule_of(problem: Problem, name: str, kind: str, constants: Profile) -> Schedule | None:
     """For a device of this kind; None where constants are not known."""
+    inputs = tuple([o._replace(kept=None) for o in problem.inputs])  # what is remembered holds none
+    return _schedule(replace(problem, inputs=inputs), name, kind, constants)
+
+
+@functools.lru_cache(maxsize=64)  # it takes as long as some iterations
+def _schedule(problem: Problem, name: str, kind: str, constants: Profile) -> Schedule | None:
     options = [problem.options._replace(iterations=count) for count in (1, 2)]
     one, two = (work(replace(problem, options=each), {}) for each in options)
     seconds = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from test_solve_cg import systems
 
 import hetero
 from hetero import devices, profile, registry
-from hetero.arrays import describe
+from hetero.arrays import describe, describe_used
 from hetero.errors import MethodNotAvailable
 from hetero.moving import transfer
 from hetero.ops.solvers import cg_adaptive
@@ -36,6 +38,17 @@ def moving_after(monkeypatch, count):
 
 
 # -- The solves ------------------------------------------------------------------------------------
+
+
+def test_an_adaptive_solve_holds_no_kept_matrix(opencl):
+    """What it remembers of a shape has no copies on devices, which would never be given back."""
+    A = hetero.keep(dense())
+    for _ in range(2):
+        hetero.solve_cg(A, np.ones(N), device=opencl, method="adaptive")
+    known = weakref.ref(describe_used(A).kept)
+    del A
+    gc.collect()
+    assert known() is None
 
 
 def test_hybrid_judges_float32_in_float64(opencl):

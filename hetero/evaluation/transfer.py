@@ -97,8 +97,7 @@ def transfer(
     for memory in (None,) * bool(work) + (PAGEABLE, STAGED, PINNED):
         label = CPU if memory is None else f"{name}, {memory}"
         with suppress(KeyError):  # of what the profile does not know
-            known = {n: seconds(memory, n) for n in sizes}
-            curves[label] = {n: taken for n, taken in known.items() if taken is not None}
+            curves[label] = {n: s for n in sizes if (s := seconds(memory, n)) is not None}
             if memory is None:
                 continue
             upload, download = copies(memory, extent)

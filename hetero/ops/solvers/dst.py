@@ -36,8 +36,8 @@ _LONGEST, _PRODUCTS = 128, {"float32": 1 << 18, "float64": 1 << 20}
 _FEW = 1 << 20  # points of which rounding may decide how large a small residual seems
 # Roundings of f, at most, that transforms leave besides that of u: of lengths with prime factors
 # below `_LARGE`, of others, and of matrices. By 176,000 random f on grids up to 512 x 512, 48^3 and
-# 1 x 4000, and 64,000 for matrices, which left up to 170.
-_TRANSFORMS, _LARGE, _MATRICES = (3.0, 6.0), 67, 256.0
+# 1 x 4000, and 64,000 for matrices, which left up to 170, besides 2.6 times what rounding u does.
+_TRANSFORMS, _LARGE, _MATRICES, _TIMES_U = (3.0, 6.0), 67, 256.0, 4.0
 
 _PURPOSE = "sine transforms"
 _KEPT = 4  # solvers in each context
@@ -142,18 +142,26 @@ def residual(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[np.ndarray
     r = np.empty_like(f, order="C")
     cg_loop.product(stencil, dtype, plain=True).times(u.reshape(-1), r.reshape(-1))
     np.subtract(f, r, out=r)
-    flat = r.reshape(-1), f.reshape(-1)
-    size, whole = (math.sqrt(np.einsum("i,i", v, v, dtype=np.float64)) for v in flat)
-    return r, size, whole
+    return r, _norm_in_range(r.reshape(-1)), _norm_in_range(f.reshape(-1))
+
+
+def _norm_in_range(v: np.ndarray) -> float:
+    """2-norm, summed in float64; of numbers with squares that overflow, too."""
+    size = math.sqrt(np.einsum("i,i", v, v, dtype=np.float64))
+    if size == math.inf:
+        v = np.ldexp(v, -600)
+        size = 2.0**600 * math.sqrt(np.einsum("i,i", v, v, dtype=np.float64))
+    return size
 
 
 @functools.lru_cache(maxsize=64)
 def _prepared(
     stencil: Stencil, dtype: np.dtype, lenient: bool
 ) -> tuple[Callable[..., Any], float, float, float, float, bool]:
-    """``apply(f, u)``, the rounding of a number, the bounds of the eigenvalues, how many roundings
-    of f there may be, and whether it is made in float64. That is by matrices, and of grids where
-    transforms round more than u does: to refine the solution would take twice as long."""
+    """``apply(f, u)``, the rounding of a number, the bounds of the eigenvalues (the upper one times
+    the roundings of u), how many roundings of f there may be, and whether it is made in float64.
+    That is by matrices, and of grids where transforms round more than u does: to refine the
+    solution would take twice as long."""
     low, high = stencil.eigenvalue_bounds()
     is_large = any(systems.largest_factor(n + 1) >= _LARGE for n in stencil.shape)
     by_matrices = is_by_matrices(stencil.shape, dtype.name)
@@ -165,6 +173,7 @@ def _prepared(
         double = f.astype(_DOUBLE)
         u[...] = apply(double, double)
 
+    high *= _TIMES_U if by_matrices and not is_double else 1.0
     of_number = float(np.finfo(dtype).eps)
     return in_double if is_double else apply, of_number, low, high, roundings, is_double
 

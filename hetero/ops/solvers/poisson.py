@@ -286,7 +286,7 @@ def _is_out_of_range(outcome: Outcome, shape: tuple[int, ...], dtype: np.dtype) 
     large or too small for their squares. Nothing is fetched from a device."""
     status, _, residual, whole = outcome
     vanishes = residual < _LEAST_RESIDUAL[dtype.name] or residual == math.inf
-    if status == systems.CONVERGED and not vanishes:
+    if status == systems.CONVERGED and not vanishes and whole != math.inf:
         return False
     most = 2.0 ** _VALUES[dtype.name]
     fits = whole is not None and math.sqrt(math.prod(shape)) / most <= whole <= most

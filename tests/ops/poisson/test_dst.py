@@ -63,6 +63,37 @@ def test_products_with_matrices_solve_as_transforms_do(shape, dtype):
         assert np.isnan(hetero.solve_poisson(f, device="cpu", method="dst")).all()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "shape", "rtol"), [("f4", (128, 16), 1e-3), ("f8", (128, 64), 2e-12)]
+)
+def test_products_with_matrices_meet_a_tolerance_near_rounding(dtype, shape, rtol):
+    """Of a smooth solution they round more than the solution itself does."""
+    spacing, eps = (1.0, 512.0), np.finfo(dtype).eps
+    u = 4.0 * eps * np.sign(np.random.default_rng(0).random(shape) - 0.5)
+    u[0, 0] = 0.9
+    b = Poisson(shape, spacing) @ fft.idstn(u, 1, norm="ortho").ravel()
+    f, placed = b.reshape(shape).astype(dtype), {"device": "cpu", "method": "dst"}
+    u = hetero.solve_poisson(f, spacing=spacing, rtol=rtol, **placed)
+    left = f.astype("f8").ravel() - Poisson(shape, spacing) @ u.astype("f8").ravel()
+    assert np.linalg.norm(left) <= rtol * np.linalg.norm(f.astype("f8"))
+
+
+def test_a_norm_that_overflows_is_no_large_one():
+    f = np.full((64, 64), 1e160)
+    placed = {"device": "cpu", "method": "dst", "rtol": 1e-13, "return_info": True}
+    u, info = hetero.solve_poisson(f, **placed)
+    left = np.ldexp(f.ravel() - Poisson(f.shape) @ u.ravel(), -532)
+    relative = np.linalg.norm(left) / np.linalg.norm(np.ldexp(f, -532))
+    assert info["relative_residual"] == pytest.approx(relative, rel=0.5, abs=0.0)
+    assert info["converged"] == (info["relative_residual"] <= 1e-13)
+    np.testing.assert_array_equal(u, hetero.solve_poisson(f, **placed | {"return_info": False}))
+    x0 = u * (1.0 + 1e-9)
+    for method in ("multigrid", "jacobi"):
+        there = placed | {"method": method, "rtol": 1e-12, "maxiter": 1}
+        with pytest.warns(RuntimeWarning):
+            assert not hetero.solve_poisson(f, x0=x0, **there)[1]["converged"]
+
+
 @pytest.mark.parametrize("size", [1e-24, 1e-18, 1.0, 1e18, 1e20])
 def test_a_tolerance_is_met_where_squares_leave_the_range(size):
     """Of a norm that is infinite, any rounding would be a small part."""

@@ -58,9 +58,8 @@
 #define LINE_NEIGHBOURS(sides, plane)                                                          \
     do {                                                                                       \
         REAL one_[WIDTH], other_[WIDTH];                                                       \
-        const VECTOR packed_one_ = (plane)[up_], packed_other_ = (plane)[down_];               \
-        UNPACK(one_, packed_one_);                                                             \
-        UNPACK(other_, packed_other_);                                                         \
+        READ(one_, (plane) + up_);                                                             \
+        READ(other_, (plane) + down_);                                                         \
         EACH(v) sides[v] = c_line * (one_[v] + other_[v]);                                     \
     } while (0)
 #else
@@ -143,11 +142,7 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
         SET_ZERO(new_above);
         SET_ZERO(new_here);
         SET_ZERO(r_above);
-        {
-            VECTOR packed;
-            PACK(packed, p_here);
-            old_plane[thread] = packed;
-        }
+        WRITE(old_plane + thread, p_here);
         __syncthreads();
 
         NO_UNROLL
@@ -194,11 +189,8 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
                 }
             }
 
-            VECTOR packed;
-            PACK(packed, p);
-            new_plane[turn * THREADS + thread] = packed;
-            PACK(packed, p_below);
-            old_plane[(turn ^ 1) * THREADS + thread] = packed;
+            WRITE(new_plane + turn * THREADS + thread, p);
+            WRITE(old_plane + (turn ^ 1) * THREADS + thread, p_below);
             __syncthreads();
 
             SET(p_above, p_here);

@@ -5,17 +5,8 @@
 
 #define EACH(v) UNROLLED(v, WIDTH)
 
-#define LOAD(a, pointer)                                              \
-    do {                                                              \
-        const VECTOR loaded_ = *(GLOBAL const VECTOR *)(pointer);     \
-        UNPACK(a, loaded_);                                           \
-    } while (0)
-#define STORE(pointer, a)                                             \
-    do {                                                              \
-        VECTOR packed_;                                               \
-        PACK(packed_, a);                                             \
-        *(GLOBAL VECTOR *)(pointer) = packed_;                        \
-    } while (0)
+#define LOAD(a, pointer) READ(a, (GLOBAL const VECTOR *)(pointer))
+#define STORE(pointer, a) WRITE((GLOBAL VECTOR *)(pointer), a)
 #define SET_ZERO(a) EACH(v_) a[v_] = 0
 #define SET(a, b) EACH(v_) a[v_] = b[v_]
 

@@ -58,11 +58,8 @@ convolve_lines(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT co
                       add_chunk(line, from + c, MOST_COLUMNS, row_taps + c, 0, SLAB, 1, chunk))
             UNROLLED(k, SLAB) {
                 const int at = group * SLAB + k;
-                if (at < now) {
-                    VECTOR v;
-                    PACK(v, line + k * WIDTH);
-                    *(LOCAL VECTOR *)(made + (begin + at) * TILE_COLUMNS + lane * WIDTH) = v;
-                }
+                LOCAL REAL *to = made + (begin + at) * TILE_COLUMNS + lane * WIDTH;
+                if (at < now) WRITE((LOCAL VECTOR *)to, line + k * WIDTH);
             }
             __syncthreads();
         }

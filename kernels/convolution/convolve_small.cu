@@ -31,12 +31,10 @@
 DEVICE void load_row(REAL *row, GLOBAL const REAL *from)
 {
     UNROLLED(k, VECTORS) {
-        if (LAST(k) - FIRST(k) == 1) {
+        if (LAST(k) - FIRST(k) == 1)
             row[k * WIDTH + FIRST(k)] = from[k * WIDTH + FIRST(k)];
-        } else {
-            const VECTOR v = *(GLOBAL const VECTOR *)(from + k * WIDTH);
-            UNPACK(row + k * WIDTH, v);
-        }
+        else
+            READ(row + k * WIDTH, (GLOBAL const VECTOR *)(from + k * WIDTH));
     }
 }
 

@@ -37,9 +37,7 @@ DEVICE void store_outputs(GLOBAL REAL *out, const REAL *sums, index_t points, in
 {
 #if ALIGNED
     if (points >= WIDTH) {
-        VECTOR v;
-        PACK(v, sums);
-        *(GLOBAL VECTOR *)out = v;
+        WRITE((GLOBAL VECTOR *)out, sums);
         return;
     }
 #endif
@@ -124,19 +122,15 @@ DEVICE ALWAYS_INLINE void add_chunk(REAL *sums, LOCAL const REAL *tile, const in
     UNROLLED(r, outs + rows - 1) {
         REAL window[ROUND_UP(WIDTH + MOST_TAPS - 1)];
         UNROLL
-        for (int c = 0; c < WIDTH + columns - 1; c += WIDTH) {
-            const VECTOR v = *(LOCAL const VECTOR *)(tile + r * tile_pitch + c);
-            UNPACK(window + c, v);
-        }
+        for (int c = 0; c < WIDTH + columns - 1; c += WIDTH)
+            READ(window + c, (LOCAL const VECTOR *)(tile + r * tile_pitch + c));
         if (r < rows) {
             UNROLL
             for (int c = 0; c < columns; c += WIDTH) {
-                if (columns == 1) {
+                if (columns == 1)
                     factors[r][0] = taps[r * tap_pitch];
-                } else {
-                    const VECTOR v = *(LOCAL const VECTOR *)(taps + r * tap_pitch + c);
-                    UNPACK(factors[r] + c, v);
-                }
+                else
+                    READ(factors[r] + c, (LOCAL const VECTOR *)(taps + r * tap_pitch + c));
             }
         }
         UNROLLED(o, outs) {

@@ -68,8 +68,7 @@ assign_small(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
                 UNROLL
                 for (int j = 0; j < WHOLE; j += WIDTH) {
                     REAL y[WIDTH];
-                    const VECTOR v = shared_c[(c * WHOLE + j) / WIDTH];
-                    UNPACK(y, v);
+                    READ(y, shared_c + (c * WHOLE + j) / WIDTH);
                     UNROLLED(w, WIDTH) product += x[j + w] * y[w];
                 }
                 const REAL distance = norms[c] - 2 * product;

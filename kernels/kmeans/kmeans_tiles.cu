@@ -108,8 +108,7 @@ assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
         UNROLL
         for (int j = 0; j < THREAD_N; j += WIDTH) {
             REAL norm[WIDTH];
-            const VECTOR v = *(GLOBAL const VECTOR *)(norms + column + j * 4);
-            UNPACK(norm, v);
+            READ(norm, (GLOBAL const VECTOR *)(norms + column + j * 4));
             UNROLLED(w, WIDTH) UNROLLED(i, THREAD_M) {
                 const REAL distance = norm[w] - 2 * sum[i][j + w];
                 KEEP_NEAREST(smallest[i], whose[i], distance, column + j * 4 + w)

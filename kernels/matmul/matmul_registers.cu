@@ -39,15 +39,11 @@
 // A thread's factors of one k, from two places in k-major shared tiles.
 #define READ_FACTORS_AT(set, from_a, from_b) \
     UNROLL \
-    for (int i = 0; i < THREAD_M; i += WIDTH) { \
-        const VECTOR v = *(LOCAL const VECTOR *)((from_a) + i * 8); \
-        UNPACK(factors_a[set] + i, v); \
-    } \
+    for (int i = 0; i < THREAD_M; i += WIDTH) \
+        READ(factors_a[set] + i, (LOCAL const VECTOR *)((from_a) + i * 8)); \
     UNROLL \
-    for (int j = 0; j < THREAD_N; j += WIDTH) { \
-        const VECTOR v = *(LOCAL const VECTOR *)((from_b) + j * 4); \
-        UNPACK(factors_b[set] + j, v); \
-    }
+    for (int j = 0; j < THREAD_N; j += WIDTH) \
+        READ(factors_b[set] + j, (LOCAL const VECTOR *)((from_b) + j * 4));
 #define MULTIPLY_FACTORS(set) \
     UNROLLED(i, THREAD_M) UNROLLED(j, THREAD_N) sum[i][j] += factors_a[set][i] * factors_b[set][j];
 // The products of the tiles in a buffer or stage, `reading`. TO_NEXT goes on to the next one: the last product
@@ -71,11 +67,7 @@
             for (int j = 0; j < THREAD_N; j += WIDTH) { \
                 const index_t col = tile_n + warp_n + LANE_N(lane) + j * 4; \
                 if (c_vector) { \
-                    if (col < n) { \
-                        VECTOR v; \
-                        PACK(v, sum[i] + j); \
-                        *(GLOBAL VECTOR *)(C + row * c_row + col) = v; \
-                    } \
+                    if (col < n) WRITE((GLOBAL VECTOR *)(C + row * c_row + col), sum[i] + j); \
                 } else { \
                     UNROLLED(w, WIDTH) \
                         if (col + w < n) C[row * c_row + (col + w) * c_col] = sum[i][j + w]; \

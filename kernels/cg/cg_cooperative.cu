@@ -55,12 +55,7 @@
      - c_row * ((p)[at - pitch] + (p)[at + pitch]))
 
 #if PEERS > 1
-DEVICE unsigned long long nanoseconds()
-{
-    unsigned long long now;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-    return now;
-}
+#include "nanoseconds.cu"
 
 // What waiting takes besides: as parameters, as a kernel's arguments, and as arguments that are passed on.
 #define LIMITS , volatile int *is_lost, volatile int *lost, index_t patience

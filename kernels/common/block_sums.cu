@@ -4,16 +4,12 @@
 // kernel adds all of them up for itself, in an order that depends on their number and on THREADS
 // alone. So all blocks hold the same totals, bit for bit, and so do several devices that were given
 // each other's partial sums.
-// FRESH reads memory that other blocks of the same launch may have written.
 // Precondition: SUMS and THREADS are powers of two, THREADS >= 4 * SUMS.
 
 #include "tree.cu"
 
 #ifndef IN_FLIGHT
 #define IN_FLIGHT 8
-#endif
-#ifndef FRESH
-#define FRESH(pointer) (*(pointer))
 #endif
 
 // Every thread gives SUMS values; thread 0 gets the block's sums in them. `scratch`: SUMS * THREADS.
@@ -61,7 +57,7 @@ DEVICE void add_up_blocks(GLOBAL const double *partial, index_t blocks, LOCAL do
         double loaded[IN_FLIGHT];
         UNROLLED(u, IN_FLIGHT) {
             loaded[u] = 0;
-            if (at + u * THREADS < entries) loaded[u] = FRESH(partial + at + u * THREADS);
+            if (at + u * THREADS < entries) loaded[u] = *(partial + at + u * THREADS);
         }
         UNROLLED(u, IN_FLIGHT) sum += loaded[u];
     }

@@ -5,19 +5,14 @@
 // their memory before is then there for who reads past the L1. A device that waits for longer than `patience`
 // nanoseconds sets its own word LOST, and its launches change nothing from then on.
 
+#include "nanoseconds.cu"
+
 #define LOST 0
 #define TICKETS 1   // blocks that have done their part
 #define MEETINGS 2  // meetings of the launches before
 #define FLAGS 4
 
 DEVICE unsigned int fresh_word(const unsigned int *word) { return *(const volatile unsigned int *)word; }
-
-DEVICE unsigned long long nanoseconds()
-{
-    unsigned long long now;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-    return now;
-}
 
 // By one thread, after a barrier of all that wrote. `words` are the other device's.
 DEVICE void tell(unsigned int *words, index_t rank, unsigned int meeting)
@@ -26,17 +21,16 @@ DEVICE void tell(unsigned int *words, index_t rank, unsigned int meeting)
     *(volatile unsigned int *)(words + FLAGS + rank) = meeting;
 }
 
-// By one thread; a barrier follows. Returns 1 where the device has not come.
-DEVICE int await(unsigned int *own, index_t device, unsigned int meeting, index_t patience)
+// By one thread; a barrier follows.
+DEVICE void await(unsigned int *own, index_t device, unsigned int meeting, index_t patience)
 {
     const unsigned long long begin = nanoseconds();
     while ((int)(fresh_word(own + FLAGS + device) - meeting) < 0) {
-        if (fresh_word(own + LOST)) return 1;
+        if (fresh_word(own + LOST)) return;
         if (nanoseconds() - begin > (unsigned long long)patience) {
             own[LOST] = 1;
-            return 1;
+            return;
         }
     }
     __threadfence_system();
-    return 0;
 }

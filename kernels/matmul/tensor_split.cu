@@ -17,9 +17,6 @@
 #include "tensor_pieces.cu"
 #include "tensor_cut.cu"
 
-#ifndef PIECES
-#define PIECES 2
-#endif
 #define THREADS 512
 #define MOST_ROWS 32
 #define SPECIAL 0x7f800000u  // bits from which on a magnitude is infinite or no number

@@ -5,10 +5,6 @@
 // From step 3 on it has BX rows, takes BX columns at a time, and BY threads share a row; BY divides BX. Of the kernels those
 // of STEP alone are compiled.
 
-#ifndef BY  // threads that share a row; divides BX
-#define BY 8
-#endif
-
 CONSTANT_MEMORY(REAL, held, 65536 / (int)sizeof(REAL))
 
 // -- 1 and 2. naive, constant: a thread for each row ------------------------------------------------------------------

@@ -58,7 +58,7 @@ MATVEC(matvec_columns)
         *mine = sum;
     })
     if (group == 0 && row < m) {
-        y += part * y_part + b * y_batch;
-        STORE_EACH(y, row, y_element, sum);
+        y += part * y_part + b * y_batch + row * y_element;
+        JOIN(SCATTER, WIDTH)(y, y_element, sum);
     }
 }

@@ -5,23 +5,15 @@
 #include "pack.cu"
 #include "tree.cu"
 
-// What is done to a vector's components: s += a . b; s += a * b with a scalar b; and storing
-// them one by one, since y may have any stride.
-#if WIDTH == 4
-#define ADD_DOT(s, a, b) s += a.x * b.x; s += a.y * b.y; s += a.z * b.z; s += a.w * b.w
-#define ADD_SCALED(s, a, b) s.x += a.x * b; s.y += a.y * b; s.z += a.z * b; s.w += a.w * b
-#define STORE_EACH(y, at, stride, v) \
-    y[(at) * stride] = v.x; y[(at + 1) * stride] = v.y; \
-    y[(at + 2) * stride] = v.z; y[(at + 3) * stride] = v.w
-#elif WIDTH == 2
-#define ADD_DOT(s, a, b) s += a.x * b.x; s += a.y * b.y
-#define ADD_SCALED(s, a, b) s.x += a.x * b; s.y += a.y * b
-#define STORE_EACH(y, at, stride, v) y[(at) * stride] = v.x; y[(at + 1) * stride] = v.y
-#else
-#define ADD_DOT(s, a, b) s += a * b
-#define ADD_SCALED(s, a, b) s += a * b
-#define STORE_EACH(y, at, stride, v) y[(at) * stride] = v
-#endif
+// What is done to a vector's components: s += a . b; s += a * b with a scalar b.
+#define ADD_DOT4(s, a, b) s += a.x * b.x; s += a.y * b.y; s += a.z * b.z; s += a.w * b.w
+#define ADD_DOT2(s, a, b) s += a.x * b.x; s += a.y * b.y
+#define ADD_DOT1(s, a, b) s += a * b
+#define ADD_DOT(s, a, b) JOIN(ADD_DOT, WIDTH)(s, a, b)
+#define ADD_SCALED4(s, a, b) s.x += a.x * b; s.y += a.y * b; s.z += a.z * b; s.w += a.w * b
+#define ADD_SCALED2(s, a, b) s.x += a.x * b; s.y += a.y * b
+#define ADD_SCALED1(s, a, b) s += a * b
+#define ADD_SCALED(s, a, b) JOIN(ADD_SCALED, WIDTH)(s, a, b)
 
 #define AT(pointer, offset) (*(GLOBAL const VECTOR *)((pointer) + (offset)))
 #define AT_ONCE(pointer, offset) LOAD_ONCE((GLOBAL const VECTOR *)((pointer) + (offset)))

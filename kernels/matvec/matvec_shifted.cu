@@ -45,11 +45,9 @@ MATVEC(matvec_shifted)
             PACK(a[u], elements);
         }
     })
-    REAL mine[WIDTH];
-    UNPACK(mine, sum);
 
     // Row r of the block lies at r + shift in a group's sums. SLOTS threads share a row's groups.
-    UNROLLED(i, WIDTH) sums[thread * WIDTH + i] = mine[i];
+    UNPACK(sums + thread * WIDTH, sum);
     __syncthreads();
     const int slot = thread / (LANES * WIDTH);
     const int r = thread % (LANES * WIDTH);

@@ -66,13 +66,8 @@
 #define LINE_NEIGHBOURS(sides, plane)
 #endif
 
-// Whether row w has a point here, and what lies at a place, or zero.
+// Whether row w has a point here.
 #define IN_GRID(w) (inside && (w) >= low && (w) < high)
-#define FETCH(a, source, condition, at)           \
-    do {                                          \
-        SET_ZERO(a);                              \
-        if (condition) LOAD(a, (source) + (at));  \
-    } while (0)
 
 KERNEL(THREADS, RESIDENT)
 cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *RESTRICT next,
@@ -130,18 +125,13 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
         index_t x_at = x_start + place + (begin - 1) * x_pitch;
 
         REAL p_above[WIDTH], p_here[WIDTH], p_below[WIDTH], r_here[WIDTH];
-        REAL x_here[WIDTH], p_older[WIDTH];
-        REAL new_above[WIDTH], new_here[WIDTH], r_above[WIDTH];
+        REAL x_here[WIDTH] = {0}, p_older[WIDTH] = {0};
+        REAL new_above[WIDTH] = {0}, new_here[WIDTH] = {0}, r_above[WIDTH] = {0};
         int w = begin - 1;
-        FETCH(p_above, now, IN_GRID(w - 1), at - pitch);
-        FETCH(p_here, now, IN_GRID(w), at);
-        FETCH(r_here, now, IN_GRID(w), at + plane_size);
-        FETCH(p_below, now, IN_GRID(w + 1), at + pitch);
-        SET_ZERO(x_here);
-        SET_ZERO(p_older);
-        SET_ZERO(new_above);
-        SET_ZERO(new_here);
-        SET_ZERO(r_above);
+        LOAD_IF(IN_GRID(w - 1), p_above, now + (at - pitch));
+        LOAD_IF(IN_GRID(w), p_here, now + at);
+        LOAD_IF(IN_GRID(w), r_here, now + (at + plane_size));
+        LOAD_IF(IN_GRID(w + 1), p_below, now + (at + pitch));
         WRITE(old_plane + thread, p_here);
         __syncthreads();
 
@@ -151,10 +141,10 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
             REAL p_coming[WIDTH], r_coming[WIDTH], x_coming[WIDTH], older_coming[WIDTH];
             const int ahead = w < end;
             const int changes = owned && w + 1 < end;
-            FETCH(p_coming, now, ahead && IN_GRID(w + 2), at + 2 * pitch);
-            FETCH(r_coming, now, ahead && IN_GRID(w + 1), at + pitch + plane_size);
-            FETCH(x_coming, x, add && changes, x_at + x_pitch);
-            FETCH(older_coming, next, add == 2 && changes, at + pitch);
+            LOAD_IF(ahead && IN_GRID(w + 2), p_coming, now + (at + 2 * pitch));
+            LOAD_IF(ahead && IN_GRID(w + 1), r_coming, now + (at + pitch + plane_size));
+            LOAD_IF(add && changes, x_coming, x + (x_at + x_pitch));
+            LOAD_IF(add == 2 && changes, older_coming, next + (at + pitch));
 
             // The iterate at row w.
             REAL q[WIDTH], r[WIDTH], p[WIDTH];
@@ -205,11 +195,7 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
         }
     }
 
-    double sums[SUMS];
-    sums[P_Q] = p_q;
-    sums[Z_Q] = r_q;
-    sums[Q_MQ] = q_q;
-    sums[R_Z] = r_r;
+    double sums[SUMS] = {p_q, r_q, q_q, r_r};  // in the places P_Q, Z_Q, Q_MQ, R_Z
     __syncthreads();
     write_block_sums(sums, scratch, partial, thread, first_block + blockIdx.x);
 }

@@ -13,9 +13,7 @@ sum_partials(GLOBAL const REAL *RESTRICT partial, GLOBAL REAL *RESTRICT out, ind
              index_t batch, index_t rows, index_t cols, index_t out_batch, index_t out_row,
              index_t out_col)
 {
-#if GROUPS > 1
     SHARED REAL sums[GROUPS * LANES];
-#endif
     const int lane = (int)(threadIdx.x % LANES);
     const int group = (int)(threadIdx.x / LANES);
     const index_t outputs = batch * rows * cols;
@@ -34,8 +32,7 @@ sum_partials(GLOBAL const REAL *RESTRICT partial, GLOBAL REAL *RESTRICT out, ind
         }
     }
 
-#if GROUPS > 1
-    sums[group * LANES + lane] = sum;
+    if (GROUPS > 1) sums[group * LANES + lane] = sum;
     UNROLL
     for (int half_width = GROUPS / 2; half_width > 0; half_width /= 2) {
         __syncthreads();
@@ -44,7 +41,6 @@ sum_partials(GLOBAL const REAL *RESTRICT partial, GLOBAL REAL *RESTRICT out, ind
             sums[group * LANES + lane] = sum;
         }
     }
-#endif
 
     if (group == 0 && output < outputs) {
         const index_t j = output % cols;

@@ -33,8 +33,7 @@
 // values = the WIDTH points at `from`, or zeros where there are none.
 DEVICE void load_points(REAL *values, GLOBAL const REAL *from, int there)
 {
-    SET_ZERO(values);
-    if (there) LOAD(values, from);
+    LOAD_IF(there, values, from);
 }
 
 // How a lane gets its neighbours' ends of a row. On CUDA a warp walks alone, and its lanes exchange
@@ -48,7 +47,6 @@ DEVICE void load_points(REAL *values, GLOBAL const REAL *from, int there)
 #define LEFT(phase, rows, s) __shfl_up_sync(0xffffffffu, rows[s][WIDTH - 1], 1)
 #define RIGHT(phase, rows, s) __shfl_down_sync(0xffffffffu, rows[s][0], 1)
 #else
-#define EXCHANGE_ELEMENTS (2 * 2 * DEPTH * (THREADS + 2))
 #define SLOT(phase, side, sweep) \
     ((((phase) % 2 * 2 + (side)) * DEPTH + (sweep)) * (THREADS + 2) + 1)
 #define EXCHANGE(phase, rows) \
@@ -136,11 +134,7 @@ jacobi_blocked(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f,
                index_t columns, index_t pitch, index_t begin, index_t end, index_t strip,
                index_t tiles, double row_factor, double column_factor, double f_factor)
 {
-#ifdef EXCHANGE_ELEMENTS
-    SHARED REAL exchange[EXCHANGE_ELEMENTS];
-#else
-    LOCAL REAL *exchange = 0;
-#endif
+    SHARED REAL exchange[WARPS ? 1 : 2 * 2 * DEPTH * (THREADS + 2)];
     const int thread = (int)threadIdx.x;
     const int lane = thread % LANES;
     const int block_column = (int)(blockIdx.x % (unsigned int)tiles) * (GROUPS * VALID);
@@ -151,12 +145,10 @@ jacobi_blocked(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f,
 #define WALK(rim) \
     walk(u, f, u_new, exchange, thread, lane, (int)held, (int)first, (int)last, (int)columns, \
          pitch, column, row, stop, (REAL)row_factor, (REAL)column_factor, (REAL)f_factor, rim)
-#if WARPS
-    if (block_column >= SKIRT && block_column + GROUPS * VALID + SKIRT <= columns
+    if (WARPS && block_column >= SKIRT && block_column + GROUPS * VALID + SKIRT <= columns
         && row - DEPTH > 0 && stop + DEPTH + PHASES + AHEAD < held) {
         WALK(0);
         return;
     }
-#endif
     WALK(1);
 }

@@ -65,10 +65,7 @@ try_seeds(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
             const REAL weight = WEIGHTED ? weights[row] : (REAL)1;
             UNROLLED(c, CANDIDATES) {
                 REAL distance = distances[c];
-#if !FIRST
-                const REAL before = closest[row];
-                if (before < distance) distance = before;
-#endif
+                if (!FIRST && closest[row] < distance) distance = closest[row];
                 tried[c * n + row] = distance;
                 totals[c] += (double)weight * distance;
             }

@@ -77,9 +77,7 @@ assign_small(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
             write_label(labels, state, first + thread, label);
             const REAL weight = WEIGHTED ? weights[first + thread] : (REAL)1;
             points[thread * PITCH + D] = weight;
-#if WEIGHTED
-            UNROLLED(j, D) points[thread * PITCH + j] = weight * x[j];
-#endif
+            if (WEIGHTED) UNROLLED(j, D) points[thread * PITCH + j] = weight * x[j];
         }
         ((LOCAL int *)labels_of_rows)[thread] = label;
         __syncthreads();

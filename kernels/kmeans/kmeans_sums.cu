@@ -107,11 +107,7 @@ sum_by_label(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
             const int again = begin > part * length;
             for (index_t column = thread % LANES * WIDTH; column < d; column += LANES * WIDTH) {
                 REAL sums[WIDTH];
-                if (again) {
-                    LOAD(sums, partial + out * d + column);
-                } else {
-                    SET_ZERO(sums);
-                }
+                LOAD_IF(again, sums, partial + out * d + column);
                 for (int at = from; at < until; at += IN_FLIGHT) {
                     REAL x[IN_FLIGHT][WIDTH];
                     UNROLLED(u, IN_FLIGHT) {
@@ -119,10 +115,7 @@ sum_by_label(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
                         if (at + u < until) {
                             const index_t row = begin + listed[at + u];
                             LOAD(x[u], X + row * d + column);
-#if WEIGHTED
-                            const REAL weight = weights[row];
-                            EACH(w) x[u][w] *= weight;
-#endif
+                            if (WEIGHTED) EACH(w) x[u][w] *= weights[row];
                         }
                     }
                     UNROLLED(u, IN_FLIGHT) EACH(w) sums[w] += x[u][w];
@@ -131,11 +124,10 @@ sum_by_label(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
             }
             if (thread % LANES == 0) {
                 REAL weight = again ? partial_weights[out] : (REAL)0;
-#if WEIGHTED
-                for (int at = from; at < until; ++at) weight += weights[begin + listed[at]];
-#else
-                weight += (REAL)(until - from);
-#endif
+                if (WEIGHTED)
+                    for (int at = from; at < until; ++at) weight += weights[begin + listed[at]];
+                else
+                    weight += (REAL)(until - from);
                 partial_weights[out] = weight;
             }
         }

@@ -66,6 +66,17 @@ DEVICE REAL interpolated(GLOBAL const REAL *RESTRICT coarse, index_t z0, index_t
 #define INTERPOLATED(z0, parity) \
     interpolated(coarse, z0, mz, my, mx, row_left, row_weight, parity##_left, parity##_weight)
 
+// What becomes of the residual at the thread's point of plane z: it is kept, or its square added.
+#if RESTRICTS
+#define TAKE_RESIDUAL(kept, residual, z) kept = residual;
+#elif MODE == UP_WITH_SQUARES
+#define TAKE_RESIDUAL(kept, residual, z) \
+    const REAL r = residual; \
+    if ((z) >= z_own && (z) < z_end && (odd ? odd_own : even_own)) squares[t] += (double)r * r;
+#else
+#define TAKE_RESIDUAL(kept, residual, z)
+#endif
+
 // The pair of points at `place`.
 #if ALIGNED
 #define READ_PAIR(even, odd, from)                                  \
@@ -244,13 +255,7 @@ sweep(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f, GLOBAL REAL 
                               wz * (a1 + a3);
             const REAL target = inverse * (fb2 + near);
             b2 += omega * (target - b2);
-#if RESTRICTS
-            rb2 = diagonal * (target - b2);
-#elif MODE == UP_WITH_SQUARES
-            const REAL r = diagonal * (target - b2);
-            if (step - 2 >= z_own && step - 2 < z_end && (odd ? odd_own : even_own))
-                squares[t] += (double)r * r;
-#endif
+            TAKE_RESIDUAL(rb2, diagonal * (target - b2), step - 2)
         }
         if (step - 2 >= z_own && step - 2 < z_end) {
             const index_t there = place - 4 * plane;  // place is in plane step + 2 by now
@@ -258,23 +263,13 @@ sweep(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f, GLOBAL REAL 
             if (even_own) out[there] = even_value;
             if (odd_own) out[there + 1] = odd_value;
         }
-#if NEEDS_RESIDUALS
         // Residuals of the first color.
-#if RESTRICTS
         REAL ra3 = 0;
-#endif
-        if (inside && step - 3 >= 0 && step - 3 < nz) {
+        if (NEEDS_RESIDUALS && inside && step - 3 >= 0 && step - 3 < nz) {
             const REAL near = wx * (b3 + second_new[beside]) + wy * ROUND(second_new, here) +
                               wz * (b2 + b4);
-            const REAL r = fa3 - diagonal * a3 + near;
-#if RESTRICTS
-            ra3 = r;
-#else
-            if (step - 3 >= z_own && step - 3 < z_end && (odd ? odd_own : even_own))
-                squares[t] += (double)r * r;
-#endif
+            TAKE_RESIDUAL(ra3, fa3 - diagonal * a3 + near, step - 3)
         }
-#endif
 #if RESTRICTS
         if (step - 4 >= z_own && step - 4 < z_last) {
             const int left = z_left[step - 4];

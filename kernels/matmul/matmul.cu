@@ -35,10 +35,22 @@ DEVICE int piece_outer(int piece, int k_fast, int tile)
     return k_fast ? piece / RUN % tile : piece % (tile / PIECE) * PIECE;
 }
 
+#define FIRST_K(fast, piece, tile) piece_k(thread, fast, tile)
+#define FIRST_OUTER(fast, piece, tile) piece_outer(thread, fast, tile)
 #define SLOT_AK(s) piece_k((s) * THREADS, A_K, TILE_M)
 #define SLOT_M(s) piece_outer((s) * THREADS, A_K, TILE_M)
 #define SLOT_BK(s) piece_k((s) * THREADS, B_K, TILE_N)
 #define SLOT_N(s) piece_outer((s) * THREADS, B_K, TILE_N)
+// Loads those of a thread's pieces of both tiles that are there; at first the others become zero.
+#define LOAD_NEXT(at_first, there_a, there_b) \
+    UNROLLED(s, LOADS_A) { \
+        if (at_first) CLEAR_PIECE(next_a[s]); \
+        if (there_a) next_a[s] = LOAD(A + SLOT_AK(s) * A_K_STRIDE + SLOT_M(s) * A_M_STRIDE); \
+    } \
+    UNROLLED(s, LOADS_B) { \
+        if (at_first) CLEAR_PIECE(next_b[s]); \
+        if (there_b) next_b[s] = LOAD(B + SLOT_BK(s) * B_K_STRIDE + SLOT_N(s) * B_N_STRIDE); \
+    }
 #define STORE_NEXT(buffer) \
     UNROLLED(s, LOADS_A) \
         store_piece(to_a + (buffer) * (TILE_K * PITCH_A) + SLOT_AK(s) * PITCH_A + SLOT_M(s), \
@@ -63,28 +75,15 @@ matmul(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL
     // A thread's first piece, and how many rows (columns) of the matrix are left from it on: pieces
     // past the edge are never loaded and stay zero. Past the end of k both operands are zero: an
     // infinity meets no zero that isn't the caller's, save in results that aren't stored.
-    const int a_k = piece_k(thread, A_K, TILE_M);
-    const int a_m = piece_outer(thread, A_K, TILE_M);
-    const int b_k = piece_k(thread, B_K, TILE_N);
-    const int b_n = piece_outer(thread, B_K, TILE_N);
-    GO_TO_FIRST
+    GO_TO_FIRST(PIECE, PIECE)
     LOCAL REAL *const to_a = (LOCAL REAL *)shared_a + a_k * PITCH_A + a_m;
     LOCAL REAL *const to_b = (LOCAL REAL *)shared_b + b_k * PITCH_B + b_n;
 
     LOADED next_a[LOADS_A];
     LOADED next_b[LOADS_B];
-    UNROLLED(s, LOADS_A) {
-        CLEAR_PIECE(next_a[s]);
-        if (SLOT_M(s) < left_m && a_k + SLOT_AK(s) < first)
-            next_a[s] = LOAD(A + SLOT_AK(s) * A_K_STRIDE + SLOT_M(s) * A_M_STRIDE);
-    }
-    UNROLLED(s, LOADS_B) {
-        CLEAR_PIECE(next_b[s]);
-        if (SLOT_N(s) < left_n && b_k + SLOT_BK(s) < first)
-            next_b[s] = LOAD(B + SLOT_BK(s) * B_K_STRIDE + SLOT_N(s) * B_N_STRIDE);
-    }
-    A += first * A_K_STRIDE;
-    B += first * B_K_STRIDE;
+    LOAD_NEXT(true, SLOT_M(s) < left_m && a_k + SLOT_AK(s) < first,
+              SLOT_N(s) < left_n && b_k + SLOT_BK(s) < first)
+    GO_ON(first)
 
     DECLARE_SUMS
     CLEAR_SUMS
@@ -102,14 +101,8 @@ matmul(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL
         // would let the compiler move the loads down to their use, and their latency would show.
         const int rows_left = step + 1 < steps ? left_m : 0;
         const int columns_left = step + 1 < steps ? left_n : 0;
-        UNROLLED(s, LOADS_A)
-            if (SLOT_M(s) < rows_left)
-                next_a[s] = LOAD(A + SLOT_AK(s) * A_K_STRIDE + SLOT_M(s) * A_M_STRIDE);
-        UNROLLED(s, LOADS_B)
-            if (SLOT_N(s) < columns_left)
-                next_b[s] = LOAD(B + SLOT_BK(s) * B_K_STRIDE + SLOT_N(s) * B_N_STRIDE);
-        A += TILE_K * A_K_STRIDE;
-        B += TILE_K * B_K_STRIDE;
+        LOAD_NEXT(false, SLOT_M(s) < rows_left, SLOT_N(s) < columns_left)
+        GO_ON(TILE_K)
 
         // The other buffer is free: its last reading came before the last barrier.
         MULTIPLY_TILES

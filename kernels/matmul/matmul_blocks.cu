@@ -33,9 +33,31 @@
 #define A_M_STRIDE (ALIGNED && !A_K ? 1 : a_row)
 #define B_K_STRIDE (ALIGNED && B_K ? 1 : b_row)
 #define B_N_STRIDE (ALIGNED && !B_K ? 1 : b_col)
-// From a thread's first piece of each operand on: how many rows and columns are left; and to that piece.
-#define GO_TO_FIRST \
+// A thread's first piece of each operand, by FIRST_K and FIRST_OUTER (fast, piece, tile); how many
+// rows and columns are left from it on; and to that piece.
+#define GO_TO_FIRST(piece_a, piece_b) \
+    const int a_k = FIRST_K(A_K, piece_a, TILE_M), a_m = FIRST_OUTER(A_K, piece_a, TILE_M); \
+    const int b_k = FIRST_K(B_K, piece_b, TILE_N), b_n = FIRST_OUTER(B_K, piece_b, TILE_N); \
     const int left_m = (int)(m - tile_m < TILE_M ? m - tile_m : TILE_M) - a_m; \
     const int left_n = (int)(n - tile_n < TILE_N ? n - tile_n : TILE_N) - b_n; \
     A += b * a_batch + (begin + a_k) * A_K_STRIDE + (tile_m + a_m) * A_M_STRIDE; \
     B += b * b_batch + (begin + b_k) * B_K_STRIDE + (tile_n + b_n) * B_N_STRIDE;
+// On to the next tiles, after one of this depth.
+#define GO_ON(depth) \
+    A += (depth) * A_K_STRIDE; \
+    B += (depth) * B_K_STRIDE;
+
+// Of kernels that copy to STAGES stages by COPY_TILES(stage, depth): what goes before the steps,
+// and what each begins with. The stage read before the last barrier is free.
+#define BEGIN_COPIES \
+    COPY_TILES(0, first); \
+    end_of_copies(); \
+    UNROLL \
+    for (int stage = 1; stage < STAGES - 1; ++stage) { \
+        if (stage < steps) COPY_TILES(stage, TILE_K); \
+        end_of_copies(); \
+    }
+#define COPY_NEXT \
+    if (step + STAGES - 1 < steps) COPY_TILES(writing, TILE_K); \
+    end_of_copies(); \
+    writing = reading;

@@ -59,12 +59,13 @@
     }
 // A stage's tiles, of which `depth` of k are there; and on to the next ones.
 #define COPY_TILES(stage, depth) \
-    COPY_OPERAND(A, to_a + BYTES * STAGE * (stage), A_K, PIECE_A, TILE_M, PITCH_A, LOADS_A, \
-                 A_K_STRIDE, step_a, left_m, depth, a_k) \
-    COPY_OPERAND(B, to_b + BYTES * STAGE * (stage), B_K, PIECE_B, TILE_N, PITCH_B, LOADS_B, \
-                 B_K_STRIDE, step_b, left_n, depth, b_k) \
-    A += (depth) * A_K_STRIDE; \
-    B += (depth) * B_K_STRIDE
+    { \
+        COPY_OPERAND(A, to_a + BYTES * STAGE * (stage), A_K, PIECE_A, TILE_M, PITCH_A, LOADS_A, \
+                     A_K_STRIDE, step_a, left_m, depth, a_k) \
+        COPY_OPERAND(B, to_b + BYTES * STAGE * (stage), B_K, PIECE_B, TILE_N, PITCH_B, LOADS_B, \
+                     B_K_STRIDE, step_b, left_n, depth, b_k) \
+        GO_ON(depth) \
+    }
 #define READ_FACTORS(set, stage, kk) \
     READ_FACTORS_AT(set, read_a + (stage) * STAGE + (kk) * PITCH_A, \
                     read_b + (stage) * STAGE + (kk) * PITCH_B)
@@ -91,26 +92,14 @@ matmul(const REAL *__restrict__ A, const REAL *__restrict__ B, REAL *__restrict_
 
     // A thread's first piece, and how many rows (columns) of the matrix are left from it on. Past the
     // end of k, and past the edge, zeros come in their place.
-    const int a_k = FIRST_K(A_K, PIECE_A, TILE_M);
-    const int a_m = FIRST_OUTER(A_K, PIECE_A, TILE_M);
-    const int b_k = FIRST_K(B_K, PIECE_B, TILE_N);
-    const int b_n = FIRST_OUTER(B_K, PIECE_B, TILE_N);
-    GO_TO_FIRST
+    GO_TO_FIRST(PIECE_A, PIECE_B)
     const index_t step_a = APART(PIECE_A, A_K, TILE_M) * (A_K ? A_M_STRIDE : A_K_STRIDE);
     const index_t step_b = APART(PIECE_B, B_K, TILE_N) * (B_K ? B_N_STRIDE : B_K_STRIDE);
     const unsigned int to_a = shared_address(shared) + BYTES * (a_k * PITCH_A + a_m);
     const unsigned int to_b =
         shared_address(shared) + BYTES * (TILE_K * PITCH_A + b_k * PITCH_B + b_n);
 
-    COPY_TILES(0, first);
-    end_of_copies();
-    UNROLL
-    for (int stage = 1; stage < STAGES - 1; ++stage) {
-        if (stage < steps) {
-            COPY_TILES(stage, TILE_K);
-        }
-        end_of_copies();
-    }
+    BEGIN_COPIES
 
     DECLARE_SUMS
     CLEAR_SUMS
@@ -127,12 +116,7 @@ matmul(const REAL *__restrict__ A, const REAL *__restrict__ B, REAL *__restrict_
     READ_FACTORS(0, 0, 0);
     NO_UNROLL
     for (int step = 0; step < steps; ++step) {
-        // The stage read before the last barrier is free.
-        if (step + STAGES - 1 < steps) {
-            COPY_TILES(writing, TILE_K);
-        }
-        end_of_copies();
-        writing = reading;
+        COPY_NEXT
         MULTIPLY_TILES
 #ifdef GUARD
         if (step % (CHUNK / TILE_K) != 0 && step + 1 < steps) continue;

@@ -40,8 +40,10 @@
 // thread + slot * THREADS. With powers of two, and slots of 4 rows or more, each slot lies at a fixed
 // distance from the first.
 #define PER_ROW (TILE_K / PIECE)
-#define PIECE_K(p, fast, tile) ((fast) ? (p) % PER_ROW * PIECE : (p) / ((tile) / PIECE))
-#define PIECE_OUTER(p, fast, tile) ((fast) ? (p) / PER_ROW : (p) % ((tile) / PIECE) * PIECE)
+#define FIRST_K(fast, piece, tile) \
+    ((fast) ? thread % PER_ROW * (piece) : thread / ((tile) / (piece)))
+#define FIRST_OUTER(fast, piece, tile) \
+    ((fast) ? thread / PER_ROW : thread % ((tile) / (piece)) * (piece))
 
 KERNEL(THREADS, RESIDENT)
 matmul(const double *__restrict__ A, const double *__restrict__ B, double *__restrict__ C, SIZES)
@@ -54,9 +56,7 @@ matmul(const double *__restrict__ A, const double *__restrict__ B, double *__res
 
     // A thread's pieces are SLOT_A apart along the slow dimension: with k fast they are rows, of which
     // those past the edge are not there; else they are steps of k, and all of them are there or none.
-    const int a_k = PIECE_K(thread, A_K, TILE_M), a_m = PIECE_OUTER(thread, A_K, TILE_M);
-    const int b_k = PIECE_K(thread, B_K, TILE_N), b_n = PIECE_OUTER(thread, B_K, TILE_N);
-    GO_TO_FIRST
+    GO_TO_FIRST(PIECE, PIECE)
     const index_t slot_a = SLOT_A * (A_K ? A_M_STRIDE : A_K_STRIDE);
     const index_t slot_b = SLOT_B * (B_K ? B_N_STRIDE : B_K_STRIDE);
     const int there_a = A_K ? left_m : left_m > 0 ? TILE_K : 0;
@@ -80,17 +80,10 @@ matmul(const double *__restrict__ A, const double *__restrict__ B, double *__res
     { \
         COPY_OPERAND(A, to_a, A_K, LOADS_A, SLOT_A, PITCH_A, slot_a, there_a, a_k, stage, depth) \
         COPY_OPERAND(B, to_b, B_K, LOADS_B, SLOT_B, PITCH_B, slot_b, there_b, b_k, stage, depth) \
-        A += (depth) * A_K_STRIDE; \
-        B += (depth) * B_K_STRIDE; \
+        GO_ON(depth) \
     }
 
-    COPY_TILES(0, first);
-    end_of_copies();
-    UNROLL
-    for (int stage = 1; stage < STAGES - 1; ++stage) {
-        if (stage < steps) COPY_TILES(stage, TILE_K);
-        end_of_copies();
-    }
+    BEGIN_COPIES
 
     DECLARE_SUMS
     CLEAR_SUMS;
@@ -109,10 +102,7 @@ matmul(const double *__restrict__ A, const double *__restrict__ B, double *__res
     READ(0, 0, 0);
     NO_UNROLL
     for (int step = 0; step < steps; ++step) {
-        // The stage multiplied before the last barrier is free.
-        if (step + STAGES - 1 < steps) COPY_TILES(writing, TILE_K);
-        end_of_copies();
-        writing = reading;
+        COPY_NEXT
         MULTIPLY_STAGE
     }
 

@@ -62,6 +62,8 @@ int fake_gate(const char *name) {
 }
 
 #define GATE do { int status_ = fake_gate(__func__); if (status_) return status_; } while (0)
+/* A function that does something unless it is to fail. */
+#define CALL(name, parameters, ...) int name parameters { GATE; __VA_ARGS__; return SUCCESS; }
 
 static void *new_object(int kind) {
     __atomic_add_fetch(&live[kind], 1, __ATOMIC_SEQ_CST);
@@ -85,16 +87,9 @@ int cuGetErrorString(int status, const char **text) {
 int cuGetErrorName(int status, const char **text) { return cuGetErrorString(status, text); }
 int cuDeviceGetCount(int *count) { GATE; *count = 1; return SUCCESS; }
 int cuDeviceGet(int *device, int ordinal) { GATE; *device = ordinal; return SUCCESS; }
-int cuDeviceGetName(char *name, int size, int device) {
-    GATE;
-    snprintf(name, size, "fake device");
-    return SUCCESS;
-}
-int cuDeviceGetPCIBusId(char *name, int size, int device) {
-    GATE;
-    snprintf(name, size, "0000:0%d:00.0", device);
-    return SUCCESS;
-}
+CALL(cuDeviceGetName, (char *name, int size, int device), snprintf(name, size, "fake device"))
+CALL(cuDeviceGetPCIBusId, (char *name, int size, int device),
+     snprintf(name, size, "0000:0%d:00.0", device))
 int cuDeviceTotalMem_v2(size_t *bytes, int device) { GATE; *bytes = 1ull << 30; return SUCCESS; }
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
     GATE;
@@ -131,11 +126,8 @@ static int release(void) {
     return SUCCESS;
 }
 int cuDevicePrimaryCtxRelease_v2(int device) { GATE; return release(); }
-int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
-    GATE;
-    *flags = 0, *active = retained > 0;
-    return SUCCESS;
-}
+CALL(cuDevicePrimaryCtxGetState, (int device, unsigned *flags, int *active),
+     *flags = 0, *active = retained > 0)
 int cuCtxPushCurrent_v2(void *context) {
     GATE;
     if (depth == 64) return INVALID_VALUE;
@@ -176,22 +168,15 @@ void fake_unstack(int primary_too) {
     depth = 0;
     if (primary_too) retained = 0, used = 0, memset(live, 0, sizeof live);
 }
-int cuCtxGetCurrent(void **context) {
-    GATE;
-    *context = depth ? stack[depth - 1] : NULL;
-    return SUCCESS;
-}
+CALL(cuCtxGetCurrent, (void **context), *context = depth ? stack[depth - 1] : NULL)
 int cuCtxGetDevice(int *device) { GATE; *device = 0; return SUCCESS; }
 int cuCtxGetApiVersion(void *context, unsigned *version) { GATE; *version = 13000; return SUCCESS; }
 int cuCtxSynchronize(void) { GATE; return SUCCESS; }
 
 /* Memory */
 
-int cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
-    GATE;
-    *free_bytes = room > used ? room - used : 0, *total = room;
-    return SUCCESS;
-}
+CALL(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total),
+     *free_bytes = room > used ? room - used : 0, *total = room)
 int cuMemAlloc_v2(Address *address, size_t bytes) {
     GATE;
     pthread_mutex_lock(&lock);
@@ -215,26 +200,12 @@ int cuMemFree_v2(Address address) {
     free(block);
     return SUCCESS;
 }
-int cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags) {
-    GATE;
-    __atomic_add_fetch(&live[PINNED], 1, __ATOMIC_SEQ_CST);
-    return SUCCESS;
-}
-int cuMemHostUnregister(void *memory) {
-    GATE;
-    __atomic_sub_fetch(&live[PINNED], 1, __ATOMIC_SEQ_CST);
-    return SUCCESS;
-}
-int cuMemcpyHtoD_v2(Address to, const void *from, size_t bytes) {
-    GATE;
-    memcpy((void *)to, from, bytes);
-    return SUCCESS;
-}
-int cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t bytes, void *stream) {
-    GATE;
-    memcpy((void *)to, from, bytes);
-    return SUCCESS;
-}
+CALL(cuMemHostRegister_v2, (void *memory, size_t bytes, unsigned flags),
+     __atomic_add_fetch(&live[PINNED], 1, __ATOMIC_SEQ_CST))
+CALL(cuMemHostUnregister, (void *memory), __atomic_sub_fetch(&live[PINNED], 1, __ATOMIC_SEQ_CST))
+CALL(cuMemcpyHtoD_v2, (Address to, const void *from, size_t bytes), memcpy((void *)to, from, bytes))
+CALL(cuMemcpyHtoDAsync_v2, (Address to, const void *from, size_t bytes, void *stream),
+     memcpy((void *)to, from, bytes))
 typedef struct {
     size_t x, y;
     unsigned type;
@@ -264,29 +235,15 @@ int cuMemcpyDtoH_v2(void *to, Address from, size_t bytes) {
 int cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, void *stream) {
     return to_host(__func__, to, from, bytes);
 }
-int cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void *stream) {
-    GATE;
-    memmove((void *)to, (void *)from, bytes);
-    return SUCCESS;
-}
-int cuMemsetD8Async(Address to, unsigned char value, size_t bytes, void *stream) {
-    GATE;
-    memset((void *)to, value, bytes);
-    return SUCCESS;
-}
-int cuPointerGetAttribute(void *value, int attribute, Address address) {
-    GATE;
-    *(int *)value = 0;
-    return SUCCESS;
-}
+CALL(cuMemcpyDtoDAsync_v2, (Address to, Address from, size_t bytes, void *stream),
+     memmove((void *)to, (void *)from, bytes))
+CALL(cuMemsetD8Async, (Address to, unsigned char value, size_t bytes, void *stream),
+     memset((void *)to, value, bytes))
+CALL(cuPointerGetAttribute, (void *value, int attribute, Address address), *(int *)value = 0)
 
 /* Kernels, streams, events */
 
-int cuModuleLoadData(void **module, const void *image) {
-    GATE;
-    *module = new_object(MODULE);
-    return SUCCESS;
-}
+CALL(cuModuleLoadData, (void **module, const void *image), *module = new_object(MODULE))
 int cuModuleLoadDataEx(void **module, const void *image, unsigned n, int *options, void **values) {
     enum { INFO_LOG = 3, INFO_LOG_BYTES, ERROR_LOG, ERROR_LOG_BYTES };
     for (unsigned i = 0; i < n; ++i) { /* PyCUDA shows both logs of a module that is not loaded */
@@ -298,16 +255,8 @@ int cuModuleLoadDataEx(void **module, const void *image, unsigned n, int *option
     return SUCCESS;
 }
 int cuModuleUnload(void *module) { GATE; return drop(MODULE, module); }
-int cuModuleGetFunction(void **function, void *module, const char *name) {
-    GATE;
-    *function = module;
-    return SUCCESS;
-}
-int cuFuncGetAttribute(int *value, int attribute, void *function) {
-    GATE;
-    *value = attribute ? 0 : 1024;
-    return SUCCESS;
-}
+CALL(cuModuleGetFunction, (void **function, void *module, const char *name), *function = module)
+CALL(cuFuncGetAttribute, (int *value, int attribute, void *function), *value = attribute ? 0 : 1024)
 int cuFuncSetAttribute(void *function, int attribute, int value) { GATE; return SUCCESS; }
 int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int block, size_t s) {
     GATE;
@@ -328,11 +277,7 @@ int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned 
 }
 const void *fake_launch(void) { return &last; } /* the last one */
 int cuLaunchCooperativeKernel(void) { GATE; return SUCCESS; }
-int cuStreamCreate(void **stream, unsigned flags) {
-    GATE;
-    *stream = new_object(STREAM);
-    return SUCCESS;
-}
+CALL(cuStreamCreate, (void **stream, unsigned flags), *stream = new_object(STREAM))
 int cuStreamDestroy_v2(void *stream) { GATE; return drop(STREAM, stream); }
 int cuStreamSynchronize(void *stream) { GATE; return SUCCESS; }
 int cuStreamGetCtx(void *stream, void **context) { GATE; *context = primary; return SUCCESS; }
@@ -346,17 +291,9 @@ int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
     pthread_mutex_unlock(&lock);
     return SUCCESS;
 }
-int cuEventCreate(void **event, unsigned flags) {
-    GATE;
-    *event = new_object(EVENT);
-    return SUCCESS;
-}
+CALL(cuEventCreate, (void **event, unsigned flags), *event = new_object(EVENT))
 int cuEventDestroy_v2(void *event) { GATE; return drop(EVENT, event); }
-int cuEventRecord(void *event, void *stream) {
-    GATE;
-    *(void **)event = stream;
-    return SUCCESS;
-}
+CALL(cuEventRecord, (void *event, void *stream), *(void **)event = stream)
 int cuEventSynchronize(void *event) { GATE; return SUCCESS; }
 int cuEventQuery(void *event) { GATE; return SUCCESS; }
 int cuEventElapsedTime(float *ms, void *a, void *b) { GATE; *ms = 1.0f; return SUCCESS; }

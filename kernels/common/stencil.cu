@@ -29,6 +29,17 @@
      - (T)column_weight * (((column) > 0 ? (T)(u)[(column) - 1] : 0)                             \
                            + ((column) < columns - 1 ? (T)(u)[(column) + 1] : 0)))
 
+// Does `body` at all points of rows `begin` to `end` - 1, by lines; u is at a line's first element.
+#define FOR_POINTS(thread, begin, end, from, body) \
+    SHARED double scratch[SUMS * THREADS]; \
+    double sums[SUMS] = {0, 0}; \
+    for (index_t along = (begin) * lines + blockIdx.x; along < (end) * lines; along += blocks) { \
+        const index_t row = along / lines, line = along % lines; \
+        GLOBAL const REAL *u = from; \
+        const index_t at = row * pitch + line * columns; \
+        for (index_t column = thread; column < columns; column += THREADS) body \
+    }
+
 KERNEL(THREADS, 1)
 stencil_residual(GLOBAL const REAL *RESTRICT x, GLOBAL const REAL *RESTRICT b,
                  GLOBAL REAL *RESTRICT r, GLOBAL REAL *p, GLOBAL double *RESTRICT partial,
@@ -36,23 +47,16 @@ stencil_residual(GLOBAL const REAL *RESTRICT x, GLOBAL const REAL *RESTRICT b,
                  index_t high, index_t r_start, index_t p_start, index_t pitch, index_t blocks,
                  double row_weight, double line_weight, double column_weight)
 {
-    SHARED double scratch[SUMS * THREADS];
     const int thread = (int)threadIdx.x;
     const index_t plane = lines * columns;
-    double sums[SUMS] = {0, 0};
-    for (index_t along = blockIdx.x; along < rows * lines; along += blocks) {
-        const index_t row = along / lines, line = along % lines;
-        GLOBAL const REAL *u = x + halo * plane + along * columns;
-        const index_t at = row * pitch + line * columns;
-        for (index_t column = thread; column < columns; column += THREADS) {
-            const REAL given = b[along * columns + column];
-            const REAL left = given - PRODUCT(REAL, u, row, line, column);
-            r[r_start + at + column] = left;
-            p[p_start + at + column] = left;
-            sums[0] += (double)left * left;
-            sums[1] += (double)given * given;
-        }
-    }
+    FOR_POINTS(thread, 0, rows, x + halo * plane + along * columns, {
+        const REAL given = b[along * columns + column];
+        const REAL left = given - PRODUCT(REAL, u, row, line, column);
+        r[r_start + at + column] = left;
+        p[p_start + at + column] = left;
+        sums[0] += (double)left * left;
+        sums[1] += (double)given * given;
+    })
     write_block_sums(sums, scratch, partial, thread, blockIdx.x);
 }
 
@@ -62,20 +66,14 @@ stencil_product(GLOBAL const REAL *RESTRICT p, GLOBAL REAL *RESTRICT q,
                 index_t columns, index_t halo, index_t low, index_t high, index_t blocks,
                 double row_weight, double line_weight, double column_weight)
 {
-    SHARED double scratch[SUMS * THREADS];
     const int thread = (int)threadIdx.x;
-    const index_t plane = lines * columns;
-    double sums[SUMS] = {0, 0};
-    for (index_t along = blockIdx.x; along < rows * lines; along += blocks) {
-        const index_t row = along / lines, line = along % lines;
-        GLOBAL const REAL *u = p + halo * plane + along * columns;
-        for (index_t column = thread; column < columns; column += THREADS) {
-            const REAL product = PRODUCT(REAL, u, row, line, column);
-            q[along * columns + column] = product;
-            sums[0] += (double)u[column] * product;
-            sums[1] += (double)u[column] * u[column];
-        }
-    }
+    const index_t plane = lines * columns, pitch = plane;
+    FOR_POINTS(thread, 0, rows, p + halo * plane + along * columns, {
+        const REAL product = PRODUCT(REAL, u, row, line, column);
+        q[along * columns + column] = product;
+        sums[0] += (double)u[column] * product;
+        sums[1] += (double)u[column] * u[column];
+    })
     write_block_sums(sums, scratch, partial, thread, first_block + blockIdx.x);
 }
 
@@ -84,18 +82,13 @@ stencil_squares(GLOBAL const REAL *RESTRICT x, GLOBAL const REAL *RESTRICT b, GL
                 index_t rows, index_t lines, index_t columns, index_t pitch, index_t first_row, index_t last_row,
                 index_t blocks, double row_weight, double line_weight, double column_weight)
 {
-    SHARED double scratch[SUMS * THREADS];
     const index_t plane = pitch;
     const int low = 0, high = 0;
-    double sums[SUMS] = {0, 0};
-    for (index_t along = first_row * lines + blockIdx.x; along < last_row * lines; along += blocks) {
-        const index_t row = along / lines, line = along % lines, at = row * pitch + line * columns;
-        GLOBAL const REAL *u = x + at;
-        for (index_t column = threadIdx.x; column < columns; column += THREADS) {
-            const double given = b[at + column], left = given - PRODUCT(double, u, row, line, column);
-            sums[0] += left * left;
-            sums[1] += given * given;
-        }
-    }
+    FOR_POINTS(threadIdx.x, first_row, last_row, x + (row * pitch + line * columns), {
+        const double given = b[at + column];
+        const double left = given - PRODUCT(double, u, row, line, column);
+        sums[0] += left * left;
+        sums[1] += given * given;
+    })
     write_block_sums(sums, scratch, partial, (int)threadIdx.x, blockIdx.x);
 }

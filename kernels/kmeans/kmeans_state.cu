@@ -15,9 +15,6 @@
 #define EMPTIED 3    // a cluster is empty, and the centroids are still to be computed
 
 // LISTED: a kernel labels the rows that a list has, how many and then which, in place of all.
-#ifndef LISTED
-#define LISTED 0
-#endif
 #if LISTED
 #define LIST , GLOBAL const int *RESTRICT listed
 #define HOW_MANY(n) listed[0]
@@ -42,9 +39,6 @@
         nearest[i * THREADS + thread] = 0; \
     }
 
-#ifndef COUNTED
-#define COUNTED 0
-#endif
 #ifdef __OPENCL_VERSION__
 #define atomicAdd atomic_add
 #endif

@@ -38,7 +38,6 @@ assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
     SHARED int nearest[THREAD_M * THREADS];
     if (state[STOPPED]) return;
     const index_t n = HOW_MANY(all), tile_m = (index_t)blockIdx.x * TILE_M;
-    if (LISTED && tile_m >= n) return;
     FIND_THREAD
     const int steps = (int)((d + TILE_K - 1) / TILE_K);
 
@@ -47,6 +46,7 @@ assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
     const int x_m = thread / RUN;
     const int left = (int)(n - tile_m < TILE_M ? n - tile_m : TILE_M) - x_m;
 #if LISTED
+    if (tile_m >= n) return;
     GLOBAL const REAL *rows_of_x[LOADS_X];
     UNROLLED(s, LOADS_X) rows_of_x[s] = X + (s * APART < left ? ROW(tile_m + x_m + s * APART) * d : 0) + x_k;
 #define ROW_OF_X(s) rows_of_x[s]

@@ -115,9 +115,6 @@ pad(GLOBAL const REAL *RESTRICT from, GLOBAL REAL *RESTRICT to, index_t height, 
 // As padded; pointers move along in place of products of indices, and the taps of a piece are unrolled, PIECE at a
 // time, the last TAIL of them (the filter's width modulo PIECE) too.
 #define PIECE (BX < 16 ? BX : 16)
-#ifndef TAIL
-#define TAIL 0
-#endif
 KERNEL(BX *BY, 1)
 convolve_unrolled(PADDED)
 {

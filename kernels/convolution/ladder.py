@@ -18,10 +18,9 @@ _tiles = partial(_memory, shared=lambda b, item: (2 * b.x * b.y + max(b.x, b.y))
 def _steps(ladder: Ladder, rung: Rung, block: Block, dtype: str, card: Card, *sizes: int) -> Steps:
     rows, columns, taps_y, taps_x = sizes
     results, out = (rows, columns), ("out", *sizes)
+    rung = rung._replace(macros=(("TAIL", taps_x % min(_PIECE, block.x)),))
     if rung.number < 4:
         return Steps((Step(ladder.launch(rung, block, dtype, results, ("image", "taps", *out))),))
-    if rung.number > 4:
-        rung = rung._replace(macros=(("TAIL", taps_x % min(_PIECE, block.x)),))
     item = ELEMENT_BYTES[dtype]
     pieces, line = ceil_div(taps_x, block.x) * block.x, _TAPS_BYTES // item
     high = ceil_div(rows, block.y) * block.y + taps_y - 1

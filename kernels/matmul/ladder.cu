@@ -37,19 +37,6 @@ matmul_sequential(MATRICES)
 // The patterns that White rejects: a thread makes NX x NY elements one after another. grouped: they are neighbours.
 // row, hybrid-row and hybrid-column: they are as far apart as there are threads; DOWN: columns first.
 #if STEP == 2
-#ifndef SWAPPED
-#define SWAPPED 0
-#endif
-#ifndef NX
-#define NX 1
-#define NY 1
-#endif
-#ifndef GROUPED
-#define GROUPED 0
-#endif
-#ifndef DOWN
-#define DOWN 0
-#endif
 #define WIDE (SWAPPED ? BY : BX)
 #define HIGH (SWAPPED ? BX : BY)
 KERNEL(BX *BY, 1)

@@ -15,6 +15,7 @@ from .plan_tensor import CAPABILITY, PANEL, by_pieces
 __all__ = ["LADDER"]
 
 _memory = partial(Rung, kernel="matmul_naive", block=Block(32, 4), tile=lambda b: (b.x, b.y))
+_ORDER = {"SWAPPED": 0, "NX": 1, "NY": 1, "GROUPED": 0, "DOWN": 0}  # where a rung has no other
 _SQUARE = (("NX", 2), ("NY", 2))
 _pattern = partial(_memory, instead_of="naive", tile=lambda b: (2 * b.x, 2 * b.y), macros=_SQUARE)
 _rows = partial(_memory, kernel="matmul_rows", tile=lambda b: (b.x, b.each * b.y))
@@ -53,6 +54,7 @@ _pieces = partial(
 def _steps(ladder: Ladder, rung: Rung, block: Block, dtype: str, card: Card, *sizes: int) -> Steps:
     if rung.capability:
         return _by_pieces(rung, card, *sizes)
+    rung = rung._replace(macros=(*(_ORDER | dict(rung.macros)).items(),))
     launch = ladder.launch(rung, block, dtype, sizes[:2], ("A", "B", "C", *sizes))
     return Steps((Step(launch),))
 
@@ -68,7 +70,7 @@ def _by_pieces(rung: Rung, card: Card, m: int, n: int, k: int) -> Steps:
     product = product._replace(
         source="ladder_tensor.cu",
         kernel=rung.kernel,
-        defines=rung.macros,
+        defines=rung.macros or (("AHEAD", 0),),
         grid=ceil_div(m, PANEL) * ceil_div(n, PANEL),
         block=rung.block.x,
     )

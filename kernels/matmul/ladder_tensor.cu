@@ -11,9 +11,6 @@
 
 #include "tensor_product.cu"
 
-#ifndef AHEAD
-#define AHEAD 0
-#endif
 #define BOTH_BYTES (2 * PIECE_BYTES)  // of the pieces of an operand for a step
 
 KERNEL(256, 1)

@@ -13,9 +13,6 @@ CONSTANT_MEMORY(REAL, held, 65536 / (int)sizeof(REAL))
 // are as far apart as there are threads.
 // constant (step 2): x in constant memory, which gives one element to all threads of a warp at once.
 #if STEP == 1 || STEP == 2
-#ifndef SPREAD
-#define SPREAD 0
-#endif
 #if STEP == 1
 #define VECTOR GLOBAL const REAL *RESTRICT held
 #else
@@ -59,9 +56,7 @@ matvec_naive(GLOBAL const REAL *RESTRICT A, VECTOR, GLOBAL REAL *RESTRICT y, ind
 // different banks; blocks start at different squares, so that they do not ask the same partition of memory.
 // Beyond the matrix a thread loads the last row or column again, and nobody adds that up.
 #if STEP == 3 || STEP == 4 || STEP == 5
-#ifndef PAD
-#define PAD 0
-#endif
+#define PAD (STEP == 5)
 KERNEL(BX *BY, 1)
 matvec_squares(GLOBAL const REAL *RESTRICT A, CONSTANT(REAL, held), GLOBAL REAL *RESTRICT y, index_t m, index_t k)
 {

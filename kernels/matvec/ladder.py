@@ -14,6 +14,7 @@ _rows = partial(
     block=Block(128),
     tile=lambda b: (1, b.x * b.each),
     legal=lambda b: b.y == 1,
+    macros=(("SPREAD", 0),),
 )
 _several = partial(_rows, instead_of="naive", block=Block(128, 1, 4), each=(2, 4, 8, 16, 32))
 _square = partial(  # of BX rows; BY threads share a row
@@ -49,8 +50,7 @@ _RUNGS = (
     _square(4, "split", "several threads share a row", "as many times the loads in flight",
             "White, listing 4.9"),
     _square(5, "padded", "lines of the square take one element more",
-            "no two threads of a warp meet in a bank of shared memory", "White, listing 4.11",
-            macros=(("PAD", 1),)),
+            "no two threads of a warp meet in a bank of shared memory", "White, listing 4.11"),
     _square(6, "unrolled", "fine-tuned: loops unrolled, pointers move along",
             "nothing is issued but loads and sums", "White, listing 4.16",
             kernel="matvec_unrolled"),

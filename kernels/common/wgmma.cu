@@ -6,27 +6,22 @@ DEVICE unsigned int shared_place(const void *pointer)
     return (unsigned int)__cvta_generic_to_shared(pointer);
 }
 
-DEVICE void new_barrier(unsigned int barrier, int arrivals)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
+// A function that is one instruction on memory, with these operands.
+#define INSTRUCTION(name, parameters, text, ...) \
+    DEVICE void name parameters \
+    { \
+        asm volatile(text ::__VA_ARGS__ : "memory"); \
+    }
 
+INSTRUCTION(new_barrier, (unsigned int barrier, int arrivals),
+            "mbarrier.init.shared::cta.b64 [%0], %1;", "r"(barrier), "r"(arrivals))
 // Let copies see new barriers.
-DEVICE void fence_barriers(void)
-{
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-DEVICE void arrive(unsigned int barrier)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
+INSTRUCTION(fence_barriers, (void), "fence.mbarrier_init.release.cluster;")
+INSTRUCTION(arrive, (unsigned int barrier),
+            "mbarrier.arrive.shared::cta.b64 _, [%0];", "r"(barrier))
 // Arrive, and let the barrier wait for bytes as well.
-DEVICE void expect(unsigned int barrier, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
+INSTRUCTION(expect, (unsigned int barrier, int bytes),
+            "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;", "r"(barrier), "r"(bytes))
 
 // Wait until a barrier's phase of this parity is over.
 DEVICE void await(unsigned int barrier, unsigned int parity)
@@ -38,11 +33,10 @@ DEVICE void await(unsigned int barrier, unsigned int parity)
 }
 
 // Copy contiguous global memory; addresses and bytes are multiples of 16.
-DEVICE void copy_bulk(unsigned int to, const void *from, int bytes, unsigned int barrier)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                 ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
-}
+INSTRUCTION(copy_bulk, (unsigned int to, const void *from, int bytes, unsigned int barrier),
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+            " [%0], [%1], %2, [%3];",
+            "r"(to), "l"(from), "r"(bytes), "r"(barrier))
 
 // Registers of each thread from here on, which a whole group of four warps asks for.
 template <int COUNT>
@@ -58,15 +52,8 @@ DEVICE void more_registers(void)
 }
 
 // Wait for the turn of one of two groups of four warps, and give the turn to one.
-DEVICE void await_turn(int group)
-{
-    asm volatile("bar.sync %0, 256;" ::"r"(group) : "memory");
-}
-
-DEVICE void give_turn(int group)
-{
-    asm volatile("bar.arrive %0, 256;" ::"r"(group) : "memory");
-}
+INSTRUCTION(await_turn, (int group), "bar.sync %0, 256;", "r"(group))
+INSTRUCTION(give_turn, (int group), "bar.arrive %0, 256;", "r"(group))
 
 // An operand of `multiply`: rows of 64 bytes, of which 8 lie together, in 64-byte swizzle.
 DEVICE unsigned long long tile_descriptor(unsigned int place)
@@ -76,16 +63,9 @@ DEVICE unsigned long long tile_descriptor(unsigned int place)
 }
 
 // Registers may be used again that products before have read or written.
-DEVICE void begin_products(void)
-{
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
+INSTRUCTION(begin_products, (void), "wgmma.fence.sync.aligned;")
 // The products since the last end make one group.
-DEVICE void end_products(void)
-{
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
+INSTRUCTION(end_products, (void), "wgmma.commit_group.sync.aligned;")
 
 #define FOUR(c, i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
 #define SIXTEEN(c, i) FOUR(c, i), FOUR(c, i + 4), FOUR(c, i + 8), FOUR(c, i + 12)

@@ -258,11 +258,8 @@ int cuModuleUnload(void *module) { GATE; return drop(MODULE, module); }
 CALL(cuModuleGetFunction, (void **function, void *module, const char *name), *function = module)
 CALL(cuFuncGetAttribute, (int *value, int attribute, void *function), *value = attribute ? 0 : 1024)
 int cuFuncSetAttribute(void *function, int attribute, int value) { GATE; return SUCCESS; }
-int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int block, size_t s) {
-    GATE;
-    *blocks = 2;
-    return SUCCESS;
-}
+CALL(cuOccupancyMaxActiveBlocksPerMultiprocessor,
+     (int *blocks, void *function, int block, size_t s), *blocks = 2)
 static struct { unsigned grid[3], block[3], shared; void *stream; size_t bytes; char data[4096]; } last;
 int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by,
                    unsigned bz, unsigned shared, void *stream, void **parameters, void **extra) {

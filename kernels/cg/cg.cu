@@ -21,10 +21,7 @@ cg_sums(GLOBAL const REAL *RESTRICT p, GLOBAL const REAL *RESTRICT q, GLOBAL con
         INVERSE GLOBAL double *RESTRICT partial, index_t own, index_t first_block, index_t n,
         index_t blocks)
 {
-    SHARED double scratch[SUMS * THREADS];
-    double sums[SUMS] = {0};
-    GRID_STRIDE(at)
-    {
+    SUM_UP(first_block + blockIdx.x, {
         REAL ps[WIDTH], qs[WIDTH], rs[WIDTH], ms[WIDTH];
         LOAD(ps, p + own + at);
         LOAD(qs, q + at);
@@ -39,8 +36,7 @@ cg_sums(GLOBAL const REAL *RESTRICT p, GLOBAL const REAL *RESTRICT q, GLOBAL con
             sums[Q_MQ] += qv * mq;
             sums[R_Z] += rv * zv;
         }
-    }
-    write_block_sums(sums, scratch, partial, (int)threadIdx.x, first_block + blockIdx.x);
+    })
 }
 
 KERNEL(THREADS, 1)
@@ -82,10 +78,7 @@ cg_residual(GLOBAL const REAL *RESTRICT b, GLOBAL const REAL *RESTRICT q, GLOBAL
             GLOBAL REAL *RESTRICT p, INVERSE GLOBAL double *RESTRICT partial, index_t own, index_t n,
             index_t blocks)
 {
-    SHARED double scratch[SUMS * THREADS];
-    double sums[SUMS] = {0};
-    GRID_STRIDE(at)
-    {
+    SUM_UP(blockIdx.x, {
         REAL bs[WIDTH], rs[WIDTH], ps[WIDTH];
         LOAD(bs, b + at);
         LOAD(rs, q + at);
@@ -99,6 +92,5 @@ cg_residual(GLOBAL const REAL *RESTRICT b, GLOBAL const REAL *RESTRICT q, GLOBAL
         }
         STORE(r + at, rs);
         STORE(p + own + at, ps);
-    }
-    write_block_sums(sums, scratch, partial, (int)threadIdx.x, blockIdx.x);
+    })
 }

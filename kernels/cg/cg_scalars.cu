@@ -44,6 +44,13 @@
 #define LOAD_INVERSE(a, place) EACH(v_) a[v_] = 1
 #endif
 
+// Sums over n elements of vectors, of which the body adds WIDTH up; they are those of `block`.
+#define SUM_UP(block, ...) \
+    SHARED double scratch[SUMS * THREADS]; \
+    double sums[SUMS] = {0}; \
+    GRID_STRIDE(at) __VA_ARGS__ \
+    write_block_sums(sums, scratch, partial, (int)threadIdx.x, block);
+
 #define FINITE(number) ((number) - (number) == 0)
 // Below this a product of two sums has no digits left: r is zero for all that can be computed.
 #define TINY 1e-290

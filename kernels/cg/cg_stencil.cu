@@ -45,7 +45,12 @@
         const REAL left_ = LAST(plane, before_), right_ = FIRST(plane, after_);                \
         REAL sides_[WIDTH];                                                                    \
         SET_ZERO(sides_);                                                                      \
-        LINE_NEIGHBOURS(sides_, plane);                                                        \
+        if (DIMS == 3) {                                                                       \
+            REAL one_[WIDTH], other_[WIDTH];                                                   \
+            READ(one_, (plane) + up_);                                                         \
+            READ(other_, (plane) + down_);                                                     \
+            EACH(v) sides_[v] = c_line * (one_[v] + other_[v]);                                \
+        }                                                                                      \
         EACH(v)                                                                                \
         {                                                                                      \
             const REAL lower_ = v ? here[v - (v > 0)] : left_;                                 \
@@ -54,17 +59,6 @@
                         - c_row * (above[v] + below[v]) - sides_[v];                           \
         }                                                                                      \
     } while (0)
-#if DIMS == 3
-#define LINE_NEIGHBOURS(sides, plane)                                                          \
-    do {                                                                                       \
-        REAL one_[WIDTH], other_[WIDTH];                                                       \
-        READ(one_, (plane) + up_);                                                             \
-        READ(other_, (plane) + down_);                                                         \
-        EACH(v) sides[v] = c_line * (one_[v] + other_[v]);                                     \
-    } while (0)
-#else
-#define LINE_NEIGHBOURS(sides, plane)
-#endif
 
 // Whether row w has a point here.
 #define IN_GRID(w) (inside && (w) >= low && (w) < high)
@@ -87,14 +81,10 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
     const int lane = thread % COLUMNS;
     const int before_ = lane > 0 ? thread - 1 : thread;
     const int after_ = lane < COLUMNS - 1 ? thread + 1 : thread;
-#if DIMS == 3
-    const int level = thread / COLUMNS;
+    const int level = DIMS == 3 ? thread / COLUMNS : 0;
     const int up_ = level > 0 ? thread - COLUMNS : thread;
     const int down_ = level < LINES - 1 ? thread + COLUMNS : thread;
     const REAL c_line = (REAL)line_weight;
-#else
-    const int level = 0;
-#endif
     const REAL c_row = (REAL)row_weight, c_column = (REAL)column_weight;
     const REAL centre = (REAL)(2 * (row_weight + line_weight + column_weight));
     const index_t plane_size = lines * columns;

@@ -28,10 +28,7 @@ KERNEL(THREADS, 1)
 cg_dots(GLOBAL const REAL *a, GLOBAL const REAL *b, GLOBAL double *RESTRICT partial, index_t n,
         index_t blocks)
 {
-    SHARED double scratch[SUMS * THREADS];
-    double sums[SUMS] = {0, 0};
-    GRID_STRIDE(at)
-    {
+    SUM_UP(blockIdx.x, {
         REAL as[WIDTH], bs[WIDTH];
         LOAD(as, a + at);
         LOAD(bs, b + at);
@@ -40,8 +37,7 @@ cg_dots(GLOBAL const REAL *a, GLOBAL const REAL *b, GLOBAL double *RESTRICT part
             sums[0] += (double)as[v] * bs[v];
             sums[1] += (double)bs[v] * bs[v];
         }
-    }
-    write_block_sums(sums, scratch, partial, (int)threadIdx.x, blockIdx.x);
+    })
 }
 
 KERNEL(THREADS, 1)
@@ -127,16 +123,12 @@ ranks_reduce(GLOBAL const REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL cons
              GLOBAL const REAL *RESTRICT q, GLOBAL double *RESTRICT partial, double alpha,
              index_t n, index_t blocks)
 {
-    SHARED double scratch[SUMS * THREADS];
-    double sums[SUMS] = {0, 0};
-    GRID_STRIDE(at)
-    {
+    SUM_UP(blockIdx.x, {
         const REAL left = r[at] - (REAL)alpha * q[at];
         r[at] = left;
         sums[0] += (double)left * left;
         sums[1] += (x[at] + (REAL)alpha * p[at]) * (REAL)0;
-    }
-    write_block_sums(sums, scratch, partial, (int)threadIdx.x, blockIdx.x);
+    })
 }
 
 KERNEL(THREADS, 1)

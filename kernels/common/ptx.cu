@@ -5,12 +5,9 @@
 DEVICE void copy_piece(unsigned int to, const REAL *from, int elements, bool there)
 {
     const int bytes = there ? elements * (int)sizeof(REAL) : 0;
-    if (elements == 1 && sizeof(REAL) == 4)
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
-                     ::"r"(to), "l"(from), "r"(bytes) : "memory");
-    else if (elements == 1)
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
-                     ::"r"(to), "l"(from), "r"(bytes) : "memory");
+    if (elements == 1)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                     ::"r"(to), "l"(from), "n"((int)sizeof(REAL)), "r"(bytes) : "memory");
     else
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                      ::"r"(to), "l"(from), "r"(bytes) : "memory");

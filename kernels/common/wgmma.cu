@@ -40,16 +40,9 @@ INSTRUCTION(copy_bulk, (unsigned int to, const void *from, int bytes, unsigned i
 
 // Registers of each thread from here on, which a whole group of four warps asks for.
 template <int COUNT>
-DEVICE void fewer_registers(void)
-{
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-
+INSTRUCTION(fewer_registers, (void), "setmaxnreg.dec.sync.aligned.u32 %0;", "n"(COUNT))
 template <int COUNT>
-DEVICE void more_registers(void)
-{
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
+INSTRUCTION(more_registers, (void), "setmaxnreg.inc.sync.aligned.u32 %0;", "n"(COUNT))
 
 // Wait for the turn of one of two groups of four warps, and give the turn to one.
 INSTRUCTION(await_turn, (int group), "bar.sync %0, 256;", "r"(group))

@@ -35,12 +35,10 @@
 // Stores WIDTH outputs, of which `points` are within the row.
 DEVICE void store_outputs(GLOBAL REAL *out, const REAL *sums, index_t points, index_t out_column)
 {
-#if ALIGNED
-    if (points >= WIDTH) {
+    if (ALIGNED && points >= WIDTH) {
         WRITE((GLOBAL VECTOR *)out, sums);
         return;
     }
-#endif
     UNROLLED(i, WIDTH)
         if (i < points) out[i * out_column] = sums[i];
 }

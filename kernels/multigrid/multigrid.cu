@@ -78,18 +78,14 @@ DEVICE REAL interpolated(GLOBAL const REAL *RESTRICT coarse, index_t z0, index_t
 #endif
 
 // The pair of points at `place`.
-#if ALIGNED
 #define READ_PAIR(even, odd, from)                                  \
-    if (even_inside) {                                              \
+    if (ALIGNED && even_inside) {                                   \
         const REAL2 pair = *(GLOBAL const REAL2 *)((from) + place); \
         even = pair.x;                                              \
         odd = pair.y;                                               \
-    }
-#else
-#define READ_PAIR(even, odd, from)          \
-    if (even_inside) even = (from)[place];  \
-    if (odd_inside) odd = (from)[place + 1];
-#endif
+    }                                                               \
+    if (!ALIGNED && even_inside) even = (from)[place];              \
+    if (!ALIGNED && odd_inside) odd = (from)[place + 1];
 
 // Grid: z tiles x y tiles x x tiles, the last fastest. A tile is 5 integers: its first point, the end
 // of its points, the end of those that its coarse points take from, its first coarse point, and

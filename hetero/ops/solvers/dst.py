@@ -107,7 +107,7 @@ def _by_matrices(
 ) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """See `applied`."""
     shape = stencil.shape
-    first, *middle, last = (_sines(n).astype(dtype) for n in shape)
+    first, *middle, last = (v.astype(dtype) for v in stencil.eigenvectors())
     eigenvalues = functools.reduce(np.add.outer, (v.astype(dtype) for v in stencil.eigenvalues()))
 
     def along_first(v: np.ndarray) -> np.ndarray:
@@ -120,13 +120,6 @@ def _by_matrices(
         return np.matmul(along_first(spectrum), last, out=u)
 
     return apply
-
-
-def _sines(n: int) -> np.ndarray:
-    """The sine transform of n points, scaled: a symmetric matrix that is its own inverse."""
-    j = np.arange(1, n + 1)
-    angles = np.outer(j, j) % (2 * (n + 1)) * (np.pi / (n + 1))
-    return math.sqrt(2.0 / (n + 1)) * np.sin(angles)
 
 
 def _norm(v: np.ndarray) -> float:

@@ -112,11 +112,9 @@ class Memory(Part):
 
     def _coarsest(self, number: int, grid: grids.Grid) -> Launch:
         """The launch that solves on the coarsest grid, by one block."""
-        sines = []
-        for n in grid.shape[::-1]:
-            k = np.arange(1, n + 1)
-            sines.append(math.sqrt(2 / (n + 1)) * np.sin(np.pi / (n + 1) * np.outer(k, k)).ravel())
-        values = functools.reduce(np.add.outer, Stencil(*grid[:2]).eigenvalues())
+        stencil = Stencil(*grid[:2])
+        sines = [along.ravel() for along in stencil.eigenvectors()[::-1]]
+        values = functools.reduce(np.add.outer, stencil.eigenvalues())
         tables = self.constant(np.concatenate(sines)), self.constant(1.0 / values)
         if number:
             self.vector(grid.points, f"u{number}", f"f{number}")

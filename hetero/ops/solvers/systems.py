@@ -72,6 +72,12 @@ class Stencil(NamedTuple):
         each = zip(self.spacing, angles, strict=True)
         return [4.0 * (1.0 / h**2) * np.sin(angle) ** 2 for h, angle in each]
 
+    def eigenvectors(self) -> list[np.ndarray]:
+        """Along each axis, as a symmetric, orthogonal matrix of sines, float64: its own inverse."""
+        each = [(n + 1, np.arange(1, n + 1)) for n in self.shape]
+        turns = [(m, np.outer(k, k) % (2 * m)) for m, k in each]  # small angles are exact
+        return [math.sqrt(2.0 / m) * np.sin(np.pi / m * whole) for m, whole in turns]
+
 
 def largest_factor(n: int) -> int:
     """The largest prime factor of a transform's length; in place of one above 386 maybe a multiple

@@ -211,12 +211,6 @@ class FakeCuda(Device):
     def synchronize(self, stream=None):
         self.log.append("synchronize")
 
-    def follow_stream(self, handle):
-        self.log.append(f"follow {handle}")
-
-    def precede_stream(self, handle):
-        self.log.append(f"precede {handle}")
-
     def record(self, stream=None, event=None, timed=False):
         return time.perf_counter() if timed else object()
 

@@ -72,8 +72,9 @@ def applied(stencil: Stencil, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarr
     float64, aligned, u C-contiguous; they may be the same."""
     if is_by_matrices(stencil.shape, dtype.name):
         return _by_matrices(stencil, dtype)
-    points = math.prod(stencil.shape)
-    workers = 1 if points < systems.BY_THREADS else loop_threads(cpu.describe()["cores"])
+    cores = cpu.describe()["cores"]
+    shared = systems.by_threads(math.prod(stencil.shape), cores)
+    workers = loop_threads(cores) if shared else 1
     first, *others = (values.astype(dtype) for values in stencil.eigenvalues())
     plane = functools.reduce(np.add.outer, others)
     rows = max(_BLOCK // plane.size, 1)

@@ -145,8 +145,9 @@ def _work(method: str, problem: Problem, info: dict[str, Any]) -> Work:
         by_matrices = kind == "cpu" and dst.is_by_matrices(axes, problem.dtype)
         costs = [1.0 if by_matrices else transform_cost(n, kind) for n in axes]
         more = sum(costs) / len(axes) - 1.0
-        if kind == "cpu" and n >= systems.BY_THREADS:
-            more /= 1.0 + _SERIAL * info.get("cores", 1)
+        cores = info.get("cores", 1)
+        if kind == "cpu" and systems.by_threads(n, cores):
+            more /= 1.0 + _SERIAL * cores
         n = max(round(n * (1.0 + more)), 1)
     moved = _PASSES[method] * n * np.dtype(problem.dtype).itemsize
     return Work((n,), 10.0 * n, moved, _made(method, problem, kind))

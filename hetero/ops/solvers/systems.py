@@ -35,7 +35,7 @@ _VECTORS = register("vectors", f"{__name__}:vectors")
 # ``on_vectors(dtype)`` for float32 or float64: compiled, or NumPy's where they are not.
 on_vectors = partial(vectors_for, _VECTORS)
 _LARGEST_FACTOR = 386  # from here on all prime factors cost a transform the same
-BY_THREADS = 1 << 15  # points, of transforms on the CPU; of fewer, threads cost more than they save
+_FEW_POINTS = 1 << 15  # of which threads of transforms, however many, cost more than they save
 # Norms of b that need no scaling: a residual may fall by many orders, and its square counts.
 _SAFE = {4: 2.0**50, 8: 2.0**300}
 
@@ -77,6 +77,11 @@ class Stencil(NamedTuple):
         each = [(n + 1, np.arange(1, n + 1)) for n in self.shape]
         turns = [(m, np.outer(k, k) % (2 * m)) for m, k in each]  # small angles are exact
         return [math.sqrt(2.0 / m) * np.sin(np.pi / m * whole) for m, whole in turns]
+
+
+def by_threads(points: int, cores: int) -> bool:
+    """Whether the CPU's cores share sine transforms of this many points."""
+    return points * (cores - 1) >= _FEW_POINTS * cores
 
 
 def largest_factor(n: int) -> int:

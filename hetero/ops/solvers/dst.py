@@ -30,14 +30,16 @@ from hetero.profile.inventory import loop_threads
 _DOT = 1 << 13  # elements, at most, of which BLAS adds up squares: for more it would start threads
 _BLOCK = 1 << 15  # points that NumPy divides at a time: temporaries stay in the cache
 _DOUBLE = np.dtype(np.float64)
-# The longest axis, and multiplications along it, up to which transforms are products with matrices,
-# in float64: 1.4 to 14 times as fast as SciPy's in the same dtype (2 and 16 cores).
-_LONGEST, _PRODUCTS = 128, {"float32": 1 << 18, "float64": 1 << 20}
+# Points at most, and points of an axis for the cost of its transform, on average, up to which
+# transforms are products with matrices, in float64: 1.2 to 14 times as fast as SciPy's in the same
+# dtype (2 and 16 cores).
+_MULTIPLIED, _LENGTHS = 1 << 16, {"float32": 75.0, "float64": 100.0}
+_LONGEST = 256  # of such an axis: its matrix takes 512 KiB
 _FEW = 1 << 20  # points of which rounding may decide how large a small residual seems
 # Roundings of f, at most, that transforms leave besides that of u: of lengths with prime factors
-# below `_LARGE`, of others, and of matrices. By 176,000 random f on grids up to 512 x 512, 48^3 and
-# 1 x 4000, and 64,000 for matrices, which left up to 170, besides 2.6 times what rounding u does.
-_TRANSFORMS, _LARGE, _MATRICES, _TIMES_U = (3.0, 6.0), 67, 256.0, 4.0
+# below `_LARGE`, of others, and of matrices, besides some times that of u. By 176,000 random f on
+# grids up to 512 x 512, 48^3 and 1 x 4000, and by 133,000 for matrices: 3 besides 4 times.
+_TRANSFORMS, _LARGE, _MATRICES, _TIMES_U = (3.0, 6.0), 67, 16.0, 4.0
 
 _PURPOSE = "sine transforms"
 _KEPT = 4  # solvers in each context
@@ -99,8 +101,9 @@ def applied(stencil: Stencil, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarr
 
 def is_by_matrices(shape: tuple[int, ...], dtype: str) -> bool:
     """Whether sine transforms on the CPU are products with matrices."""
-    longest = max(shape)
-    return longest <= _LONGEST and longest * math.prod(shape) <= _PRODUCTS[dtype]
+    if max(shape) > _LONGEST or math.prod(shape) > _MULTIPLIED:
+        return False
+    return sum(shape) <= _LENGTHS[dtype] * sum(systems.transform_cost(n, "cpu") for n in shape)
 
 
 def _by_matrices(

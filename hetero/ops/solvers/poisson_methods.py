@@ -143,7 +143,7 @@ def _work(method: str, problem: Problem, info: dict[str, Any]) -> Work:
     if method == DST:
         axes, dst = problem.dims, load("hetero.ops.solvers.dst")
         by_matrices = kind == "cpu" and dst.is_by_matrices(axes, problem.dtype)
-        costs = [1.0 if by_matrices else transform_cost(n, kind) for n in axes]
+        costs = [1.0 if by_matrices else systems.transform_cost(n, kind) for n in axes]
         more = sum(costs) / len(axes) - 1.0
         cores = info.get("cores", 1)
         if kind == "cpu" and systems.by_threads(n, cores):
@@ -185,18 +185,6 @@ def _run(method: str, devices: Any, problem: Problem, arguments: Arguments) -> O
             u[...] = 0.0
     name = "multigrid_device" if devices and method == MULTIGRID else method
     return load(f"hetero.ops.solvers.{name}").solve(devices, asked, f, u, problem.dtype)
-
-
-def transform_cost(n: int, kind: str) -> float:
-    """How much longer a sine transform of n points takes for the prime factors of n + 1.
-
-    Measured: SciPy's 1.4 to 1.8 times with a prime factor of 29 to 43, 5 to 11 times beyond 250;
-    cuFFT's 3.8 times beyond 127.
-    """
-    largest = systems.largest_factor(n + 1)
-    if kind == "cpu":
-        return 1.0 + min(largest / 55.0, 7.0)
-    return 3.8 if largest > 127 else 1.0
 
 
 def _row(method: str, *kinds: str, **row: Any) -> None:

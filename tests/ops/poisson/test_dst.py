@@ -42,8 +42,8 @@ def test_what_nobody_asks_for_is_as_small_as_promised(shape, kind):
 @pytest.mark.parametrize(
     "shape",
     [
-        *((1, 1), (64, 64), (64, 65), (101, 101), (102, 102), (128, 16), (129, 15)),
-        *((2, 3, 40), (20, 22, 22), (23, 23, 23), (32, 32, 32), (33, 33, 33)),
+        *((1, 1), (79, 79), (80, 80), (99, 99), (107, 107), (127, 127), (128, 128)),
+        *((256, 256), (256, 257), (128, 16), (2, 3, 40), (33, 34, 35), (40, 40, 40), (41,) * 3),
     ],
 )
 def test_products_with_matrices_solve_as_transforms_do(shape, dtype):
@@ -56,7 +56,7 @@ def test_products_with_matrices_solve_as_transforms_do(shape, dtype):
     spectrum = fft.dstn(f.astype("f8"), 1) / reduce(np.add.outer, eigenvalues)
     expected = fft.idstn(spectrum, 1)
     u = hetero.solve_poisson(f, spacing=spacing, device="cpu", method="dst")
-    atol = 16.0 * np.finfo(dtype).eps * abs(expected).max()
+    atol = 32.0 * np.finfo(dtype).eps * abs(expected).max()
     np.testing.assert_allclose(u, expected, rtol=0, atol=atol)
     f.flat[0] = np.nan
     with pytest.warns(RuntimeWarning, match="not finite"):

@@ -18,8 +18,10 @@ def dot(x: np.ndarray, y: np.ndarray) -> float:
     By BLAS where these are too few elements for its threads, which would spin afterwards.
     """
     if x.size <= _FEW:
-        wide = x.astype(np.float64, copy=False)
-        return float(np.vdot(wide, wide if y is x else y.astype(np.float64, copy=False)))
+        if x.dtype.char == y.dtype.char == "d":  # which asks less of NumPy than the general way
+            return float(x.dot(y))
+        wide = x.astype(np.float64)
+        return float(wide.dot(wide if y is x else y.astype(np.float64)))
     return float(np.einsum("i,i", x, y, dtype=np.float64))
 
 
@@ -30,7 +32,7 @@ def norm(x: np.ndarray) -> float:
 
 def scale_and_add(y: np.ndarray, scale: float, x: np.ndarray) -> None:
     """y = scale y + x."""
-    scale = y.dtype.type(scale)
+    scale = float(scale)  # which takes y's dtype
     if y.size <= _FEW:  # no views of parts, which take longer than these sums
         y *= scale
         y += x
@@ -46,11 +48,12 @@ def step(x: np.ndarray, r: np.ndarray, p: np.ndarray, q: np.ndarray, alpha: floa
 
     NaN where the new r or x would not be finite: then x is as before.
     """
-    alpha = x.dtype.type(alpha)
+    alpha = float(alpha)  # which takes x's dtype
     if x.size <= _FEW:
         r -= alpha * q
         square, new = dot(r, r), alpha * p
         new += x
+        sum_of_all = new.dot(new)
     else:
         new, square = np.empty_like(x), 0.0
         for i in range(0, x.size, _CHUNK):
@@ -58,8 +61,9 @@ def step(x: np.ndarray, r: np.ndarray, p: np.ndarray, q: np.ndarray, alpha: floa
             r[some] -= alpha * q[some]
             square += dot(r[some], r[some])
             np.add(x[some], alpha * p[some], out=new[some])
+        sum_of_all = np.add.reduce(new)
     # Where a sum is finite, all of it is.
-    all_finite = math.isfinite(np.add.reduce(new)) or np.isfinite(new).all()
+    all_finite = math.isfinite(sum_of_all) or np.isfinite(new).all()
     if not (all_finite and math.isfinite(square)):
         return math.nan
     x[...] = new

@@ -40,7 +40,7 @@ _LEAST_HIDDEN = 2e-4  # seconds: some launches take far longer than others
 _LONGEST_COPY = 0.01  # seconds
 _REPEATS = 3  # of calls that are timed quickly
 _ALONE = 1e-3  # seconds of a call, above which calls are timed one at a time
-_ONCE = 5e-3  # seconds of a call, above which no other calls are timed
+_ONCE = 5e-3  # seconds of a call, above which one is timed
 _STAT = "/proc/stat"
 log = logging.getLogger("hetero")
 
@@ -227,9 +227,10 @@ class Queue:
 
     def quickly(self, call: Callable[[int], None]) -> float:
         """Seconds of device time, with as few calls as its length allows."""
-        alone = min(self._alone(call) for _ in range(2))  # for the first one code is loaded
-        if alone > _ONCE:  # of which the host's share is little
-            return alone
+        alone = self._alone(call)  # for which code may be loaded
+        if alone > _ONCE and (taken := self._seconds(call, 1, 1)) > _ONCE:
+            return taken
+        alone = min(alone, self._alone(call))
         return self._seconds(call, 1 if alone > _ALONE else 2 if alone > 1e-4 else 8, _REPEATS)
 
     def _alone(self, call: Callable[[int], None]) -> float:

@@ -27,13 +27,17 @@ from hetero.ops.solvers import cg_loop, systems
 from hetero.ops.solvers.systems import CONVERGED, ROUNDING, Outcome, Solve, Stencil, judged
 from hetero.profile.inventory import loop_threads
 
-_DOT = 1 << 13  # elements, at most, of which BLAS adds up squares: for more it would start threads
-_BLOCK = 1 << 15  # points that NumPy divides at a time: temporaries stay in the cache
+# Elements of which BLAS sums squares at a time: it would start threads for more, which saves time
+# from the second number on.
+_DOT, _DOT_SHARED = 10_000, 1 << 17
+# Bytes of eigenvalues that are kept; points that NumPy divides at a time where they are more:
+# temporaries stay in the cache.
+_WHOLE, _BLOCK = 4 << 20, 1 << 15
 _DOUBLE = np.dtype(np.float64)
 # Points at most, and points of an axis for the cost of its transform, on average, up to which
-# transforms are products with matrices, in float64: 1.2 to 14 times as fast as SciPy's in the same
-# dtype (2 and 16 cores).
-_MULTIPLIED, _LENGTHS = 1 << 16, {"float32": 75.0, "float64": 100.0}
+# transforms are products with matrices, in float64: those of fewer points are as fast as SciPy's in
+# the same dtype or up to 14 times as fast, also where BLAS finds one core of several busy.
+_MATRICES_UP_TO = {"float32": (1 << 14, 42.0), "float64": (1 << 16, 70.0)}
 _LONGEST = 256  # of such an axis: its matrix takes 512 KiB
 _FEW = 1 << 20  # points of which rounding may decide how large a small residual seems
 # Roundings of f, at most, that transforms leave besides that of u: of lengths with prime factors
@@ -68,7 +72,7 @@ def solve(devices: Sequence[Device], asked: Solve, f: Any, u: Any, dtype: Any) -
 # -- On the CPU -----------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=16)
 def applied(stencil: Stencil, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """``apply(f, u)``, which gives u = A^-1 f: arrays of the stencil's shape and of float32 or
     float64, aligned, u C-contiguous; they may be the same."""
@@ -81,7 +85,8 @@ def applied(stencil: Stencil, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarr
     plane = functools.reduce(np.add.outer, others)
     rows = max(_BLOCK // plane.size, 1)
     blocks = [slice(begin, begin + rows) for begin in range(0, len(first), rows)]
-    kept = np.add.outer(first, plane) if len(blocks) == 1 else None
+    size = math.prod(stencil.shape) * dtype.itemsize
+    kept = np.add.outer(first, plane) if size <= _WHOLE else None
 
     def apply(f: np.ndarray, u: np.ndarray) -> np.ndarray:
         u[...] = f
@@ -101,9 +106,10 @@ def applied(stencil: Stencil, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarr
 
 def is_by_matrices(shape: tuple[int, ...], dtype: str) -> bool:
     """Whether sine transforms on the CPU are products with matrices."""
-    if max(shape) > _LONGEST or math.prod(shape) > _MULTIPLIED:
+    points, length = _MATRICES_UP_TO[dtype]
+    if max(shape) > _LONGEST or math.prod(shape) > points:
         return False
-    return sum(shape) <= _LENGTHS[dtype] * sum(systems.transform_cost(n, "cpu") for n in shape)
+    return sum(shape) <= length * sum(systems.transform_cost(n, "cpu") for n in shape)
 
 
 def _by_matrices(
@@ -129,7 +135,10 @@ def _by_matrices(
 def _norm(v: np.ndarray) -> float:
     """2-norm, in v's own precision and range."""
     v = v.reshape(-1)
-    return math.sqrt(np.vdot(v, v) if v.size <= _DOT else np.einsum("i,i", v, v))
+    if v.size <= _DOT or v.size >= _DOT_SHARED:
+        return math.sqrt(np.vdot(v, v))
+    blocks = (v[begin : begin + _DOT] for begin in range(0, v.size, _DOT))
+    return math.sqrt(sum(np.vdot(block, block) for block in blocks))
 
 
 def residual(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, float, float]:

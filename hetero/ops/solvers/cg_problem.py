@@ -358,7 +358,8 @@ def _multigrid(stencil: Stencil, dtype: np.dtype, used: tuple[Any, ...]) -> Any:
     if loops.is_ready(loops.named(systems.CYCLES, real)):
         apply = load("hetero.ops.solvers.multigrid").CpuHierarchy(stencil, real).apply
     else:
-        inverse = load("hetero.ops.solvers.dst").applied(stencil, real)
+        vectors = systems.on_vectors(real, math.prod(stencil.shape))
+        inverse = load("hetero.ops.solvers.dst").applied(stencil, real, vectors)
 
         def apply(r: np.ndarray, z: np.ndarray) -> None:
             inverse(r.reshape(stencil.shape), z.reshape(stencil.shape))

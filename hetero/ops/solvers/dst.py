@@ -2,9 +2,11 @@
 
 After B. Buzbee, G. Golub, C. Nielson, "On direct methods for solving Poisson's equations", SIAM J.
 Numer. Anal. 7 (1970), 627-656. On the CPU the transforms are SciPy's, on small grids products with
-matrices. On a device they are cuFFT's real FFTs of the odd extension; each pass over an axis leaves
-the array with its axes rotated by one, so that the axis to come is the contiguous one and, after
-the last, all are back in order.
+matrices; the first axis is not transformed where loops are compiled: each term of the other ones'
+sines leaves a tridiagonal system along it (there, section 2), which takes less time. On a device
+they are cuFFT's real FFTs of the odd extension; each pass over an axis leaves the array with its
+axes rotated by one, so that the axis to come is the contiguous one and, after the last, all are
+back in order.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
-from scipy.fft import dstn, idstn
+from scipy.fft import dstn
 
 from hetero.devices.base import Device
 from hetero.devices.storage import Workspace
@@ -27,17 +30,13 @@ from hetero.ops.solvers import cg_loop, systems
 from hetero.ops.solvers.systems import CONVERGED, ROUNDING, Outcome, Solve, Stencil, judged
 from hetero.profile.inventory import loop_threads
 
-# Elements of which BLAS sums squares at a time: it would start threads for more, which saves time
-# from the second number on.
-_DOT, _DOT_SHARED = 10_000, 1 << 17
-# Bytes of eigenvalues that are kept; points that NumPy divides at a time where they are more:
-# temporaries stay in the cache.
-_WHOLE, _BLOCK = 4 << 20, 1 << 15
+_DOT = 10_000  # elements of which BLAS adds up squares at a time: for more it would start threads
+_BLOCK = 1 << 15  # points that NumPy divides at a time: temporaries stay in the cache
 _DOUBLE = np.dtype(np.float64)
 # Points at most, and points of an axis for the cost of its transform, on average, up to which
 # transforms are products with matrices, in float64: those of fewer points are as fast as SciPy's in
 # the same dtype or up to 14 times as fast, also where BLAS finds one core of several busy.
-_MATRICES_UP_TO = {"float32": (1 << 14, 42.0), "float64": (1 << 16, 70.0)}
+_MATRICES_UP_TO = {"float32": (1 << 14, 50.0), "float64": (1 << 16, 70.0)}
 _LONGEST = 256  # of such an axis: its matrix takes 512 KiB
 _FEW = 1 << 20  # points of which rounding may decide how large a small residual seems
 # Roundings of f, at most, that transforms leave besides that of u: of lengths with prime factors
@@ -73,70 +72,113 @@ def solve(devices: Sequence[Device], asked: Solve, f: Any, u: Any, dtype: Any) -
 
 
 @functools.lru_cache(maxsize=16)
-def applied(stencil: Stencil, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+def applied(stencil: Stencil, dtype: np.dtype, loops: ModuleType) -> Callable[..., np.ndarray]:
     """``apply(f, u)``, which gives u = A^-1 f: arrays of the stencil's shape and of float32 or
-    float64, aligned, u C-contiguous; they may be the same."""
-    if is_by_matrices(stencil.shape, dtype.name):
-        return _by_matrices(stencil, dtype)
-    cores = cpu.describe()["cores"]
-    shared = systems.by_threads(math.prod(stencil.shape), cores)
-    workers = loop_threads(cores) if shared else 1
+    float64, aligned, u C-contiguous; they may be the same.
+
+    ``loops`` is what `systems.on_vectors` gives for them. Compiled ones solve tridiagonal systems
+    along the first axis; without them that is transformed, too.
+    """
+    solve = getattr(loops, "tridiagonal", None)
+    transform = _transform(stencil, dtype, 0 if solve is None else 1)
+    if solve is None:
+        between = _division(stencil, dtype)
+    else:
+        factors = _factors(stencil, dtype, loops.COLUMNS)
+
+        def between(v: np.ndarray) -> None:
+            solve(v.reshape(len(v), -1), *factors)
+
+    def apply(f: np.ndarray, u: np.ndarray) -> np.ndarray:
+        between(transform(f, u))
+        return transform(u, u)
+
+    return apply
+
+
+def is_by_matrices(shape: tuple[int, ...], dtype: str, first: int = 1) -> bool:
+    """Whether sine transforms of the axes from ``first`` on are products with matrices."""
+    lengths, (points, length) = shape[first:], _MATRICES_UP_TO[dtype]
+    if max(lengths) > _LONGEST or math.prod(shape) > points:
+        return False
+    return sum(lengths) <= length * sum(systems.transform_cost(n, "cpu") for n in lengths)
+
+
+def _transform(stencil: Stencil, dtype: np.dtype, first: int) -> Callable[..., np.ndarray]:
+    """``transform(v, out)``, which gives ``out``: the orthonormal sine transforms, which are their
+    own inverse, of v along the axes from ``first`` on. The arrays may be the same."""
+    shape = stencil.shape
+    if is_by_matrices(shape, dtype.name, first):
+        sines = [matrix.astype(dtype) for matrix in stencil.eigenvectors()]
+
+        def by_matrices(v: np.ndarray, out: np.ndarray) -> np.ndarray:
+            if first == 0:
+                v = (sines[0] @ v.reshape(len(v), -1)).reshape(shape)
+            if len(shape) == 3:
+                v = sines[1] @ v
+            return np.matmul(v, sines[-1], out=out)
+
+        return by_matrices
+    cores, axes = cpu.describe()["cores"], range(first, len(shape))
+    workers = loop_threads(cores) if systems.by_threads(math.prod(shape), cores) else 1
+
+    def by_fft(v: np.ndarray, out: np.ndarray) -> np.ndarray:
+        if v is not out:
+            out[...] = v
+        made = dstn(out, 1, axes=axes, norm="ortho", workers=workers, overwrite_x=True)
+        if not np.may_share_memory(made, out):
+            out[...] = made
+        return out
+
+    return by_fft
+
+
+def _division(stencil: Stencil, dtype: np.dtype) -> Callable[[np.ndarray], None]:
+    """What divides a spectrum by the eigenvalues, in place."""
     first, *others = (values.astype(dtype) for values in stencil.eigenvalues())
     plane = functools.reduce(np.add.outer, others)
     rows = max(_BLOCK // plane.size, 1)
     blocks = [slice(begin, begin + rows) for begin in range(0, len(first), rows)]
-    size = math.prod(stencil.shape) * dtype.itemsize
-    kept = np.add.outer(first, plane) if size <= _WHOLE else None
+    kept = np.add.outer(first, plane) if len(blocks) == 1 else None
 
-    def apply(f: np.ndarray, u: np.ndarray) -> np.ndarray:
-        u[...] = f
-        spectrum = dstn(u, 1, workers=workers, overwrite_x=True)
-        if kept is not None:
-            spectrum /= kept
-        else:
-            for block in blocks:
-                spectrum[block] /= np.add.outer(first[block], plane)
-        solved = idstn(spectrum, 1, workers=workers, overwrite_x=True)
-        if not np.may_share_memory(solved, u):
-            u[...] = solved
-        return u
+    def divide(spectrum: np.ndarray) -> None:
+        for block in blocks:
+            by = np.add.outer(first[block], plane) if kept is None else kept
+            spectrum[block] /= by
 
-    return apply
+    return divide
 
 
-def is_by_matrices(shape: tuple[int, ...], dtype: str) -> bool:
-    """Whether sine transforms on the CPU are products with matrices."""
-    points, length = _MATRICES_UP_TO[dtype]
-    if max(shape) > _LONGEST or math.prod(shape) > points:
-        return False
-    return sum(shape) <= length * sum(systems.transform_cost(n, "cpu") for n in shape)
+def _factors(stencil: Stencil, dtype: np.dtype, width: int) -> tuple[Any, ...]:
+    """The LU factors of the tridiagonal systems along the first axis, in blocks, as
+    `hetero.kernels.cpu.vectors.tridiagonal` takes them.
 
-
-def _by_matrices(
-    stencil: Stencil, dtype: np.dtype
-) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """See `applied`."""
-    shape = stencil.shape
-    first, *middle, last = (v.astype(dtype) for v in stencil.eigenvectors())
-    eigenvalues = functools.reduce(np.add.outer, (v.astype(dtype) for v in stencil.eigenvalues()))
-
-    def along_first(v: np.ndarray) -> np.ndarray:
-        v = (first @ v.reshape(len(first), -1)).reshape(shape)
-        return middle[0] @ v if middle else v
-
-    def apply(f: np.ndarray, u: np.ndarray) -> np.ndarray:
-        spectrum = along_first(f) @ last
-        spectrum /= eigenvalues
-        return np.matmul(along_first(spectrum), last, out=u)
-
-    return apply
+    For z = h^2 times an eigenvalue along the other axes, and 2 sinh(t / 2) = sqrt(z), row j is
+    r = sinh(j t) / sinh((j + 1) t): exp(-t) to rounding where 2 j t is large. Rows from there on
+    are not kept.
+    """
+    rows, square = stencil.shape[0], stencil.spacing[0] ** 2
+    z = square * functools.reduce(np.add.outer, stencil.eigenvalues()[1:]).reshape(-1)
+    above = 0.5 * z + np.sqrt(z + 0.25 * z**2)  # exp(t) - 1
+    nears, blocks = above < 1.0, []
+    rounding = math.log(4.0 / np.finfo(dtype).eps)
+    for begin in range(0, z.size, width):
+        of = slice(begin, begin + width)
+        t = np.log1p(above[of])
+        j = np.arange(1.0, min(rows, 1.0 + rounding / (2.0 * t.min())) + 1.0)[:, None]
+        below = np.expm1(-2.0 * (j + 1.0) * t) * (1.0 + above[of])
+        rest = -above[of] * (1.0 + np.exp(-(2.0 * j + 1.0) * t))  # 1 - r, by below
+        ratio = np.expm1(-2.0 * j * t)  # r, likewise
+        blocks.append((np.where(nears[of], rest, -ratio) / below).astype(dtype).reshape(-1))
+    begins = np.cumsum([0, *map(len, blocks)])
+    return nears.astype(dtype), np.concatenate(blocks), begins, dtype.type(square)
 
 
 def _norm(v: np.ndarray) -> float:
     """2-norm, in v's own precision and range."""
-    v = v.reshape(-1)
-    if v.size <= _DOT or v.size >= _DOT_SHARED:
+    if v.size <= _DOT:
         return math.sqrt(np.vdot(v, v))
+    v = v.reshape(-1)
     blocks = (v[begin : begin + _DOT] for begin in range(0, v.size, _DOT))
     return math.sqrt(sum(np.vdot(block, block) for block in blocks))
 
@@ -162,7 +204,7 @@ def _norm_in_range(v: np.ndarray) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _prepared(
-    stencil: Stencil, dtype: np.dtype, lenient: bool
+    stencil: Stencil, dtype: np.dtype, lenient: bool, loops: ModuleType
 ) -> tuple[Callable[..., Any], float, float, float, float, bool]:
     """``apply(f, u)``, the rounding of a number, the bounds of the eigenvalues (the upper one times
     the roundings of u), how many roundings of f there may be, and whether it is made in float64.
@@ -170,10 +212,12 @@ def _prepared(
     solution would take twice as long."""
     low, high = stencil.eigenvalue_bounds()
     is_large = any(systems.largest_factor(n + 1) >= _LARGE for n in stencil.shape)
-    by_matrices = is_by_matrices(stencil.shape, dtype.name)
+    by_matrices = is_by_matrices(stencil.shape, dtype.name, int(hasattr(loops, "tridiagonal")))
     roundings = _MATRICES if by_matrices else _TRANSFORMS[is_large]
     is_double = lenient and dtype != _DOUBLE and (by_matrices or high < roundings * low)
-    apply = applied(stencil, _DOUBLE if is_double else dtype)
+    if is_double:
+        loops = systems.on_vectors(_DOUBLE, math.prod(stencil.shape))
+    apply = applied(stencil, _DOUBLE if is_double else dtype, loops)
 
     def in_double(f: np.ndarray, u: np.ndarray) -> None:
         double = f.astype(_DOUBLE)
@@ -189,7 +233,8 @@ def _on_cpu(asked: Solve, f: np.ndarray, u: np.ndarray) -> Outcome:
     where rounding may leave one above the tolerance: up to eps norm(A) norm(u), which is small
     enough if ``lenient``, and some roundings of f. A residual that is too large is solved for."""
     stencil, rtol = asked.system, asked.rtol
-    apply, eps, low, high, roundings, is_double = _prepared(stencil, f.dtype, asked.lenient)
+    given = stencil, f.dtype, asked.lenient, systems.on_vectors(f.dtype, f.size)
+    apply, eps, low, high, roundings, is_double = _prepared(*given)
     apply(f, u)
     of_u = eps * high * _norm(u)
     enough = 0.0 < of_u < math.inf

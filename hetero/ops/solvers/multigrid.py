@@ -36,7 +36,15 @@ from hetero.kernels.multigrid.plan import (
     tiles,
     transfer,
 )
-from hetero.ops.solvers.systems import LIMIT, ROUNDING, Outcome, Solve, Stencil, judged
+from hetero.ops.solvers.systems import (
+    LIMIT,
+    ROUNDING,
+    Outcome,
+    Solve,
+    Stencil,
+    judged,
+    on_vectors,
+)
 
 # Over-relaxation, by which a V(1,1)-cycle leaves 0.05 in 2-D and 0.08 in 3-D, of 0.14 and 0.2; the
 # symmetric one is better without.
@@ -195,7 +203,8 @@ class CpuHierarchy(Hierarchy):
         axes = zip(*all_grids[-1][:2], strict=True)
         small = Stencil(*zip(*((n, h) for n, h in axes if h < math.inf), strict=True))
         self._shape, applied = small.shape, load("hetero.ops.solvers.dst").applied
-        self._solve_coarsest = applied(small, self._dtype)
+        points = math.prod(self._shape)
+        self._solve_coarsest = applied(small, self._dtype, on_vectors(self._dtype, points))
         # f and u of all grids but the finest, where the caller gives them.
         self._coarser = [np.empty((2, grid.points), dtype) for grid in coarser]
 

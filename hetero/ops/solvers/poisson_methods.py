@@ -141,8 +141,8 @@ def _work(method: str, problem: Problem, info: dict[str, Any]) -> Work:
     """
     n, kind = math.prod(problem.dims), info["kind"]
     if method == DST:
-        axes, dst = problem.dims, load("hetero.ops.solvers.dst")
-        by_matrices = kind == "cpu" and dst.is_by_matrices(axes, problem.dtype)
+        axes, dst = problem.dims[kind == "cpu" :], load("hetero.ops.solvers.dst")
+        by_matrices = kind == "cpu" and dst.is_by_matrices(problem.dims, problem.dtype)
         costs = [1.0 if by_matrices else systems.transform_cost(n, kind) for n in axes]
         more = sum(costs) / len(axes) - 1.0
         cores = info.get("cores", 1)

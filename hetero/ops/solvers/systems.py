@@ -109,9 +109,10 @@ def transform_cost(n: int, kind: str) -> float:
 
 def checked_spacing(spacing: Any, ndim: int) -> tuple[float, ...]:
     """Distances of neighbouring points, one per axis; ValueError where they are none."""
+    if type(spacing) is float and 0.0 < spacing < math.inf:
+        return (spacing,) * ndim
     try:
-        is_number = isinstance(spacing, float) or np.ndim(spacing) == 0
-        given = [spacing] * ndim if is_number else spacing
+        given = [spacing] * ndim if np.ndim(spacing) == 0 else spacing
         distances = tuple(map(float, given))
     except (TypeError, ValueError):
         distances = ()
@@ -404,3 +405,4 @@ def vectors(dtype: np.dtype) -> None:
     loops.scale_and_add(p, 0.5, r)
     loops.step(x, r, p, q, 0.5)
     loops.times_zero(x)
+    loops.tridiagonal(x.reshape(4, 4), r[:4], p, np.array([0, 16]), x[0])

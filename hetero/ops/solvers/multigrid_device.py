@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from hetero import locks
 from hetero.devices import peers
 from hetero.devices.base import Device
 from hetero.kernels.common.launch import Launch, launch
@@ -158,7 +157,6 @@ class DeviceHierarchy(grids.Hierarchy):
     """
 
     def __init__(self, devices: Sequence[Device], stencil: Stencil, dtype: Any) -> None:
-        self.lock, self.user = locks.new(), None  # for `locks.sole`
         self._dtype, several = np.dtype(dtype), len(devices) > 1
         self.grids = grids.hierarchy(stencil, grids.coarsest(devices[0].kind), _COARSEST)
         self.memories: list[Memory] = []
@@ -272,14 +270,12 @@ def solve(devices: Sequence[Device], asked: Solve, f: Any, u: Any, dtype: Any) -
     with peers.turn(devices) if several else devices[0].active():
         with devices[0].active():
             storage = devices[0].storage()
-        hierarchy = storage.get(_PURPOSE, key, _KEPT, make)
-        with locks.sole(hierarchy, make) as own:
+        with storage.borrowed(_PURPOSE, key, _KEPT, make) as hierarchy:
             try:
                 if several:
-                    return own.solve_shared(asked, f, u)
-                return own.solve([f], [u], asked.rtol, asked.maxiter)
-            except BaseException:
-                storage.put(_PURPOSE, key, None, _KEPT)  # devices may have met unequally often
+                    return hierarchy.solve_shared(asked, f, u)
+                return hierarchy.solve([f], [u], asked.rtol, asked.maxiter)
+            except BaseException:  # devices may have met unequally often
                 with contextlib.suppress(Exception):
-                    own.exchange.synchronize()
+                    hierarchy.exchange.synchronize()
                 raise

@@ -39,8 +39,8 @@ def solve(
     Parameters
     ----------
     devices : sequence of Device
-        One, or several of one kind: then rows are divided among them. Matrices on a device, and
-        a `DeviceHierarchy`, take the first alone.
+        One, or several of one kind: then rows are divided among them, of a system on the host and
+        without a `DeviceHierarchy`.
     system : Stencil, Csr or Dense
         Arrays on the host are uploaded for this call.
     b, x : (n,) numpy.ndarray, or buffers of the only device
@@ -77,15 +77,12 @@ def solve(
     conjugate gradients for solving linear systems", J. Res. Nat. Bur. Stand. 49 (1952).
     """
     dtype = np.dtype(b.dtype if dtype is None else dtype)
-    is_there = isinstance(system, (Csr, Dense)) and not isinstance(system[0], np.ndarray)
-    alone = is_there or not (M is None or isinstance(M, np.ndarray))
-    used = list(devices[:1] if alone else devices)
 
     def run(b: Any, x: Any, asked: Solve) -> Any:
         """Solve; None where the squares of b are not safe to work with, which scaled ones are."""
         # One device is active from here on, not for each launch.
-        with used[0].active() if len(used) == 1 else peers.turn(used):
-            call = Call(used, system, b, x, dtype, M, asked.callback is not None)
+        with devices[0].active() if len(devices) == 1 else peers.turn(devices):
+            call = Call(devices, system, b, x, dtype, M, asked.callback is not None)
             if not isinstance(system, Stencil) or isinstance(M, np.ndarray):
                 loop = OnMatrix(call)
             else:

@@ -23,7 +23,6 @@ from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil
 
 RECORD = 8  # doubles of the scalars; kernels/cg/cg_scalars.cu
 _STATUS, _COUNT, _TARGET = 0, 1, 4  # of them
-_ENDED = (systems.LIMIT, systems.CONVERGED, systems.INDEFINITE, systems.NOT_FINITE)  # by status
 _LONGEST_BATCH = 1024
 
 
@@ -180,7 +179,7 @@ class Loop:
                 self.exchange.check()
             if callback is not None and not status:
                 callback(self.fetch())
-        return _ENDED[status], count
+        return systems.ENDED[status], count
 
     def residual(self) -> Sequence[float]:
         """Compute r = b - A x, from where an iteration starts; returns r.r and b.b."""

@@ -25,6 +25,8 @@ LIMIT = "iteration limit"
 ROUNDING = "rounding"  # it keeps the residual above the tolerance
 INDEFINITE = "not positive definite"
 NOT_FINITE = "not finite"
+# By the numbers with which conjugate gradients in kernels and compiled loops end.
+ENDED = (LIMIT, CONVERGED, INDEFINITE, NOT_FINITE)
 
 # The compiled loops of solves on the CPU, and what calls all of each family.
 ROWS = register("rows", "hetero.ops.solvers.cg_loop:rows")

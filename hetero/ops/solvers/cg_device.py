@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -80,19 +79,13 @@ def solve(
 
     def run(b: Any, x: Any, asked: Solve) -> Any:
         """Solve; None where the squares of b are not safe to work with, which scaled ones are."""
-        # One device is active from here on, not for each launch.
-        with devices[0].active() if len(devices) == 1 else peers.turn(devices):
+        with peers.turn(devices):
             call = Call(devices, system, b, x, dtype, M, asked.callback is not None)
             if not isinstance(system, Stencil) or isinstance(M, np.ndarray):
                 loop = OnMatrix(call)
             else:
                 loop = cg_grids.loop_of(call)
-            try:
-                return loop.solve(asked, going_on)
-            except BaseException:
-                with contextlib.suppress(Exception):
-                    loop.exchange.synchronize()
-                raise
+            return loop.solve(asked, going_on)
 
     if (outcome := run(b, x, asked)) is not None:
         return outcome

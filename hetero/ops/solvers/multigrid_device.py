@@ -11,7 +11,6 @@ on one device.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import math
@@ -161,7 +160,7 @@ class DeviceHierarchy(grids.Hierarchy):
         self.grids = grids.hierarchy(stencil, grids.coarsest(devices[0].kind), _COARSEST)
         self.memories: list[Memory] = []
         for number, device in enumerate(devices):
-            with device.active() if several else contextlib.nullcontext():
+            with device.active():
                 memory = Memory(device, self.grids, self._dtype, (number, len(devices)))
             self.memories.append(memory)
         self.exchange = Exchange(self.memories)
@@ -267,15 +266,10 @@ def solve(devices: Sequence[Device], asked: Solve, f: Any, u: Any, dtype: Any) -
     several, devices = len(devices) > 1, devices[: grids.LEAST_PLANES // 2]
     key = asked.system, np.dtype(dtype), tuple(device.name for device in devices)
     make = functools.partial(DeviceHierarchy, devices, *key[:2])
-    with peers.turn(devices) if several else devices[0].active():
+    with peers.turn(devices):
         with devices[0].active():
             storage = devices[0].storage()
         with storage.borrowed(_PURPOSE, key, _KEPT, make) as hierarchy:
-            try:
-                if several:
-                    return hierarchy.solve_shared(asked, f, u)
-                return hierarchy.solve([f], [u], asked.rtol, asked.maxiter)
-            except BaseException:  # devices may have met unequally often
-                with contextlib.suppress(Exception):
-                    hierarchy.exchange.synchronize()
-                raise
+            if several:
+                return hierarchy.solve_shared(asked, f, u)
+            return hierarchy.solve([f], [u], asked.rtol, asked.maxiter)

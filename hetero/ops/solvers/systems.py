@@ -152,10 +152,6 @@ class DeviceCsr:
         self._host = self._copy().tocsr() if self._host is None else self._host
         return self._host
 
-    def diagonal(self) -> np.ndarray:
-        """As SciPy's, on the host."""
-        return self.host.diagonal()
-
 
 class Dense(NamedTuple):
     """A dense n x n matrix."""

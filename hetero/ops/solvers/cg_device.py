@@ -142,7 +142,7 @@ class OnMatrix(Loop):
         residual = self.exchange.launches(residuals, partial="residual sums")
         first = [own.times("x") + then for own, then in zip(rows, residual, strict=True)]
         nothing: list[list[Bound]] = [[] for _ in self.parts]
-        self.to_residual, self.from_residual = ((nothing, of_x), (first, ())), ((nothing, of_p),)
+        self.to_residual = (nothing, of_x), (first, of_p)
         # 3. q = A p, and sums in "partial"; then x, r and p, with one record and the other in turn.
         before = [own.times("p") if own.step is None else [] for own in rows]
         together, self._turns = self.exchange.bind(*gather), []

@@ -7,11 +7,9 @@ lock that the handler needs.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
 from typing import Any
 
 _all: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -31,24 +29,6 @@ def new() -> Any:
 def condition() -> Any:
     """A condition with a lock of `new`."""
     return threading.Condition(new())
-
-
-@contextlib.contextmanager
-def sole(shared: Any, make: Callable[[], Any]) -> Iterator[Any]:
-    """Exclusive use of an object by the calling thread; ``make()`` gives another one.
-
-    It has attributes ``lock``, from `new`, and ``user``, None at first. A signal handler that
-    interrupts its own thread's use gets another object.
-    """
-    with shared.lock:
-        if shared.user == os.getpid():  # a forked child's copy is not in use
-            yield make()
-            return
-        try:
-            shared.user = os.getpid()
-            yield shared
-        finally:
-            shared.user = None
 
 
 def _after_fork() -> None:

@@ -216,9 +216,16 @@ def meet(devices: Sequence[Any]) -> bool:
 
 @contextlib.contextmanager
 def turn(devices: Sequence[Any]) -> Iterator[None]:
-    """Where several devices meet, no other solve's do inside.
-
-    Launches of two solves could keep each other's from beginning, each on another device.
+    """A solve's turn: one device is active inside, not for each launch; where several meet, no
+    other solve's do, for launches of two could keep each other's from beginning, each on another
+    device. If it raises, the devices have done all that they were given before memory is free.
     """
-    with _turns if len(devices) > 1 and devices[0].is_cuda else contextlib.nullcontext():
-        yield
+    several = _turns if devices[0].is_cuda else contextlib.nullcontext()
+    with devices[0].active() if len(devices) == 1 else several:
+        try:
+            yield
+        except BaseException:
+            for device in devices:
+                with contextlib.suppress(Exception), device.active():
+                    device.synchronize()
+            raise

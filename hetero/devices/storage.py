@@ -12,7 +12,7 @@ import math
 import time
 import weakref
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -72,6 +72,19 @@ class Storage:
             value = make()
             self.put(purpose, key, value, most)
         return value
+
+    @contextlib.contextmanager
+    def borrowed(
+        self, purpose: str, key: Hashable, most: int, make: Callable[[], T]
+    ) -> Iterator[T]:
+        """What is kept under a key, or made now, for this block alone: another thread, or a signal
+        handler, that wants it meanwhile makes one of its own. Not kept any longer if the block
+        raises."""
+        with _lock:
+            value = self._kept.get(purpose, OrderedDict()).pop(key, None)
+        value = make() if value is None else value
+        yield value
+        self.put(purpose, key, value, most)
 
     def drop(self) -> bool:
         """Keep nothing any longer, but for copies of operands; whether something was kept.

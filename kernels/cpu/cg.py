@@ -30,7 +30,7 @@ from hetero.host.threads import by_size, inlined, is_finite, no_overlap, part
 from .csr import CHUNK, block_times
 from .vectors import add_scaled, product, total
 
-CONVERGED, LIMIT, INDEFINITE, NOT_FINITE = 0, 1, 2, 3
+LIMIT, CONVERGED, INDEFINITE, NOT_FINITE = range(4)  # as in cg_scalars.cu
 SHARED = 3 << 14  # unknowns from which a second thread pays
 
 

@@ -12,36 +12,20 @@ first[c + 1].
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 import numpy as np
 
-from hetero.host.threads import compiled, inlined, no_overlap, part, team_for
+from hetero.host.threads import by_size, inlined, no_overlap, part
 
-__all__ = ["CHUNK", "Blocks", "block_times", "runs"]
+__all__ = ["CHUNK", "block_times", "runs"]
 
 CHUNK = 2048  # rows: four such vectors of float64 are 64 KB, in reach of an L1 or L2 cache
 _LEAST = 16  # rows that a run must have
 _FEW = 256  # rows; runs of a smaller matrix are not worth looking for
 
 
-class Blocks(NamedTuple):
-    """How a matrix is cut.
-
-    Attributes
-    ----------
-    cut : (blocks + 1,) int64
-    repeats : (blocks,) bool
-    first : (chunks + 1,) int64
-    """
-
-    cut: np.ndarray
-    repeats: np.ndarray
-    first: np.ndarray
-
-
-@compiled
-def _mark(team, indptr, indices, data, same):
+@by_size()
+def _mark(team, indices, indptr, data, same):
     """Mark the rows that are the row before, one column further."""
     _same_as_previous(team, (same.size + CHUNK - 1) // CHUNK, (indptr, indices, data, same))
 
@@ -62,19 +46,27 @@ def _same_as_previous(start, stop, indptr, indices, data, same):
             same[i] = equal
 
 
-def runs(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray) -> Blocks:
+def runs(
+    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Cut a square matrix into runs of repeated rows and the rest.
 
     Parameters
     ----------
     indptr, indices, data : ndarray
         Compressed rows; column indices need not be sorted.
+
+    Returns
+    -------
+    cut : (blocks + 1,) int64
+    repeats : (blocks,) bool
+    first : (chunks + 1,) int64
     """
     n = indptr.size - 1
     if n < _FEW:
         return _whole(n)
     same = np.zeros(n, np.bool_)
-    _mark(team_for(indices.size), indptr, indices, data, same)
+    _mark(indices, indptr, data, same)
     starts = np.flatnonzero(~same)
     ends = np.append(starts[1:], n)
     long = ends - starts >= _LEAST
@@ -85,13 +77,13 @@ def runs(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray) -> Blocks:
     inside[starts[long]] += 1
     inside[ends[long]] -= 1
     chunks = np.append(np.arange(0, n, CHUNK), n)
-    return Blocks(cut, np.cumsum(inside)[cut[:-1]] > 0, np.searchsorted(cut, chunks))
+    return cut, np.cumsum(inside)[cut[:-1]] > 0, np.searchsorted(cut, chunks)
 
 
 @functools.lru_cache(maxsize=_FEW)
-def _whole(n: int) -> Blocks:
+def _whole(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A matrix of no more than one chunk as one block without repeats."""
-    return Blocks(np.array([0, n]), np.zeros(1, np.bool_), np.array([0, 1]))
+    return np.array([0, n]), np.zeros(1, np.bool_), np.array([0, 1])
 
 
 @inlined

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.host.threads import compiled, helper, no_overlap, part
+from hetero.host.threads import by_size, compiled, helper, no_overlap, part
 
 from ..multigrid.plan import DOWN, DOWN_FROM_ZERO, UP
 from ..multigrid.plan import HALO as _HALO
@@ -239,7 +239,7 @@ def _tile(u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares,
     return total
 
 
-@compiled
+@by_size()
 def sweep(
     team, u, f, out, coarse, sums, shapes, weights, omega, first, mode, lefts, shares, taps, tiles
 ):
@@ -268,7 +268,7 @@ def _sweep(start, stop, u, f, out, coarse, sums, shapes, weights, omega, first, 
         )
 
 
-@compiled
+@by_size()
 def squares(team, u, f, nz, ny, nx, weights, sums):
     """Squares of f - A u and of f, in double, summed row by row into ``sums``, (nz * ny, 2)."""
     _squares(team, nz * ny, (u, f, nz, ny, nx, weights, sums))

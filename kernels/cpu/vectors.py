@@ -13,16 +13,7 @@ import math
 
 import numpy as np
 
-from hetero.host.threads import (
-    by_size,
-    compiled,
-    exact_part,
-    inlined,
-    is_finite,
-    no_overlap,
-    part,
-    team_for,
-)
+from hetero.host.threads import by_size, exact_part, inlined, is_finite, no_overlap, part
 
 _CHUNK = 4096  # elements of a chunk, which one thread adds up
 COLUMNS = 128  # of a block of tridiagonal systems, which one thread solves
@@ -193,8 +184,15 @@ def _tridiagonal(start, stop, v, nears, parts, begins, square):
 # -- How large an image's values are, block by block -----------------------------------------------
 
 
-@compiled
-def _block_bounds(team, planes, across, bounds):
+@by_size()
+def block_bounds(team, planes, across, bounds):
+    """Bounds of the absolute values in blocks of planes.
+
+    ``planes`` are (batch, h, w) of float32 or float64, C-contiguous, cut into ``down`` rows of
+    ``across`` blocks. ``bounds``, (batch, down, 3) of float64, gets of each row of blocks their
+    largest mean, which is not finite if a value is not; the least of their sums that are not 0; and
+    the largest sum over one column of a block: no value is larger.
+    """
     _bound_blocks(team, bounds.shape[0] * bounds.shape[1], (planes, across, bounds))
 
 
@@ -224,14 +222,3 @@ def _bound_blocks(start, stop, planes, across, bounds):
             whole += inside
         bounds[b, i, 0] = mean if is_finite(whole) else whole
         bounds[b, i, 1], bounds[b, i, 2] = least, peak
-
-
-def block_bounds(planes: np.ndarray, across: int, bounds: np.ndarray) -> None:
-    """Bounds of the absolute values in blocks of planes.
-
-    ``planes`` are (batch, h, w) of float32 or float64, C-contiguous, cut into ``down`` rows of
-    ``across`` blocks. ``bounds``, (batch, down, 3) of float64, gets of each row of blocks their
-    largest mean, which is not finite if a value is not; the least of their sums that are not 0; and
-    the largest sum over one column of a block: no value is larger.
-    """
-    _block_bounds(team_for(planes.size), planes, across, bounds)

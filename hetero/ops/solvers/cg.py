@@ -41,6 +41,15 @@ _MATRICES = {
     "stencil3": "hetero.Poisson",
     "operator": "LinearOperators",
 }
+_LAYOUTS = {  # of each method
+    "blas": ("dense",),
+    "numba": _SPARSE,
+    "scipy": _SPARSE,
+    "operator": ("operator",),
+    "fused": ("dense", *_SPARSE),
+    "hybrid": ("dense", *_SPARSE),
+    "adaptive": ("dense",),
+}
 
 
 def solve_cg(
@@ -214,38 +223,23 @@ def _solve(
 # -- The ways to do it -----------------------------------------------------------------------------
 
 
-def _obstacle(*layouts: str) -> Callable[[Problem, dict[str, Any]], str | None]:
-    def excludes(problem: Problem, info: dict[str, Any]) -> str | None:
-        if problem.dtype.startswith("complex") and "operator" not in layouts:
-            return "does not apply: it is for real numbers"
-        if problem.layout.partition("-")[0] not in layouts:
-            matrices = " and ".join(dict.fromkeys(map(_MATRICES.get, layouts)))
-            return f"does not apply: it is for {matrices}"
-        return None
-
-    return excludes
-
-
-def _plain_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
-    own = _obstacle(*_SPARSE)(problem, info)
-    if registry.missing(_loops(problem), info):
-        return own
-    return registry.Unasked("is used only while 'numba' is compiled", own)
-
-
-def _hybrid_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
-    if problem.layout.endswith("multigrid"):
+def _excludes(method: str, problem: Problem, info: dict[str, Any]) -> str | None:
+    """See `registry.Implementation`."""
+    if method == "hybrid" and problem.layout.endswith("multigrid"):
         return "has a diagonal preconditioner at most"
-    return _obstacle("dense", *_SPARSE)(problem, info)
-
-
-def _adaptive_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
-    if problem.device is not None:
+    if method == "adaptive" and problem.device is not None:
         return "does not apply: it is for arrays on the host"
-    if problem.options.known:
+    if method == "adaptive" and problem.options.known:
         return "is for an unknown number of iterations"
-    reason = _obstacle("dense")(problem, info)
-    if reason is None and info.get("asked"):
+    reason = None
+    if problem.dtype.startswith("complex") and method != "operator":
+        reason = "does not apply: it is for real numbers"
+    elif problem.layout.partition("-")[0] not in _LAYOUTS[method]:
+        matrices = " and ".join(dict.fromkeys(map(_MATRICES.get, _LAYOUTS[method])))
+        reason = f"does not apply: it is for {matrices}"
+    if method == "scipy" and not registry.missing(_loops(problem), info):
+        return registry.Unasked("is used only while 'numba' is compiled", reason)
+    if method == "adaptive" and reason is None and info.get("asked"):
         return registry.Unasked("begins on the CPU; name it with method='adaptive' to use it")
     return reason
 
@@ -290,27 +284,27 @@ def _run(
     return cg_device.solve(devices, system, b, x, asked, M, dtype=problem.dtype)
 
 
-def _in_turn(name: str) -> dict[str, Any]:
-    """What a method runs that takes turns with the CPU, and its price: see its module."""
+def _in_turn(method: str) -> dict[str, Any]:
+    """What a method runs that takes turns with the CPU, and its price."""
 
     def later(function: str) -> Callable[..., Any]:
-        return lambda *given: getattr(load(f"hetero.ops.solvers.cg_{name}"), function)(*given)
+        return lambda *given: getattr(load("hetero.ops.solvers.cg_in_turn"), function)(*given)
 
-    return {"run": later("solve"), "blocks": registry.IN_TURN, "price": later("price")}
-
-
-def _row(kinds: tuple[str, ...], method: str, excludes: Any, run: Any = _run, **row: Any) -> None:
-    row = {"work": work, "run": run} | row
-    registry.register_method(operation=NAME, kinds=kinds, method=method, excludes=excludes, **row)
+    return {"run": later(method), "blocks": registry.IN_TURN, "price": later(f"{method}_price")}
 
 
-_row(("cpu",), "blas", _obstacle("dense"))
-_row(("cpu",), "numba", _obstacle(*_SPARSE), loops=_loops)
-_row(("cpu",), "scipy", _plain_obstacle, functools.partial(_run, plain=True))
-_row(("cpu",), "operator", _obstacle("operator"))
-_row(registry.PORTABLE, "fused", _obstacle("dense", *_SPARSE), shared=_shared)
-_row(registry.PORTABLE, "hybrid", _hybrid_obstacle, **_in_turn("hybrid"))
-_row(registry.PORTABLE, "adaptive", _adaptive_obstacle, **_in_turn("adaptive"))
+def _row(method: str, *kinds: str, **row: Any) -> None:
+    row = {"work": work, "run": _run, "excludes": functools.partial(_excludes, method)} | row
+    registry.register_method(operation=NAME, kinds=kinds, method=method, **row)
+
+
+_row("blas", "cpu")
+_row("numba", "cpu", loops=_loops)
+_row("scipy", "cpu", run=functools.partial(_run, plain=True))
+_row("operator", "cpu")
+_row("fused", *registry.PORTABLE, shared=_shared)
+_row("hybrid", *registry.PORTABLE, **_in_turn("hybrid"))
+_row("adaptive", *registry.PORTABLE, **_in_turn("adaptive"))
 
 OPERATION = registry.register_operation(
     registry.Operation(

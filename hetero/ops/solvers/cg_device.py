@@ -1,25 +1,28 @@
 """Conjugate gradients on devices: the solve, and the launches of its steps with a matrix.
 
-`OnMatrix` takes a product (`rows`) and a launch for the vectors per iteration. It is PR-CG
-(kernels/cg/cg_scalars.cu). The iterations on grids are in `cg_grids`.
+`OnMatrix` takes a product and a launch for the vectors per iteration. It is PR-CG
+(kernels/cg/cg_scalars.cu). The iterations on grids are in `cg_grids`. `Rows` are a device's rows of
+a dense or sparse matrix, or of a stencil, and their product with a vector.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetero import kernels
+from hetero.arrays import describe, name_of
 from hetero.devices import peers
 from hetero.devices.base import Device
+from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
 from hetero.ops.solvers import cg_grids, systems
 from hetero.ops.solvers.cg_launches import Call, Loop
-from hetero.ops.solvers.exchange import Bound, Step, split
-from hetero.ops.solvers.rows import rows_of
+from hetero.ops.solvers.exchange import Bound, Part, Range, Step, split
 from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil, unknowns
 
 
@@ -39,8 +42,8 @@ def solve(
     Parameters
     ----------
     devices : sequence of Device
-        One, or several of one kind: then rows are divided among them. Matrices on a device, and
-        a `DeviceHierarchy`, take the first alone.
+        One, or several of one kind: then rows are divided among them, of a system on the host and
+        without a `DeviceHierarchy`.
     system : Stencil, Csr or Dense
         Arrays on the host are uploaded for this call.
     b, x : (n,) numpy.ndarray, or buffers of the only device
@@ -77,25 +80,16 @@ def solve(
     conjugate gradients for solving linear systems", J. Res. Nat. Bur. Stand. 49 (1952).
     """
     dtype = np.dtype(b.dtype if dtype is None else dtype)
-    is_there = isinstance(system, (Csr, Dense)) and not isinstance(system[0], np.ndarray)
-    alone = is_there or not (M is None or isinstance(M, np.ndarray))
-    used = list(devices[:1] if alone else devices)
 
     def run(b: Any, x: Any, asked: Solve) -> Any:
         """Solve; None where the squares of b are not safe to work with, which scaled ones are."""
-        # One device is active from here on, not for each launch.
-        with used[0].active() if len(used) == 1 else peers.turn(used):
-            call = Call(used, system, b, x, dtype, M, asked.callback is not None)
+        with peers.turn(devices):
+            call = Call(devices, system, b, x, dtype, M, asked.callback is not None)
             if not isinstance(system, Stencil) or isinstance(M, np.ndarray):
                 loop = OnMatrix(call)
             else:
                 loop = cg_grids.loop_of(call)
-            try:
-                return loop.solve(asked, going_on)
-            except BaseException:
-                with contextlib.suppress(Exception):
-                    loop.exchange.synchronize()
-                raise
+            return loop.solve(asked, going_on)
 
     if (outcome := run(b, x, asked)) is not None:
         return outcome
@@ -152,7 +146,7 @@ class OnMatrix(Loop):
         residual = self.exchange.launches(residuals, partial="residual sums")
         first = [own.times("x") + then for own, then in zip(rows, residual, strict=True)]
         nothing: list[list[Bound]] = [[] for _ in self.parts]
-        self.to_residual, self.from_residual = ((nothing, of_x), (first, ())), ((nothing, of_p),)
+        self.to_residual = (nothing, of_x), (first, of_p)
         # 3. q = A p, and sums in "partial"; then x, r and p, with one record and the other in turn.
         before = [own.times("p") if own.step is None else [] for own in rows]
         together, self._turns = self.exchange.bind(*gather), []
@@ -165,3 +159,91 @@ class OnMatrix(Loop):
 
     def steps(self, iteration: int) -> Sequence[Step]:
         return self._turns[iteration % 2]
+
+
+# -- The rows of a system -------------------------------------------------------------------------
+
+
+class Rows(NamedTuple):
+    """A part's rows of a matrix, in its memory."""
+
+    needed: Range  # of the columns that they meet
+    times: Callable[[str], list[Bound]]  # binds q = A times the whole vector of that name
+    step: Launch | None = None  # q = A p with the sums of a step, where one launch makes both
+
+
+def rows_of(part: Part, system: Any, span: Range, dtype: np.dtype, diagonal: bool = False) -> Rows:
+    """The rows ``span`` of a system; those on the host are uploaded."""
+    if isinstance(system, Dense):
+        return _dense_rows(part, system, span, dtype)
+    (begin, end), target, step = span, part.device.target, None
+    if isinstance(system, Stencil):
+        plane, n = math.prod(system.shape[1:]), unknowns(system)
+        grid = plan_cg.GridShare.of(*system, (end - begin) // plane, low=begin > 0, high=end < n)
+        _, product = plan_cg.stencil(grid, target, dtype=dtype.name, before=begin // plane)
+        needed = max(begin - plane, 0), min(end + plane, n)
+    else:
+        needed, *share = _upload_sparse(part, system, span, dtype)
+        how = {"dtype": dtype.name, "diagonal": diagonal}
+        step, product = plan_cg.csr(end - begin, *share, target, **how)
+    part.allocate(16 * product.grid, "sums of a product")
+    names = {"partial": "sums of a product", "first_block": 0}
+    return Rows(needed, lambda vector: [part.bind(product, p=vector, **names)], step)
+
+
+def _upload_sparse(part: Part, system: Csr, span: Range, dtype: np.dtype) -> tuple[Range, int, str]:
+    """The columns that the rows meet, their entries, and the indices' dtype."""
+    if not isinstance(system.data, np.ndarray):
+        of = dict(zip(("pointers", "indices", "values"), map(describe, system), strict=True))
+        part.buffers |= {name: operand.pointer for name, operand in of.items()}
+        return span, of["values"].size, name_of(of["indices"].dtype)
+    pointers = system.indptr[span[0] : span[1] + 1]
+    where = slice(int(pointers[0]), int(pointers[-1]))
+    indices, values = system.indices[where], system.data[where]
+    if len(indices) and part.stream is not None:  # of several parts
+        span = int(indices.min()), int(indices.max()) + 1
+    index = np.promote_types(pointers.dtype, indices.dtype)
+    if pointers[0]:
+        pointers = pointers - pointers[0]
+    part.upload(np.ascontiguousarray(pointers, index), "pointers")
+    part.upload(np.ascontiguousarray(indices, index), "indices")
+    part.upload(np.ascontiguousarray(values, dtype), "values")
+    return span, len(values), index.name
+
+
+def _dense_rows(part: Part, system: Dense, span: Range, dtype: np.dtype) -> Rows:
+    array, strides, n = system.array, system.strides, system.n
+    if isinstance(array, np.ndarray):
+        rows, strides = array[slice(*span)].astype(dtype, copy=False), (n, 1)
+        if len(rows) == n and rows.flags.f_contiguous and not rows.flags.c_contiguous:
+            rows, strides = rows.T, (1, n)
+        part.upload(np.ascontiguousarray(rows), "A")
+    else:
+        part.buffers["A"] = array
+
+    def times(vector: str) -> list[Bound]:
+        scratch = f"scratch of {vector}"
+        plan = kernels.plan_matvec(
+            m=span[1] - span[0],
+            k=n,
+            batch=1,
+            dtype=dtype.name,
+            a_strides=(0, *strides),
+            x_strides=(0, 1),
+            y_strides=(0, 1),
+            target=part.device.target,
+            alignment=16 if part.is_aligned("A", vector) else dtype.itemsize,
+        )
+        part.allocate(plan.workspace * dtype.itemsize, scratch)
+        names = {"x": vector, "y": "q", "partial": scratch}
+        return [part.bind(launch, **names) for launch in plan.launches]
+
+    return Rows((0, n), times)
+
+
+def product(device: Device, system: Any, dtype: np.dtype) -> tuple[Part, Callable[[], object]]:
+    """A part on one device, which is active, and what starts q = A p by its buffers "p", "q"."""
+    part, n = Part(device, alone=True), unknowns(system)
+    part.allocate(n * dtype.itemsize, "p", "q")
+    part.numbers["own"] = 0
+    return part, partial(part.start, *rows_of(part, system, (0, n), dtype).times("p"))

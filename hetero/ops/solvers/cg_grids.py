@@ -109,7 +109,7 @@ class Persistent(_OnGrid):
     """A 2-D grid of which the vectors fit in the registers of its devices; see `resident`."""
 
     # A launch takes 20 us to start, load and store; it ends by itself when the iteration does.
-    first_batch = 64
+    batch = 64
     batch_seconds = 4e-3
 
     def __init__(self, call: Call, resident: Sequence[tuple[Launch, Any]]) -> None:

@@ -23,7 +23,6 @@ from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil
 
 RECORD = 8  # doubles of the scalars; kernels/cg/cg_scalars.cu
 _STATUS, _COUNT, _TARGET = 0, 1, 4  # of them
-_ENDED = (systems.LIMIT, systems.CONVERGED, systems.INDEFINITE, systems.NOT_FINITE)  # by status
 _LONGEST_BATCH = 1024
 
 
@@ -54,20 +53,17 @@ class Loop:
     and "x" those of its range of ``held``; "record0" and "record1" have the scalars. ``result`` is
     the caller's x. ``done`` is the iterate that the launches so far lead to, ``begins`` at first;
     ``turn`` tells which of the two records is the present one. ``to_residual`` are the steps that
-    compute it, ``residual_sums`` what `Exchange.total` takes then, ``from_residual`` those that
-    begin anew.
+    compute b - A x and begin anew from it, ``residual_sums`` what `Exchange.total` takes then.
     """
 
     to_residual: Sequence[Step]
     residual_sums: tuple[str, list[int], int]
-    from_residual: Sequence[Step] = ()
 
-    first_batch = 8  # iterations to start before the record is looked at for the first time
+    batch = 8  # iterations to start before the record is looked at, at first
     batch_seconds = 300e-6  # for which the device should run between two looks, which cost 15 us
     begins = -1  # the first step only leads to iterate 0
     records = 2  # that are written in turn
     turn = 0
-    seconds: float | None = None  # that an iteration took last
 
     def __init__(self, call: Call, spans: Sequence[Range], held: Sequence[Range]) -> None:
         self.spans, self.held, self.dtype, self.result = spans, held, call.dtype, call.x
@@ -164,33 +160,27 @@ class Loop:
         """
         at = status = count = 0
         while at < limit and not status:
-            batch = self.first_batch if callback is None else 1
-            if callback is None and self.seconds is not None:
-                wanted = math.ceil(self.batch_seconds / max(self.seconds, 1e-9) / 2)
-                batch = 2 * max(1, min(wanted, _LONGEST_BATCH // 2))
-            batch = min(batch, limit - at)
+            batch = min(self.batch if callback is None else 1, limit - at)
             at += batch
             began = time.monotonic()
             self.advance(at)
             record = self.parts[0].download(f"record{self.turn}", np.empty(RECORD))
             status, count = int(record[_STATUS]), int(record[_COUNT])
             took = time.monotonic() - began
-            self.seconds = took / batch
+            wanted = math.ceil(self.batch_seconds * batch / max(took, 1e-9) / 2)
+            self.batch = 2 * max(1, min(wanted, _LONGEST_BATCH // 2))
             if took >= peers.PATIENCE / 2:
                 self.exchange.check()
             if callback is not None and not status:
                 callback(self.fetch())
-        return _ENDED[status], count
+        return systems.ENDED[status], count
 
     def residual(self) -> Sequence[float]:
         """Compute r = b - A x, from where an iteration starts; returns r.r and b.b."""
         for step in self.to_residual:
             self.exchange.run(*step)
         self.exchange.check()
-        sums = self.exchange.total(*self.residual_sums)
-        for step in self.from_residual:
-            self.exchange.run(*step)
-        return sums[:2]
+        return self.exchange.total(*self.residual_sums)[:2]
 
     def advance(self, to: int) -> None:
         """Start the launches after which x is iterate ``to``, unless the iteration stops before."""

@@ -18,7 +18,7 @@ until that meets the tolerance; `solve_unscaled`, the steps; and the products of
 the CPU. `cg._run` chooses what makes the steps, by where a solve runs:
 
     ==================================  ==================================================
-    dense matrices, operators, any M    `solve_unscaled`; of `cg_hybrid` a device makes A p
+    dense matrices, operators, any M    `solve_unscaled`; in `cg_in_turn` a device makes A p
     ranks                               `solve_unscaled`, with vectors from `hetero.mpi.cg`
     CSR and grids on the CPU, compiled  `hetero.kernels.cpu.cg.solve`: steps 2 to 8 as loops
     devices, one or several             `cg_launches.Loop`: the steps as launches, beta
@@ -46,12 +46,6 @@ from hetero.imports import load
 from hetero.ops.solvers import systems
 from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil, on_vectors, scaled
 
-_STATUS = (
-    systems.CONVERGED,
-    systems.LIMIT,
-    systems.INDEFINITE,
-    systems.NOT_FINITE,
-)  # by what compiled loops end with
 _CHECK = 100_000  # iterations between looks at Ctrl-C, divided by thousands of unknowns
 _EXAMPLE = 64  # unknowns of a system that calls compiled loops
 _ROUNDINGS = 64.0  # times eps norm(b): for a larger tolerance float32 is exact enough
@@ -63,9 +57,8 @@ class Matrix(NamedTuple):
     """A system's product; where whole iterations with it are compiled, also these."""
 
     times: Callable[[np.ndarray, np.ndarray], object]  # ``times(p, q)`` writes q = A p
-    # ``run(inverse, x, r, p, q, sums, sums_z, state, bound, limit)``, and room for the sums
+    # ``run(inverse, x, r, p, q, state, bound, limit)``
     run: Callable[..., tuple[int, int]] | None = None
-    sums: np.ndarray | None = None
 
 
 def solve(
@@ -224,18 +217,18 @@ def solve_unscaled(
         """The same as compiled loops, with a way back to Python now and then for Ctrl-C."""
         r_r = dot(r, r)
         r_z = r_r if inverse is None else dot(r, inverse * r)
-        state, p, sums_z = np.array([r_r, r_z, 0.0]), np.zeros(x.shape, x.dtype), A.sums.copy()
+        state, p = np.array([r_r, r_z, 0.0]), np.zeros(x.shape, x.dtype)
         diagonal = np.empty(0, x.dtype) if inverse is None else inverse
         batch = 1 if callback else max(_CHECK // (x.size // 1000 + 1), 1)
         done = 0
         while True:
             most = min(batch, limit - done)
-            code, taken = A.run(diagonal, x, r, p, q, A.sums, sums_z, state, floor * floor, most)
+            code, taken = A.run(diagonal, x, r, p, q, state, floor * floor, most)
             done += taken
             if callback and taken:
                 callback(x)
-            if _STATUS[code] != systems.LIMIT or done >= limit:
-                return _STATUS[code], done
+            if code or done >= limit:
+                return systems.ENDED[code], done
 
     def run(limit: int, floor: float) -> tuple[str, int]:
         nonlocal r
@@ -310,10 +303,12 @@ def _compiled(system: Stencil | Csr, dtype: np.dtype) -> Matrix:
         parts = indptr, indices, data
         matrix, size = (*parts, *load("hetero.kernels.cpu.csr").runs(*parts)), loops.CHUNK
         sums = np.empty(-(-(len(system.indptr) - 1) // size))
+    sums_z = np.empty_like(sums)
     return Matrix(
         lambda p, q: loops.times(p, matrix, q, sums),
-        lambda inverse, x, *rest: loops.solve(x, matrix, size, inverse, *rest),
-        sums,
+        lambda inverse, x, r, p, q, *rest: loops.solve(
+            x, matrix, size, inverse, r, p, q, sums, sums_z, *rest
+        ),
     )
 
 

@@ -333,8 +333,7 @@ def _preconditioner(A: Any, M: Any, dtype: np.dtype, used: tuple[Any, ...]) -> A
             return _multigrid(A.stencil, dtype, used)
         if hasattr(A, "stencil"):  # a constant diagonal changes no iterate
             return None
-        if is_device_array(A):
-            A = on_host(A, dtype)
+        A = on_host(A, dtype) if is_device_array(A) else getattr(A, "host", A)
         with np.errstate(all="ignore"):
             inverse = 1.0 / A.diagonal().real.astype(dtype.type(0).real.dtype)
         return np.repeat(inverse, 2) if dtype.kind == "c" else inverse

@@ -64,8 +64,8 @@ def solve(devices: Sequence[Device], asked: Solve, f: Any, u: Any, dtype: Any) -
     key = asked.system, np.dtype(dtype)
     with devices[0].active():
         make = functools.partial(Solver, devices[0], *key)
-        solver = devices[0].storage().get(_PURPOSE, key, _KEPT, make)
-        return solver.solve(f, u, asked.rtol, asked.lenient)
+        with devices[0].storage().borrowed(_PURPOSE, key, _KEPT, make) as solver:
+            return solver.solve(f, u, asked.rtol, asked.lenient)
 
 
 # -- On the CPU -----------------------------------------------------------------------------------

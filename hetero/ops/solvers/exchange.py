@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from hetero.kernels import Launch
 
 Range = tuple[int, int]
 Bound = list[Any]  # kernel, grid, block, arguments
+# The numbers of the part that takes something and of the one that has it, how many bytes that are,
+# and where they begin in the buffers of both.
+Copy = tuple[int, int, int, int, int]
 Step = tuple[Sequence[Sequence[Bound]], Sequence[Any]]  # launches of each part, then copies
 # Steps of which a part gets the launches before the others do, an even number. Far fewer than a
 # device's queue has room for: where it is full, the host waits, and what it waits for must have
@@ -56,16 +59,6 @@ def widened(ranges: Sequence[Range], depth: int) -> list[Range]:
     return [(max(begin - depth, 0), min(end + depth, rows)) for begin, end in ranges]
 
 
-class Copy(NamedTuple):
-    """Bytes that one part takes from another. Parts by number, offsets in bytes."""
-
-    target: int
-    source: int
-    nbytes: int
-    target_offset: int
-    source_offset: int
-
-
 def range_copies(
     written: Sequence[Range],
     needed: Sequence[Range],
@@ -83,7 +76,7 @@ def range_copies(
             first, last = max(low, begin), min(high, end)
             if source != target and first < last:
                 places = [(first - origins[part]) * row_bytes for part in (target, source)]
-                copies.append(Copy(target, source, (last - first) * row_bytes, *places))
+                copies.append((target, source, (last - first) * row_bytes, *places))
     return copies
 
 
@@ -184,15 +177,14 @@ class Exchange:
             return []
         each: list[list[Any]] = [[] for _ in self.parts]
         for name, copies in groups:
-            for copy in copies:
-                target, source = self.parts[copy.target], self.parts[copy.source]
+            for to, of, nbytes, *offsets in copies:
+                target, source = self.parts[to], self.parts[of]
                 here, there = target.buffers[name], source.buffers[name]
                 if self.meeting is None:
-                    moved = here, source.device, there, *copy[2:], target.stream
-                    each[copy.target].append(moved)
+                    moved = here, source.device, there, nbytes, *offsets, target.stream
+                    each[to].append(moved)
                 else:
-                    ends = here + copy.target_offset, there + copy.source_offset
-                    each[copy.source].append((*ends, copy.nbytes))
+                    each[of].append((here + offsets[0], there + offsets[1], nbytes))
         if self.meeting is None:
             return each
         launches = map(self.meeting.launch, range(len(each)), each)

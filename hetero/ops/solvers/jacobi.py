@@ -6,7 +6,6 @@ many rows. A point's operations do not depend on that, so neither do the results
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -40,14 +39,12 @@ def solve(devices: Sequence[Device], asked: Solve, f: Any, u: Any, dtype: Any = 
     cuts = split(whole.held, len(devices), plan_jacobi.default_depth(whole))
     devices = devices[: len(cuts)]
     start = None if asked.from_zero and len(devices) > 1 else u
-    with contextlib.ExitStack() as stack:
-        # One device is active for all that follows, not for each launch.
-        stack.enter_context(devices[0].active() if len(cuts) == 1 else peers.turn(devices))
+    with peers.turn(devices):
         on = _Devices(devices, cuts, whole)
-        stack.callback(on.exchange.synchronize)  # before memory is free, whatever happens
         on.load(f, start)
         outcome = _iterate(on.advance, on.norms, on.depth, asked)
         on.store(u)
+        on.exchange.synchronize()  # before memory is free
     return outcome
 
 

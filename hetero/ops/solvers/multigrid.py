@@ -156,18 +156,12 @@ class Hierarchy:
 # -- On the CPU -----------------------------------------------------------------------------------
 
 
-def _compiled() -> tuple[Any, Callable[[int], int]]:
-    """The loops, and the threads that they take for a number of elements."""
-    return load("hetero.kernels.cpu.poisson"), load("hetero.host.threads").team_for
-
-
 def norms(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[float, float]:
     """2-norms of f - A u and of f, contiguous arrays."""
     (nz, ny, nx), weights = stencil.box
     sums = np.empty((nz * ny, 2))
-    loops, team_for = _compiled()
     given = u.reshape(-1), as_loops_take(f.reshape(-1)), nz, ny, nx
-    loops.squares(team_for(f.size), *given, weights, sums)
+    load("hetero.kernels.cpu.poisson").squares(*given, weights, sums)
     with np.errstate(all="ignore"):
         residual, whole = np.sqrt(sums.sum(axis=0))
     return float(residual), float(whole)
@@ -196,7 +190,8 @@ class CpuHierarchy(Hierarchy):
     """The grids of one stencil on the CPU; its vectors are flat arrays of float32 or float64."""
 
     def __init__(self, stencil: Stencil, dtype: np.dtype) -> None:
-        self._stencil, self._dtype, self._compiled = stencil, np.dtype(dtype), _compiled()
+        self._stencil, self._dtype = stencil, np.dtype(dtype)
+        self._sweep = load("hetero.kernels.cpu.poisson").sweep
         _, *coarser = all_grids = hierarchy(stencil, coarsest("cpu"), _BELOW)
         self.levels = [_Level(*pair, self._dtype) for pair in itertools.pairwise(all_grids)]
         self.exact = bool(self.levels)
@@ -223,12 +218,11 @@ class CpuHierarchy(Hierarchy):
 
     def _cycle(self, f: np.ndarray, u: np.ndarray, symmetric: bool) -> None:
         vectors, omega = [(f, u), *self._coarser], self._dtype.type(OMEGA[symmetric])
-        loops, team_for = self._compiled
 
         def sweep(number: int, first: int, mode: int, *moved: np.ndarray) -> None:
             level = self.levels[number]
             how = level.sums, *level.box, omega, first, mode, *level.transfers
-            loops.sweep(team_for(level.work.size), *moved, *how)
+            self._sweep(*moved, *how)
 
         numbers = range(len(self.levels))
         for n in numbers:

@@ -11,7 +11,6 @@ on one device.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import math
@@ -20,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from hetero import locks
 from hetero.devices import peers
 from hetero.devices.base import Device
 from hetero.kernels.common.launch import Launch, launch
@@ -158,12 +156,11 @@ class DeviceHierarchy(grids.Hierarchy):
     """
 
     def __init__(self, devices: Sequence[Device], stencil: Stencil, dtype: Any) -> None:
-        self.lock, self.user = locks.new(), None  # for `locks.sole`
         self._dtype, several = np.dtype(dtype), len(devices) > 1
         self.grids = grids.hierarchy(stencil, grids.coarsest(devices[0].kind), _COARSEST)
         self.memories: list[Memory] = []
         for number, device in enumerate(devices):
-            with device.active() if several else contextlib.nullcontext():
+            with device.active():
                 memory = Memory(device, self.grids, self._dtype, (number, len(devices)))
             self.memories.append(memory)
         self.exchange = Exchange(self.memories)
@@ -269,17 +266,10 @@ def solve(devices: Sequence[Device], asked: Solve, f: Any, u: Any, dtype: Any) -
     several, devices = len(devices) > 1, devices[: grids.LEAST_PLANES // 2]
     key = asked.system, np.dtype(dtype), tuple(device.name for device in devices)
     make = functools.partial(DeviceHierarchy, devices, *key[:2])
-    with peers.turn(devices) if several else devices[0].active():
+    with peers.turn(devices):
         with devices[0].active():
             storage = devices[0].storage()
-        hierarchy = storage.get(_PURPOSE, key, _KEPT, make)
-        with locks.sole(hierarchy, make) as own:
-            try:
-                if several:
-                    return own.solve_shared(asked, f, u)
-                return own.solve([f], [u], asked.rtol, asked.maxiter)
-            except BaseException:
-                storage.put(_PURPOSE, key, None, _KEPT)  # devices may have met unequally often
-                with contextlib.suppress(Exception):
-                    own.exchange.synchronize()
-                raise
+        with storage.borrowed(_PURPOSE, key, _KEPT, make) as hierarchy:
+            if several:
+                return hierarchy.solve_shared(asked, f, u)
+            return hierarchy.solve([f], [u], asked.rtol, asked.maxiter)

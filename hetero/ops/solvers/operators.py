@@ -79,9 +79,6 @@ class Poisson(LinearOperator):
 
     _transpose = _adjoint
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Poisson, (self.grid, self.spacing, self.dtype)
-
     def __repr__(self) -> str:
         return f"Poisson({self.grid}, spacing={self.spacing}, dtype={self.dtype.name!r})"
 

@@ -7,7 +7,7 @@ import operator
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,8 @@ LIMIT = "iteration limit"
 ROUNDING = "rounding"  # it keeps the residual above the tolerance
 INDEFINITE = "not positive definite"
 NOT_FINITE = "not finite"
+# By the numbers with which conjugate gradients in kernels and compiled loops end.
+ENDED = (LIMIT, CONVERGED, INDEFINITE, NOT_FINITE)
 
 # The compiled loops of solves on the CPU, and what calls all of each family.
 ROWS = register("rows", "hetero.ops.solvers.cg_loop:rows")
@@ -139,21 +141,16 @@ class DeviceCsr:
     and data, arrays on one device, and ``copy()``, which gives it as one of SciPy's."""
 
     def __init__(self, shape: Any, parts: tuple[Any, Any, Any], copy: Callable[[], Any]) -> None:
-        self.shape, self.parts, self._copy, self._host = tuple(shape), parts, copy, None
+        self.shape, self.parts, self._copy = tuple(shape), parts, copy
         pointers, indices, data = self.operands = tuple([describe(part).unkept() for part in parts])
         self.dtype, self.nnz, self.location = data.dtype, data.size, data.location
         self.is_usual = pointers.dtype == indices.dtype and data.dtype.char in "fd"
         self.is_usual &= all(operand.is_c_contiguous() for operand in self.operands)
 
-    @property
+    @cached_property
     def host(self) -> Any:
         """The matrix on the host, which is copied once."""
-        self._host = self._copy().tocsr() if self._host is None else self._host
-        return self._host
-
-    def diagonal(self) -> np.ndarray:
-        """As SciPy's, on the host."""
-        return self.host.diagonal()
+        return self._copy().tocsr()
 
 
 class Dense(NamedTuple):

@@ -4,6 +4,7 @@ OpenCL with NumPy's FFT in cuFFT's place, and on a GPU."""
 from __future__ import annotations
 
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
 
 import numpy as np
@@ -19,7 +20,7 @@ from hetero.host import loops
 from hetero.imports import load
 from hetero.ops.solvers import dst
 from hetero.ops.solvers.operators import Poisson
-from hetero.ops.solvers.systems import Stencil
+from hetero.ops.solvers.systems import Solve, Stencil
 
 
 @pytest.fixture(params=["tridiagonal systems", "division"])
@@ -197,6 +198,22 @@ def test_a_device_solves_exactly(place, shape, dtype, monkeypatch):
     assert whole == pytest.approx(np.linalg.norm(f), rel=1e-6)
     assert size <= (1e-4 if single else 1e-10) * whole
     assert size == pytest.approx(residual, abs=(1e-4 if single else 1e-11) * whole)
+
+
+def test_threads_do_not_share_what_a_device_keeps(place, monkeypatch):
+    device, transform = place
+    monkeypatch.setattr(libraries, "RealTransform", transform)
+    fields = np.random.default_rng(8).random((4, 33, 40))
+    asked = Solve(Stencil(fields.shape[1:], (1.0, 1.0)), 1e-8, 0.0, 1)
+
+    def solve(f):
+        call = lambda *buffers: dst.solve([device], asked, *buffers, f.dtype)  # noqa: E731
+        return [on_device(device, call, f, np.zeros_like(f))[1][1] for _ in range(5)]
+
+    expected = [solve(f)[0] for f in fields]
+    with ThreadPoolExecutor(len(fields)) as pool:
+        for found, u in zip(pool.map(solve, fields), expected, strict=True):
+            np.testing.assert_array_equal(found, [u] * len(found))
 
 
 @pytest.mark.parametrize("kind", ["noise", "alternating"])

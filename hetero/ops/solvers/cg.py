@@ -284,13 +284,13 @@ def _run(
     return cg_device.solve(devices, system, b, x, asked, M, dtype=problem.dtype)
 
 
-def _in_turn(method: str) -> dict[str, Any]:
-    """What a method runs that takes turns with the CPU, and its price."""
+def _in_turn(name: str) -> dict[str, Any]:
+    """What a method runs that takes turns with the CPU, and its price: see its module."""
 
     def later(function: str) -> Callable[..., Any]:
-        return lambda *given: getattr(load("hetero.ops.solvers.cg_in_turn"), function)(*given)
+        return lambda *given: getattr(load(f"hetero.ops.solvers.cg_{name}"), function)(*given)
 
-    return {"run": later(method), "blocks": registry.IN_TURN, "price": later(f"{method}_price")}
+    return {"run": later("solve"), "blocks": registry.IN_TURN, "price": later("price")}
 
 
 def _row(method: str, *kinds: str, **row: Any) -> None:

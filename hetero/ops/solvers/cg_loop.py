@@ -18,7 +18,7 @@ until that meets the tolerance; `solve_unscaled`, the steps; and the products of
 the CPU. `cg._run` chooses what makes the steps, by where a solve runs:
 
     ==================================  ==================================================
-    dense matrices, operators, any M    `solve_unscaled`; in `cg_in_turn` a device makes A p
+    dense matrices, operators, any M    `solve_unscaled`; of `cg_hybrid` a device makes A p
     ranks                               `solve_unscaled`, with vectors from `hetero.mpi.cg`
     CSR and grids on the CPU, compiled  `hetero.kernels.cpu.cg.solve`: steps 2 to 8 as loops
     devices, one or several             `cg_launches.Loop`: the steps as launches, beta

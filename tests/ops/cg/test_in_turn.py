@@ -16,9 +16,9 @@ from hetero import devices, profile, registry
 from hetero.arrays import describe, describe_used
 from hetero.errors import MethodNotAvailable
 from hetero.moving import transfer
-from hetero.ops.solvers import cg_in_turn
+from hetero.ops.solvers import cg_adaptive
 from hetero.ops.solvers import cg_problem as operands
-from hetero.ops.solvers.cg_in_turn import Schedule
+from hetero.ops.solvers.cg_adaptive import Schedule
 from hetero.pricing import pricing
 
 N = 126
@@ -33,7 +33,7 @@ def dense(condition=1e3):
 
 def moving_after(monkeypatch, count):
     """Every adaptive solve moves after ``count`` iterations, or where it next asks."""
-    monkeypatch.setattr(cg_in_turn, "schedule_of", lambda *_: Schedule(1.0, 0.1, 1.0))
+    monkeypatch.setattr(cg_adaptive, "schedule_of", lambda *_: Schedule(1.0, 0.1, 1.0))
     monkeypatch.setattr(Schedule, "is_due", lambda schedule, norms, *_: len(norms) >= count)
 
 

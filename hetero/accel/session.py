@@ -423,3 +423,6 @@ class Session:
         if seconds > _MARGIN * expected and not self.eager:
             return "slower", text
         return "would-take" if self.dry else "taken", text
+
+
+current: Session | None = None  # while something is installed

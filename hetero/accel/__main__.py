@@ -5,15 +5,13 @@ from __future__ import annotations
 import atexit
 import builtins
 import functools
-import importlib.machinery
-import io
 import os
 import pkgutil
 import runpy
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -52,28 +50,23 @@ def main(arguments: Sequence[str]) -> int:
 
 def run(module: bool, command: list[str]) -> None:
     """Run a script or a module as ``python`` does, with its arguments."""
-    sys.argv, is_stdin = list(command), command[0] == "-" and not module
-    main = sys.modules["__main__"] = ModuleType("__main__")  # it stays: threads may need it
-    path = "<stdin>" if is_stdin else os.path.abspath(command[0])
-    vars(main).update(__builtins__=builtins, __file__=path, __cached__=None)
-    if sys.version_info < (3, 14):  # a later one makes them where a script has some
-        vars(main)["__annotations__"] = {}
-    folder = not module and pkgutil.get_importer(command[0]) is not None  # or a zip file
-    if folder or not sys.flags.safe_path:
-        home = "" if is_stdin else os.path.dirname(os.path.realpath(path))
-        sys.path[: not sys.flags.safe_path] = [path if folder else os.getcwd() if module else home]
+    is_stdin = command[0] == "-" and not module
+    path, sys.argv = os.path.abspath(command[0]), list(command)
+    if not sys.flags.safe_path:
+        folder = os.path.dirname(os.path.realpath(path))
+        sys.path[0] = os.getcwd() if module else "" if is_stdin else folder
     try:
-        if module or folder:
-            name = command[0] if module else "__main__"
-            runpy._run_module_as_main(name, module)  # type: ignore[attr-defined]
-        else:  # compiled before or not, or the standard input
-            machinery = importlib.machinery
-            with nullcontext(sys.stdin.buffer) if is_stdin else io.open_code(path) as file:
-                content = file.read()
-            code = pkgutil.read_code(io.BytesIO(content))
-            loader = machinery.SourceFileLoader if code is None else machinery.SourcelessFileLoader
-            main.__loader__ = machinery.BuiltinImporter if is_stdin else loader("__main__", path)
-            exec(code or compile(content, path, "exec", dont_inherit=True), vars(main))
+        if module:
+            runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+        elif path.endswith(".pyc") or pkgutil.get_importer(path) is not None:  # or a folder, a zip
+            runpy.run_path(path, run_name="__main__")
+        else:
+            path = "<stdin>" if is_stdin else path
+            main = sys.modules["__main__"] = ModuleType("__main__")  # it stays: threads may need it
+            vars(main).update(__builtins__=builtins, __file__=path, __cached__=None)
+            with open(0 if is_stdin else path, "rb", closefd=not is_stdin) as file:
+                code = compile(file.read(), path, "exec", dont_inherit=True)
+            exec(code, vars(main))
     except BaseException as error:
         with suppress(Exception):
             sys.stdout.flush()  # as Python does before it reports an error
@@ -86,6 +79,8 @@ def _show(hook: Any, kind: Any, error: BaseException, at: Any) -> None:
     """Have an error shown without the frames that run the script."""
     frames = [frame.f_code for frame, _ in traceback.walk_tb(at)]
     for _ in frames[: frames.index(run.__code__) + 1] if run.__code__ in frames else ():
+        at = at.tb_next
+    while at and at.tb_frame.f_code.co_filename == "<frozen runpy>":
         at = at.tb_next
     hook(kind, error.with_traceback(at), at)
 

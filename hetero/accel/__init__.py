@@ -62,9 +62,6 @@ class Installed:
     def __enter__(self) -> Installed:
         return self
 
-    def __repr__(self) -> str:
-        return f"hetero.accel is installed; not caught: {', '.join(self.missed) or 'none'}"
-
     def __exit__(self, *error: object) -> None:
         uninstall()
 

@@ -32,18 +32,13 @@ def main(arguments: Sequence[str]) -> int:
     if not command or (command[0].startswith("-") and command[0] != "-"):
         print(USAGE, file=sys.stderr)
         return 2
-    module, dry_run, process = "-m" in given, "--dry-run" in given, os.getpid()
+    module, dry_run, verbose = "-m" in given, "--dry-run" in given, bool(given - {"-m"})
     if not (module or command[0] == "-" or os.access(command[0], os.R_OK)):
         print(f"hetero.accel: there is no file {command[0]} to read", file=sys.stderr)
         return 2
-    verbose = bool(given - {"-m"})
-    installed = accel.install(verbose, dry_run)
-
-    def end() -> None:
-        if verbose and os.getpid() == process:  # and not a fork of it
-            print(f"\n{installed.session.book}", file=sys.stderr)
-
-    atexit.register(end)  # after threads and the script's own handlers
+    session = accel.install(verbose, dry_run).session
+    if verbose:  # after threads and the script's own handlers
+        atexit.register(lambda: print(f"\n{session.book}", file=sys.stderr))
     run(module, command)
     return 0
 

@@ -1,9 +1,8 @@
 """What stands in the place of other packages' functions, which calls hetero can do; the table of
 all.
 
-A recogniser gets ``looks(seconds)``, whether a call that takes as long is looked at, the original
-function and what that was given. It gives an `Attempt`, or None where the call is no matter of
-hetero's. What it raises is a wrong argument: the original says so.
+A recogniser gets the original function and what that was given. It gives an `Attempt`, or None
+where the call is no matter of hetero's. What it raises is a wrong argument: the original says so.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from typing import Any, NamedTuple
 
 from hetero.accel import products
 from hetero.accel import session as sessions
-from hetero.accel.products import Looks
-from hetero.accel.session import Attempt, Session, is_failure, shapes, unseen
+from hetero.accel.session import Attempt, Session, is_failure, looks, shapes, unseen
 from hetero.imports import load
 
 # Seconds of SciPy's convolutions: for each product of the sum, for each result by transforms.
@@ -104,7 +102,7 @@ def standin(name: str, original: Any, call: Call) -> Standin:
             if size < least:
                 return original(*args, **options)
         try:
-            attempt = recognise(session.looks, original, *args, **options)
+            attempt = recognise(original, *args, **options)
         except Exception as error:
             if not is_failure(error):
                 raise
@@ -128,7 +126,7 @@ def _plan(operation: str, *operands: Any, **options: Any) -> Callable[[], Any]:
     return lambda: load("hetero.ops").plan(operation, *operands, **options)
 
 
-def _convolution(looks: Looks, original: Any, *args: Any, **options: Any) -> Attempt | None:
+def _convolution(original: Any, *args: Any, **options: Any) -> Attempt | None:
     """Those of `scipy.signal` and `scipy.ndimage`."""
     bound = _signature(original).bind(*args, **options)  # TypeError for a wrong call
     bound.apply_defaults()
@@ -188,9 +186,7 @@ def _convolution(looks: Looks, original: Any, *args: Any, **options: Any) -> Att
     return Attempt(what, seconds, obstacle, plan, (*own, "scipy"), compute, operands)
 
 
-def _cg(
-    looks: Looks, original: Any, A: Any, b: Any, x0: Any = None, **given: Any
-) -> Attempt | None:
+def _cg(original: Any, A: Any, b: Any, x0: Any = None, **given: Any) -> Attempt | None:
     """Those of `scipy.sparse.linalg.cg`."""
     defaults = {"rtol": 1e-5, "atol": 0.0, "maxiter": None, "M": None, "callback": None}
     rtol, atol, maxiter, M, callback = (defaults | given).values()  # ValueError for others
@@ -226,7 +222,7 @@ def _cg(
 
 
 def _fit(
-    looks: Looks, original: Any, self: Any, X: Any, y: Any = None, sample_weight: Any = None
+    original: Any, self: Any, X: Any, y: Any = None, sample_weight: Any = None
 ) -> Attempt | None:
     """Those of `sklearn.cluster.KMeans.fit`."""
     rows, columns = X.shape

@@ -27,11 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from hetero import tables
-from hetero.accel.session import LEAST, Attempt, Session, has_device, shapes, timed
+from hetero.accel.session import LEAST, Attempt, Note, Session, has_device, looks, shapes, timed
 from hetero.imports import load
 
 log = logging.getLogger("hetero")
-Looks = Callable[[float], bool]  # see `hetero.accel.functions`
 # Multiplications from which a product of matrices, or with a vector, is looked at: 256 cubed and
 # 1024 squared, which NumPy makes in 0.1 to 1 ms.
 MATRICES, VECTORS = 1 << 24, 1 << 20
@@ -122,14 +121,15 @@ def _take(
     session: Session, dtype: str, pointers: Any, extents: Any, strides: Any, loop: Any
 ) -> bool:
     kind = dtype, extents, strides
-    if not session.looks(LEAST):
+    if not looks(LEAST):
         return False
     if not session.recording and (guess := _settled.get(kind)) is not None:
         session.loading.count(guess, 0.0)
         return False
     if not (session.recording or session.loading.pays()):
-        session.book.calls["start"] += 1
-        session.loading.count(timed(loop)[1])
+        _, seconds = timed(loop)
+        session.loading.count(seconds)
+        session.book.add(Note("numpy.matmul", "", "", "start", "", seconds))
     else:
         attempt = _attempt(*_views(dtype, pointers, extents, strides), kind)
         session.run("numpy.matmul", attempt, loop)
@@ -209,7 +209,7 @@ def _are_floats(*arrays: Any) -> bool:
     return is_plain and {x.dtype.char for x in arrays} in ({"f"}, {"d"})
 
 
-def dot(looks: Looks, original: Any, *operands: Any, **options: Any) -> Attempt | None:
+def dot(original: Any, *operands: Any, **options: Any) -> Attempt | None:
     """`numpy.dot` of floats, which calls BLAS."""
     if len(operands) != 2 or options or not _are_floats(*operands):
         return None
@@ -222,7 +222,7 @@ def dot(looks: Looks, original: Any, *operands: Any, **options: Any) -> Attempt 
     return _attempt(a, b) if looks(LEAST * is_large) else None
 
 
-def einsum(looks: Looks, original: Any, *given: Any, **options: Any) -> Attempt | None:
+def einsum(original: Any, *given: Any, **options: Any) -> Attempt | None:
     """`numpy.einsum` of two arrays of floats that is a product, but is computed without BLAS."""
     if len(given) != 3 or options or type(given[0]) is not str or not _are_floats(*given[1:]):
         return None

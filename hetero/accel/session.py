@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 import traceback
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -105,17 +105,15 @@ class Book:
 
     def __init__(self) -> None:
         self.last: Note | None = None
-        self.calls: Counter[str] = Counter()  # by reason, also of rows that were given up
         self._rows: dict[tuple[Any, ...], Note] = {}
-        self._saved, self._began = 0.0, time.perf_counter()  # of rows that were given up, too
+        self._began = time.perf_counter()
 
     def add(self, note: Note) -> bool:
         """Count a call; whether it is the first of its line, call and reason."""
-        self.last, before = note, self._rows.get(note[:4])
-        self.calls[note.code] += 1
-        self._saved += note.saved
-        if before is None and len(self._rows) >= _MOST:
-            self._rows.clear()
+        self.last = note
+        if len(self._rows) >= _MOST and note[:4] not in self._rows:
+            note = note._replace(what="of other sizes")
+        before = self._rows.get(note[:4])
         *_, seconds, saved, calls = before or (0.0, 0.0, 0)
         sums = seconds + note.seconds, saved + note.saved, calls + 1
         self._rows[note[:4]] = Note(*note[:5], *sums)
@@ -123,7 +121,7 @@ class Book:
 
     def rows(self) -> list[Note]:
         """The rows, those that took most time first."""
-        return sorted([*self._rows.values()], key=lambda row: -row.seconds)
+        return sorted(self._rows.values(), key=lambda row: -row.seconds)
 
     def table(self) -> str:
         """The rows as a table in Markdown."""
@@ -132,8 +130,10 @@ class Book:
 
     def sums(self) -> list[str]:
         """What it comes to, and what to change to gain more, in sentences."""
-        taken, whole = self.calls["taken"], readable(time.perf_counter() - self._began)
-        left, saved = self.calls.total() - taken, self._saved
+        taken = sum(row.calls for row in self.rows() if row.code == "taken")
+        left = sum(row.calls for row in self.rows()) - taken
+        saved = sum(row.saved for row in self.rows())
+        whole = readable(time.perf_counter() - self._began)
         found = f"{taken} call{'s' * (taken != 1)} taken, {left} left alone, in {whole}"
         if saved:
             about = f"about {readable(abs(saved))} {'lost' if saved < 0 else 'saved'}"
@@ -223,16 +223,15 @@ class Loading:
         paths = load("hetero.paths")
         cache = paths.cache_directory()
         # After profiles were written or loops compiled, calls may gain otherwise.
-        folders = [f for f in (cache / "profiles", cache / "loops") if f.is_dir()]
-        changes = [folder.stat().st_mtime for folder in folders if any(folder.iterdir())]
+        folders = [f for f in (cache / "profiles", cache / "loops") if any(f.glob("*"))]
+        changes = [folder.stat().st_mtime for folder in folders]
         script = repr((file, sys.argv[1:], with_device, changes)).encode()
         name = load("hashlib").blake2b(script, digest_size=16).hexdigest()
-        is_there = (cache / "accel").is_dir()  # no folder is made to look
-        kept = paths.cached("accel", name) if is_there else None
+        kept = paths.cached("accel", name)
         if kept:
-            spent, gained = map(float, kept.split())
-            self._before = spent
-            self._share = gained / spent if spent >= _KEPT else self._share
+            self._before, gained = map(float, kept.split())
+            if self._before >= _KEPT:
+                self._share = gained / self._before
             if gained >= GAIN * loading:
                 self.enough = self._due = 0.0
         atexit.register(self._keep, name, 0.0 if kept else _KEPT, os.getpid())
@@ -327,11 +326,6 @@ class Session:
         self.loading = Loading(self.eager or dry)
         self.inside = _Inside()
 
-    def looks(self, seconds: float) -> bool:
-        """Whether a call is to be looked at that is expected to take this long: none within a call
-        of hetero's, and none after `uninstall`."""
-        return seconds >= self.least and not self.inside.now
-
     @unseen
     def run(self, function: str, attempt: Attempt, plain: Callable[[], Any]) -> Any:
         """The result of a call, by whoever computes it."""
@@ -363,15 +357,12 @@ class Session:
     def note(
         self, function: str, attempt: Attempt, code: str, text: str, seconds: float, saved: float
     ) -> None:
-        """Enter a call into the book; only its number while hetero is not loaded and nobody reads
-        notes."""
-        if code == "start" and not self.recording:
-            self.book.calls[code] += 1
-            return
-        note = Note(function, attempt.what, line_of_script(), code, text, seconds, saved)
-        if self.book.add(note) and self.verbose and sys.stderr:
-            with contextlib.suppress(Exception):  # it may be closed
-                print(f"hetero.accel: {note}", file=sys.stderr)
+        """Enter a call into the book; without its line, which takes 10 us to find, while hetero is
+        not loaded and nobody reads notes."""
+        line = line_of_script() if self.recording or code != "start" else ""
+        note = Note(function, attempt.what, line, code, text, seconds, saved)
+        if self.book.add(note) and self.verbose:
+            print(f"hetero.accel: {note}", file=sys.stderr)
 
     @unseen
     def _by_hetero(
@@ -426,3 +417,9 @@ class Session:
 
 
 current: Session | None = None  # while something is installed
+
+
+def looks(seconds: float) -> bool:
+    """Whether a call is to be looked at that is expected to take this long: none within a call of
+    hetero's, and none after `uninstall`."""
+    return current is not None and seconds >= current.least and not current.inside.now

@@ -6,7 +6,6 @@ import copy
 import functools
 import importlib.util
 import inspect
-import io
 import itertools
 import pickle
 import sys
@@ -23,6 +22,7 @@ import scipy.sparse.linalg
 
 import hetero
 from hetero import accel, paths
+from hetero.accel import functions, products
 from hetero.accel import session as sessions
 from hetero.accel.session import GAIN, LOADING, SAVED, Attempt, Loading, Session
 from hetero.pricing.plan import Candidate
@@ -160,7 +160,6 @@ def test_names_imported_before_are_listed(monkeypatch):
     monkeypatch.setitem(globals(), "mine", scipy.signal.fftconvolve)
     with hetero.install() as installed:
         assert [x for x in installed.missed if __name__ in x] == [f"{__name__}.mine"]
-        assert f"{__name__}.mine" in repr(installed)
 
 
 class Proxy:
@@ -220,7 +219,8 @@ def test_scikit_learn_finds_what_a_fit_takes():
 
 def test_small_calls_are_not_looked_at_however_they_are_written(monkeypatch):
     asked = []
-    monkeypatch.setattr(Session, "looks", lambda self, seconds: asked.append(seconds))
+    monkeypatch.setattr(functions, "looks", asked.append)
+    monkeypatch.setattr(products, "looks", asked.append)
     A, b = np.eye(3), np.ones(3)
     with hetero.install(recording=True):
         np.dot(A, A)
@@ -234,16 +234,9 @@ def test_small_calls_are_not_looked_at_however_they_are_written(monkeypatch):
     assert len(asked) == 2
 
 
-def test_wrong_calls_are_scipys_and_notes_need_no_stream(all_calls, monkeypatch):
+def test_wrong_calls_are_scipys(all_calls):
     with pytest.raises(ValueError, match="method"):
         scipy.signal.convolve(LARGE, KERNEL, method=None)
-    all_calls.session.verbose = all_calls.session.recording = True
-    closed = io.StringIO()
-    closed.close()
-    for stream in (None, closed):
-        monkeypatch.setattr(sys, "stderr", stream)
-        plain = scipy.signal.convolve.__wrapped__(LARGE, KERNEL)
-        np.testing.assert_allclose(scipy.signal.convolve(LARGE, KERNEL), plain, atol=1e-12)
 
 
 # -- Who decides -----------------------------------------------------------------------------------
@@ -347,7 +340,7 @@ def test_runs_of_no_scripts_and_of_forks_are_not_kept(monkeypatch, runs):
         assert not run.pays()
         run.count(3.0)
     assert not runs(-1).pays(), "by a forked child"
-    assert not paths.cache_directory().exists()
+    assert not [*paths.cache_directory().glob("accel/*")]
 
 
 def test_a_broken_installation_leaves_calls_to_the_library():
@@ -395,7 +388,8 @@ def test_tables_of_many_sizes_have_an_end():
     assert {row.calls for row in session.book.rows()} == {2}
     session.run("f", attempt(0.5, "one more"), lambda: "plain")
     assert session._known.cache_info().currsize == 4096
-    assert 0 < len(session.book.rows()) <= 4096
+    assert len(session.book.rows()) == 4097
+    assert {row.what for row in session.book.rows()} >= {"0", "of other sizes"}
     assert "8193 calls taken" in session.book.sums()[0]
 
 

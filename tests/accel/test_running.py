@@ -193,7 +193,7 @@ def test_an_environment_is_switched_on_and_off(monkeypatch, tmp_path, capsys):
     line = file.read_text()
     check = f"{line}\nimport sys; m = sys.modules.get('hetero.accel'); print(m and m._installs)"
     for value, shown, said in (
-        *(("1", "is installed", ""), ("Yes", "is installed", ""), ("0", "None", "")),
+        *(("1", "Installed", ""), ("Yes", "Installed", ""), ("0", "None", "")),
         ("2", "[]", "hetero.accel: HETERO_ACCEL must be one of 1, yes, true, on, 0, no, false"),
     ):
         ran = run(["-c"], check, env={**os.environ, "HETERO_ACCEL": value})

@@ -99,7 +99,6 @@ gates = functools.cache(Gate)  # which stay: threads may be on their way through
 
 def open_gate(session: Session, ends: contextlib.ExitStack) -> None:
     """Have large products offered to a session, until ``ends`` is closed."""
-    _settled.clear()
     if not gains(session):
         return
     try:
@@ -177,9 +176,8 @@ def _attempt(A: Any, B: Any, C: Any = None, kind: Any = None) -> Attempt:
 
 def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
     """The product; None where it holds NaN or infinity, which NumPy is to warn of."""
-    execution, results = load("hetero.calling.execution"), load("hetero.moving.results")
+    calls, results = load("hetero.ops.products.calls"), load("hetero.moving.results")
     kernels, numpy = load("hetero.ops.convolve2d.device"), sys.modules["numpy"]
-    given = () if C is None else (C, plan.problem.output)
     flags: dict[Any, Any] = {}  # device -> (buffer, owner), of whether a part is not finite
 
     def look(device: Any, dtype: str, buffer: Any, count: int) -> None:
@@ -189,7 +187,7 @@ def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
 
     before = results.look.set(look)
     try:
-        made = execution.execute(plan, execution.Call((A, B), plan.problem.inputs, *given))
+        made = calls.host_call(plan, numpy.matmul)(A, B, C)
         for device, (buffer, _) in flags.items():
             flag = numpy.empty(1, "i4")
             with device.active():

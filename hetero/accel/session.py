@@ -185,9 +185,9 @@ class Loading:
         # Seconds of calls that are enough, None before one was looked at; when the script will have
         # run so long that its end can't take back much.
         self.enough, self._due = 0.0 if at_once else None, 0.0
-        # Seconds of all calls, as if each were the plain library's, and what hetero saves of them;
-        # the fraction that it is expected to save; what they took, and in the last run without it.
-        self.spent = self.gained = self._share = self.took = self._before = 0.0
+        # Seconds of all calls, as if each were the plain library's, and of the last run's; what
+        # hetero saves of them; the fraction that it is expected to save.
+        self.spent = self._before = self.gained = self._share = 0.0
         self._is_guess = False  # whether the plain library was not measured in some
 
     def __str__(self) -> str:
@@ -209,7 +209,6 @@ class Loading:
         gained, None where it is not loaded."""
         self.spent += seconds
         self.gained += self._share * seconds if gained is None else gained
-        self.took += seconds - (gained or 0.0)
         self._is_guess |= is_guess
 
     def _look(self) -> None:
@@ -227,22 +226,21 @@ class Loading:
         changes = [folder.stat().st_mtime for folder in folders]
         script = repr((file, sys.argv[1:], with_device, changes)).encode()
         name = load("hashlib").blake2b(script, digest_size=16).hexdigest()
-        kept = paths.cached("accel", name)
-        if kept:
+        if kept := paths.cached("accel", name):
             self._before, gained = map(float, kept.split())
-            if self._before >= _KEPT:
-                self._share = gained / self._before
+            self._share = gained / self._before
             if gained >= GAIN * loading:
                 self.enough = self._due = 0.0
-        atexit.register(self._keep, name, 0.0 if kept else _KEPT, os.getpid())
+        atexit.register(self._keep, name, os.getpid())
 
-    def _keep(self, name: str, least: float, process: int) -> None:
+    def _keep(self, name: str, process: int) -> None:
         """Keep what the calls took and gained at the end of the process, if that is not little."""
-        sums = self.spent, self.gained
+        if self.spent <= (0.0 if self._before else _KEPT) or os.getpid() != process:  # a fork of it
+            return
         if self._is_guess and self._before:  # the last run measured what this one did without
-            sums = self._before, self._before - self.took
-        if self.spent >= least and os.getpid() == process:  # and not a fork of it
-            load("hetero.paths").cache("accel", name, "{} {}".format(*sums).encode())
+            self.gained += self._before - self.spent
+            self.spent = self._before
+        load("hetero.paths").cache("accel", name, f"{self.spent} {self.gained}".encode())
 
 
 @functools.cache

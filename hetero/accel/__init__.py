@@ -19,6 +19,7 @@ from hetero.accel import products
 from hetero.accel import session as sessions
 from hetero.accel.functions import CALLS, Standin, standin
 from hetero.accel.session import Session, unseen
+from hetero.errors import one_of
 
 __all__ = ["Installed", "install", "last", "summary", "uninstall"]
 
@@ -206,8 +207,7 @@ def enable() -> None:
     if asked in _ON and not _installs:
         install()
     elif asked not in (*_ON, *_OFF, ""):
-        text = f"HETERO_ACCEL must be one of {', '.join((*_ON, *_OFF))}, got {asked!r}"
-        print(f"hetero.accel: {text}", file=sys.stderr)
+        print(f"hetero.accel: {one_of('HETERO_ACCEL', (*_ON, *_OFF), asked)}", file=sys.stderr)
 
 
 def pytest_configure(config: Any) -> None:

@@ -16,13 +16,14 @@ from typing import Any
 
 from hetero import accel, registry
 from hetero.accel import __main__ as running
-from hetero.accel.session import GAIN, LOADING, Attempt, Session, price_of, timed
+from hetero.accel.session import GAIN, LOADING, Attempt, Session, inside, price_of, timed
 from hetero.arrays import describe_used
 from hetero.calling.planner import Machine, use
 from hetero.errors import readable
 from hetero.evaluation import calls
 from hetero.pricing.plan import CPU, Candidate
 from hetero.registry.problem import Problem
+from hetero.tables import setting
 
 _LARGE = 1 << 20  # bytes of an operand that stays
 
@@ -46,7 +47,7 @@ class Advisor(Session):
         if function.endswith(".cg"):
             asked = plain.keywords.get("callback") or (lambda x: None)
             plain.keywords["callback"] = lambda x: (rounds.append(None), asked(x))
-        with self.inside:
+        with setting(inside, True):
             result, here = timed(plain)
         begin, without, there = time.perf_counter(), here, here
         code, text = attempt.obstacle, ""

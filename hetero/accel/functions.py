@@ -15,6 +15,7 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any, NamedTuple
 
+from hetero import tables
 from hetero.accel import products
 from hetero.accel import session as sessions
 from hetero.accel.session import Attempt, Session, is_failure, looks, shapes, unseen
@@ -171,12 +172,8 @@ def _convolution(original: Any, *args: Any, **options: Any) -> Attempt | None:
     own = ("fft",) if function == "oaconvolve" else ()  # SciPy's own way, which gains nothing
 
     def compute(plan: Any) -> Any:
-        wanted = load("hetero.ops.convolve2d.filters").exact_zeros
-        before = wanted.set(exact)
-        try:
+        with tables.setting(load("hetero.ops.convolve2d.filters").exact_zeros, exact):
             result = load("hetero.ops.convolve2d").convolve2d(*operands, **options)
-        finally:
-            wanted.reset(before)
         numpy = sys.modules["numpy"]
         with numpy.errstate(all="ignore"):
             return result if numpy.isfinite(result.sum()) else None

@@ -185,9 +185,9 @@ def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
             flags[device] = kernels.flag(device)
         kernels.find_not_finite(device, dtype, buffer, count, flags[device][0])
 
-    before = results.look.set(look)
     try:
-        made = calls.host_call(plan, numpy.matmul)(A, B, C)
+        with tables.setting(results.look, look):
+            made = calls.host_call(plan, numpy.matmul)(A, B, C)
         for device, (buffer, _) in flags.items():
             flag = numpy.empty(1, "i4")
             with device.active():
@@ -196,7 +196,6 @@ def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
                 return None
         return made if flags or numpy.isfinite(made).all() else None
     finally:
-        results.look.reset(before)
         if C is not None:
             load("hetero.arrays.kept").written(C)
 

@@ -19,13 +19,14 @@ import importlib.util
 import math
 import os
 import sys
-import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+from hetero import tables
 from hetero.errors import readable
 from hetero.imports import load
 
@@ -190,11 +191,6 @@ class Loading:
         self.spent = self._before = self.gained = self._share = 0.0
         self._is_guess = False  # whether the plain library was not measured in some
 
-    def __str__(self) -> str:
-        enough, begin = readable(self.enough or 0.0), readable(self._due - self._began)
-        text = f"hetero is loaded after {enough} of such calls, {begin} from the start; "
-        return text + f"{readable(self.spent)} of them so far"
-
     def pays(self) -> bool:
         """Whether hetero is there, or is worth loading now."""
         inventory = sys.modules.get("hetero.profile.inventory")
@@ -295,16 +291,8 @@ class _Known:
         self.failures: deque[tuple[str, str]] = deque(maxlen=_PATIENCE)  # codes and texts
 
 
-class _Inside(threading.local):
-    """Whether a thread is within a call of hetero's: nothing that it calls is looked at."""
-
-    now = False
-
-    def __enter__(self) -> None:
-        self.now = True
-
-    def __exit__(self, *error: object) -> None:
-        self.now = False
+# Whether this is within a call of hetero's: nothing that it calls is looked at.
+inside: ContextVar[bool] = ContextVar("inside", default=False)
 
 
 class Session:
@@ -322,7 +310,6 @@ class Session:
         self.eager = os.environ.get("HETERO_ACCEL_LEAST") == "0"
         self.least = 0.0 if self.eager else LEAST
         self.loading = Loading(self.eager or dry)
-        self.inside = _Inside()
 
     @unseen
     def run(self, function: str, attempt: Attempt, plain: Callable[[], Any]) -> Any:
@@ -332,7 +319,7 @@ class Session:
             self.note(function, attempt, attempt.obstacle, "", seconds, 0.0)
             return result
         known, saved = self._known(f"{function} {attempt.what}"), 0.0
-        with self.inside:
+        with tables.setting(inside, True):
             expected = known.plain if known.samples else attempt.seconds
             code, text, result, seconds = self._by_hetero(attempt, known, expected)
             if code == "taken":
@@ -371,7 +358,7 @@ class Session:
         if len(known.failures) == _PATIENCE:
             return *known.failures[-1], result, seconds
         if not self.loading.pays():
-            return "start", str(self.loading) * self.recording, result, seconds
+            return "start", "", result, seconds
         try:
             load("hetero.ops.functions")  # in another thread it and BLAS lose more time
             if load("hetero.moving.results").wanted():  # but the plain library's are on the host
@@ -420,4 +407,4 @@ current: Session | None = None  # while something is installed
 def looks(seconds: float) -> bool:
     """Whether a call is to be looked at that is expected to take this long: none within a call of
     hetero's, and none after `uninstall`."""
-    return current is not None and seconds >= current.least and not current.inside.now
+    return current is not None and seconds >= current.least and not inside.get()

@@ -152,9 +152,8 @@ def test_the_table(tmp_path):
     ours = run(["-m", "hetero.accel", "-v"], file)
     assert ours.returncode == 0, ours.stderr
     call = "scipy.signal.fftconvolve 300x300, 5x5 float64 same"
-    assert f"hetero.accel: script.py:6: {call}: start: " in ours.stderr
-    assert re.search(rf"script.py:6  {call} +3  ", ours.stderr)
-    assert len(re.findall("start: hetero is loaded after .*s of such calls, ", ours.stderr)) == 2
+    assert f"hetero.accel: script.py:6: {call}: start\n" in ours.stderr
+    assert re.search(rf"script.py:6  {call} +3  .*  start\n", ours.stderr)
     assert "0 calls taken, 3 left alone" in ours.stderr
     environment = {**os.environ, "HETERO_ACCEL_LEAST": "0"}
     everything = run(["-m", "hetero.accel", "-v"], file, env=environment)
@@ -194,7 +193,7 @@ def test_an_environment_is_switched_on_and_off(monkeypatch, tmp_path, capsys):
     check = f"{line}\nimport sys; m = sys.modules.get('hetero.accel'); print(m and m._installs)"
     for value, shown, said in (
         *(("1", "Installed", ""), ("Yes", "Installed", ""), ("0", "None", "")),
-        ("2", "[]", "hetero.accel: HETERO_ACCEL must be one of 1, yes, true, on, 0, no, false"),
+        ("2", "[]", "hetero.accel: HETERO_ACCEL must be one of '1', 'yes', 'true', 'on', '0'"),
     ):
         ran = run(["-c"], check, env={**os.environ, "HETERO_ACCEL": value})
         assert (ran.returncode, shown in ran.stdout) == (0, True)

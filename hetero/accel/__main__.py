@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import builtins
 import functools
@@ -17,30 +18,25 @@ from typing import Any
 
 from hetero import accel
 
-USAGE = """\
-usage: python -m hetero.accel [-v] [--dry-run] (script.py | -m module | -) [args...]
 
-  -v, --verbose  print each call that is taken or left alone and why, and a table at the end
-  --dry-run      decide, and take no call"""
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run a command line; returns the exit code of a wrong one, else ends as the script does."""
-    given, command = set(), list(arguments)
-    while "-m" not in given and command and command[0] in ("-v", "--verbose", "--dry-run", "-m"):
-        given.add(command.pop(0))
-    if not command or (command[0].startswith("-") and command[0] != "-"):
-        print(USAGE, file=sys.stderr)
-        return 2
-    module, dry_run, verbose = "-m" in given, "--dry-run" in given, bool(given - {"-m"})
-    if not (module or command[0] == "-" or os.access(command[0], os.R_OK)):
-        print(f"hetero.accel: there is no file {command[0]} to read", file=sys.stderr)
-        return 2
-    session = accel.install(verbose, dry_run).session
+def main(arguments: Sequence[str]) -> None:
+    """Run a command line; ends as the script does."""
+    parser = argparse.ArgumentParser("python -m hetero.accel", allow_abbrev=False)
+    add = parser.add_argument
+    about = "print each call that is taken or left alone and why, and a table at the end"
+    add("-v", "--verbose", action="store_true", help=about)
+    add("--dry-run", action="store_true", help="decide, and take no call")
+    add("-m", dest="module", action="store_true", help="run a module")
+    add("script", help="a file, or - for the standard input")
+    add("arguments", nargs=argparse.REMAINDER)
+    given = parser.parse_args(arguments)
+    if not (given.module or given.script == "-" or os.access(given.script, os.R_OK)):
+        parser.error(f"there is no file {given.script} to read")
+    verbose = given.verbose or given.dry_run
+    session = accel.install(verbose, given.dry_run).session
     if verbose:  # after threads and the script's own handlers
         atexit.register(lambda: print(f"\n{session.book}", file=sys.stderr))
-    run(module, command)
-    return 0
+    run(given.module, [given.script, *given.arguments])
 
 
 def run(module: bool, command: list[str]) -> None:
@@ -80,5 +76,5 @@ def _show(hook: Any, kind: Any, error: BaseException, at: Any) -> None:
     hook(kind, error.with_traceback(at), at)
 
 
-if __name__ == "__main__" and (wrong := main(sys.argv[1:])):  # else -i goes on
-    sys.exit(wrong)
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -21,7 +21,6 @@ import os
 import sys
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -37,7 +36,6 @@ LEAST = 1e-3
 # The very first one of a process may have loaded something, so that one tells nothing.
 MEASURED, SAMPLES = 0.1, 2
 _MARGIN = 1.05  # times the plain library's time, from which a call is left to it
-_PATIENCE = 3  # failures in a row, after which hetero leaves calls of that size alone
 _MOST = 4096  # sizes that are known, and rows of a table
 # Without and with a GPU: seconds that loading hetero, the first plan, the first context and its end
 # hold a script up; the part of such calls' time that is saved, where no run has measured it.
@@ -282,13 +280,12 @@ def timed(function: Callable[[], Any]) -> tuple[Any, float]:
 
 
 class _Known:
-    """Of one function and size: the least seconds by the plain library and by hetero, the number
-    of calls that each did, and why hetero failed in its last ones."""
+    """Of one function and size: the least seconds by the plain library and by hetero, and the
+    number of calls that each did; those count as hetero's in which it failed."""
 
     def __init__(self, name: str) -> None:
         self.plain = self.taken = math.inf
         self.samples = self.calls = 0
-        self.failures: deque[tuple[str, str]] = deque(maxlen=_PATIENCE)  # codes and texts
 
 
 # Whether this is within a call of hetero's: nothing that it calls is looked at.
@@ -321,21 +318,20 @@ class Session:
         known, saved = self._known(f"{function} {attempt.what}"), 0.0
         with tables.setting(inside, True):
             expected = known.plain if known.samples else attempt.seconds
-            code, text, result, seconds = self._by_hetero(attempt, known, expected)
-            if code == "taken":
-                known.failures.clear()
-                known.calls += 1
-                if known.calls > 1:  # the first one may have loaded or compiled something
-                    known.taken = min(known.taken, seconds)
+            code, text, result, ours = self._by_hetero(attempt, known, expected)
+            seconds = ours
+            if code != "taken":
+                result, seconds = timed(plain)
+                known.plain, known.samples = min(known.plain, seconds), known.samples + 1
+                self.loading.count(seconds, None if code == "start" else -ours)
+                ours += seconds * bool(ours)
+            else:
                 self.loading.count(expected, expected - seconds, not known.samples)
                 if known.samples > 1:  # a first call alone may have loaded something, too
                     saved = known.plain - seconds
-            else:
-                result, seconds = timed(plain)
-                known.plain, known.samples = min(known.plain, seconds), known.samples + 1
-                self.loading.count(seconds, None if code == "start" else 0.0)
-                if code in ("failed", "not-finite"):  # and the call is no wrong one
-                    known.failures.append((code, text))
+            known.calls += bool(ours)
+            if ours and known.calls > 1:  # the first one may have loaded or compiled something
+                known.taken = min(known.taken, ours)
         self.note(function, attempt, code, text, seconds, saved)
         return result
 
@@ -353,12 +349,14 @@ class Session:
     def _by_hetero(
         self, attempt: Attempt, known: _Known, expected: float
     ) -> tuple[str, str, Any, float]:
-        """(code, text, result, its seconds); a result where the code is "taken"."""
-        use, result, seconds = contextlib.nullcontext(), None, 0.0
-        if len(known.failures) == _PATIENCE:
-            return *known.failures[-1], result, seconds
+        """(code, text, result, seconds where hetero was to compute it); a result where the code is
+        "taken"."""
         if not self.loading.pays():
-            return "start", "", result, seconds
+            return "start", "", None, 0.0
+        if known.calls > 3 and known.taken > _MARGIN * expected and not self.eager:
+            text = f"{readable(expected)} without hetero, measured {readable(known.taken)}"
+            return "slower", text, None, 0.0
+        use, begin = contextlib.nullcontext(), time.perf_counter()
         try:
             load("hetero.ops.functions")  # in another thread it and BLAS lose more time
             if load("hetero.moving.results").wanted():  # but the plain library's are on the host
@@ -367,16 +365,19 @@ class Session:
                 plan = attempt.plan()
                 code, text = self._verdict(plan, attempt, known, expected)
                 if code == "taken":
-                    result, seconds = timed(functools.partial(attempt.compute, plan))
+                    begin = time.perf_counter()
+                    result = attempt.compute(plan)
                     code, text = _NOT_FINITE if result is None else (code, text)
+                    return code, text, result, time.perf_counter() - begin
             # An operand that comes again is moved once earlier calls have lost the time of a move.
             if code == "plain-is-fastest" and plan.kept:
                 load("hetero.moving.keeping").count(plan)
+            return code, text, None, 0.0
         except Exception as error:  # whatever failed, the plain library says what is wrong
             if not is_failure(error):
                 raise
-            return "failed", f"{type(error).__name__}: {error}", None, seconds
-        return code, text, result, seconds
+            text = f"{type(error).__name__}: {error}"
+            return "failed", text, None, time.perf_counter() - begin
 
     def _verdict(
         self, plan: Any, attempt: Attempt, known: _Known, expected: float
@@ -388,9 +389,7 @@ class Session:
             return "plain-is-fastest", text
         if not (self.eager or known.samples >= SAMPLES or expected >= MEASURED):
             return "first", f"{text}, which takes over after {SAMPLES} calls"
-        if known.calls > 3:
-            seconds, text = known.taken, f"{text}, measured {readable(known.taken)}"
-        elif seconds is None or attempt.iterates:
+        if seconds is None or attempt.iterates or known.calls > 3:
             seconds = 0.0  # nothing to compare
         elif plan.kept:
             seconds -= copies_of(chosen)  # which later calls do not pay

@@ -48,14 +48,14 @@ class Installed:
 
     def __init__(self, session: Session) -> None:
         self.session = sessions.current = session
-        self.ends = contextlib.ExitStack()  # what puts NumPy's loops back
-        self._replaced: list[tuple[Any, str, Any]] = []  # holders, names, originals
+        self._ends = contextlib.ExitStack()  # what puts NumPy's loops and methods back
+        self._originals: list[Any] = []
         self._finder = SimpleNamespace(find_spec=self._find)
         sys.meta_path.insert(0, self._finder)
         for name in CALLS:
             if sys.modules.get(name) is not None:
                 self._patch(name)
-        wanted, own = {id(original) for *_, original in self._replaced}, set(map(_package, CALLS))
+        wanted, own = set(map(id, self._originals)), set(map(_package, CALLS))
         others = ((name, names) for name, names in _modules() if _package(name) not in own)
         held = ((name, key, value) for name, names in others for key, value in [*names.items()])
         self.missed = sorted({f"{name}.{key}" for name, key, value in held if id(value) in wanted})
@@ -69,12 +69,9 @@ class Installed:
     def restore(self) -> None:
         """Put back all that was replaced; what scripts hold calls the originals from now on."""
         sessions.current = None
-        self.ends.close()
+        self._ends.close()
         with contextlib.suppress(ValueError):  # somebody has put back an older list
             sys.meta_path.remove(self._finder)
-        for holder, name, original in self._replaced:
-            if isinstance(holder, type):
-                setattr(holder, name, original)
         for _, names in _modules():  # also where it was imported by name meanwhile
             for key, value in list(names.items()):
                 if issubclass(type(value), Standin):
@@ -99,7 +96,7 @@ class Installed:
     def _patch(self, module: str) -> None:
         """Replace the functions of a module, wherever its package holds them."""
         if module == "numpy":
-            products.open_gate(self.session, self.ends)
+            products.open_gate(self.session, self._ends)
         package = [names for name, names in _modules() if _package(name) == _package(module)]
         for dotted, call in CALLS[module].items():
             owner, _, name = dotted.rpartition(".")  # a method's class
@@ -108,9 +105,10 @@ class Installed:
             if original is None or not call.gains(self.session):
                 continue
             made = standin(f"{module}.{dotted}", original, call)
-            self._replaced.append((holder, name, original))
+            self._originals.append(original)
             if owner:
                 setattr(holder, name, made)
+                self._ends.callback(setattr, holder, name, original)
             for names in () if owner else package:
                 if names.get(name) is original:
                     names[name] = made
@@ -228,10 +226,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 def load_ipython_extension(ipython: Any) -> None:
     """``%load_ext hetero.accel``."""
-    for name in install().missed:
-        if not name.rpartition(".")[2].startswith("_"):
-            text = "was imported before and is not caught: import it again"
-            print(f"hetero.accel: {name} {text}", file=sys.stderr)
+    if missed := [name for name in install().missed if "._" not in name]:
+        text = "imported before and not caught, import again:"
+        print("hetero.accel:", text, ", ".join(missed), file=sys.stderr)
 
 
 def unload_ipython_extension(ipython: Any) -> None:

@@ -129,14 +129,12 @@ class Book:
 
     def sums(self) -> list[str]:
         """What it comes to, and what to change to gain more, in sentences."""
-        taken = sum(row.calls for row in self.rows() if row.code == "taken")
-        left = sum(row.calls for row in self.rows()) - taken
-        saved = sum(row.saved for row in self.rows())
-        whole = readable(time.perf_counter() - self._began)
-        found = f"{taken} call{'s' * (taken != 1)} taken, {left} left alone, in {whole}"
-        if saved:
-            about = f"about {readable(abs(saved))} {'lost' if saved < 0 else 'saved'}"
-            found += f"; {about}, by the least time of such a call without hetero"
+        rows, whole = self._rows.values(), readable(time.perf_counter() - self._began)
+        taken = sum(row.calls for row in rows if row.code == "taken")
+        left, saved = sum(row.calls for row in rows) - taken, sum(row.saved for row in rows)
+        found = f"{taken} call{'s' * (taken != 1)} taken, {left} left alone, in {whole}; about "
+        found += f"{readable(abs(saved))} {'lost' if saved < 0 else 'saved'}, by the least time of "
+        found += "such a call without hetero"
         return [found, "What each reason means: docs/accel.md"]
 
     def __str__(self) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from hetero import accel, registry
 from hetero.accel import __main__ as running
-from hetero.accel.session import GAIN, LOADING, Attempt, Session, inside, price_of, timed
+from hetero.accel.session import GAIN, LOADING, Attempt, Note, Session, inside, price_of, timed
 from hetero.arrays import describe_used
 from hetero.calling.planner import Machine, use
 from hetero.errors import readable
@@ -63,7 +63,7 @@ class Advisor(Session):
                 text = f"{readable(without)} without hetero, {price_of(priced[0])}"
         self.here, self.plain = self.here + here, self.plain + without
         self.saved += without - there
-        self.note(function, attempt, code, text, here, without - there)
+        self.note(Note(function, attempt.what, "", code, text, here, without - there))
         self.noting += time.perf_counter() - begin
         return result
 

@@ -128,7 +128,7 @@ def _take(
     if not (session.recording or session.loading.pays()):
         _, seconds = timed(loop)
         session.loading.count(seconds)
-        session.book.add(Note("numpy.matmul", "", "", "start", "", seconds))
+        session.note(Note("numpy.matmul", "", "", "start", "", seconds))
     else:
         attempt = _attempt(*_views(dtype, pointers, extents, strides), kind)
         session.run("numpy.matmul", attempt, loop)

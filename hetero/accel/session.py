@@ -311,7 +311,7 @@ class Session:
         """The result of a call, by whoever computes it."""
         if attempt.obstacle:  # what it calls itself may be taken
             result, seconds = timed(plain)
-            self.note(function, attempt, attempt.obstacle, "", seconds, 0.0)
+            self.note(Note(function, attempt.what, "", attempt.obstacle, "", seconds))
             return result
         known, saved = self._known(f"{function} {attempt.what}"), 0.0
         with tables.setting(inside, True):
@@ -330,16 +330,14 @@ class Session:
             known.calls += bool(ours)
             if ours and known.calls > 1:  # the first one may have loaded or compiled something
                 known.taken = min(known.taken, ours)
-        self.note(function, attempt, code, text, seconds, saved)
+        self.note(Note(function, attempt.what, "", code, text, seconds, saved))
         return result
 
-    def note(
-        self, function: str, attempt: Attempt, code: str, text: str, seconds: float, saved: float
-    ) -> None:
+    def note(self, note: Note) -> None:
         """Enter a call into the book; without its line, which takes 10 us to find, while hetero is
         not loaded and nobody reads notes."""
-        line = line_of_script() if self.recording or code != "start" else ""
-        note = Note(function, attempt.what, line, code, text, seconds, saved)
+        if self.recording or note.code != "start":
+            note = note._replace(line=line_of_script())
         if self.book.add(note) and self.verbose:
             print(f"hetero.accel: {note}", file=sys.stderr)
 

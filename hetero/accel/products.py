@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero import tables
+from hetero.accel import session as sessions
 from hetero.accel.session import LEAST, Attempt, Note, Session, has_device, looks, shapes, timed
 from hetero.imports import load
 
@@ -48,15 +49,9 @@ _FILE = Path(__file__).with_name("libgate.so.1")
 
 
 class Gate:
-    """The gates of both product loops, one for the process; an error where there can be none.
-
-    ``take(dtype, pointers, extents, strides, loop)`` computes a large product, and returns whether
-    it did; the pointers are those of two operands and the result, and ``loop()`` computes it as
-    NumPy does. What it raises is raised once the product is done.
-    """
+    """The gates of both product loops, one for the process; an error where there can be none."""
 
     def __init__(self) -> None:
-        self.take: Callable[..., bool] = lambda *product: False
         module, library = sys.modules["numpy._core._multiarray_umath"], ctypes.PyDLL(str(_FILE))
         apis, thread = (module._ARRAY_API, module._UFUNC_API), threading.main_thread().ident
         version = library.begin(*map(_OBJECT, apis), ctypes.c_ulong(thread))
@@ -67,9 +62,8 @@ class Gate:
         self._run = ctypes.CDLL(str(_FILE)).run  # without the interpreter's lock
         self._run.argtypes, self._run.restype = (ctypes.c_int, *[_WORD] * 4), None
 
-    def set(self, take: Callable[..., bool], matrices: int, vectors: int) -> None:
+    def set(self, matrices: int, vectors: int) -> None:
         """Offer products from a number of multiplications on, of matrices or with a vector."""
-        self.take = take
         limits = _INTEGER(matrices), _INTEGER(vectors)
         self._library.stand(self._matmul, self._function, *limits)
 
@@ -88,7 +82,7 @@ class Gate:
             ended.extend(map(self._run, *([x] for x in (which, *given))))
 
         try:
-            if self.take(("float32", "float64")[which], *product, loop):
+            if _take(("float32", "float64")[which], *product, loop):
                 ended.append(None)
         finally:
             _INTEGER.from_address(done).value = len(ended)
@@ -106,8 +100,7 @@ def open_gate(session: Session, ends: contextlib.ExitStack) -> None:
     except (OSError, KeyError, AttributeError, ValueError) as error:  # not compiled, another NumPy
         log.warning("A @ B is left as it is: %s", error)
         return
-    least = (1, 1) if session.eager else (MATRICES, VECTORS)
-    gate.set(functools.partial(_take, session), *least)
+    gate.set(*((1, 1) if session.eager else (MATRICES, VECTORS)))
     ends.callback(gate.restore)
 
 
@@ -116,11 +109,15 @@ def gains(session: Session) -> bool:
     return session.recording or has_device()
 
 
-def _take(
-    session: Session, dtype: str, pointers: Any, extents: Any, strides: Any, loop: Any
-) -> bool:
+def _take(dtype: str, pointers: Any, extents: Any, strides: Any, loop: Callable[[], Any]) -> bool:
+    """Compute a large product; whether that was done.
+
+    The pointers are those of two operands and the result, and ``loop()`` computes it as NumPy does.
+    What is raised is raised once the product is done.
+    """
     kind = dtype, extents, strides
-    if not looks(LEAST):
+    session = sessions.current
+    if session is None or not looks(LEAST):
         return False
     if not session.recording and (guess := _settled.get(kind)) is not None:
         session.loading.count(guess, 0.0)

@@ -104,23 +104,23 @@ class Book:
 
     def __init__(self) -> None:
         self.last: Note | None = None
-        self._rows: dict[tuple[Any, ...], Note] = {}
+        # Function, size, line and code -> text, seconds, saved and calls, as in `Note`.
+        self._rows: dict[tuple[str, ...], list[Any]] = {}
         self._began = time.perf_counter()
 
     def add(self, note: Note) -> bool:
         """Count a call; whether it is the first of its line, call and reason."""
-        self.last = note
-        if len(self._rows) >= _MOST and note[:4] not in self._rows:
-            note = note._replace(what="of other sizes")
-        before = self._rows.get(note[:4])
-        *_, seconds, saved, calls = before or (0.0, 0.0, 0)
-        sums = seconds + note.seconds, saved + note.saved, calls + 1
-        self._rows[note[:4]] = Note(*note[:5], *sums)
-        return before is None
+        self.last, key = note, note[:4]
+        if len(self._rows) >= _MOST and key not in self._rows:
+            key = (note.function, "of other sizes", note.line, note.code)
+        row = self._rows.setdefault(key, ["", 0.0, 0.0, 0])
+        row[:] = note.text, row[1] + note.seconds, row[2] + note.saved, row[3] + 1
+        return row[3] == 1
 
     def rows(self) -> list[Note]:
         """The rows, those that took most time first."""
-        return sorted(self._rows.values(), key=lambda row: -row.seconds)
+        rows = [Note(*key, *row) for key, row in [*self._rows.items()]]
+        return sorted(rows, key=lambda row: -row.seconds)
 
     def table(self) -> str:
         """The rows as a table in Markdown."""
@@ -129,7 +129,7 @@ class Book:
 
     def sums(self) -> list[str]:
         """What it comes to, and what to change to gain more, in sentences."""
-        rows, whole = self._rows.values(), readable(time.perf_counter() - self._began)
+        rows, whole = self.rows(), readable(time.perf_counter() - self._began)
         taken = sum(row.calls for row in rows if row.code == "taken")
         left, saved = sum(row.calls for row in rows) - taken, sum(row.saved for row in rows)
         found = f"{taken} call{'s' * (taken != 1)} taken, {left} left alone, in {whole}; about "

@@ -35,7 +35,7 @@ class Summary(str):
     __repr__ = str.__str__
 
 
-class Installed:
+class Installed(contextlib.AbstractContextManager["Installed"]):
     """What `install` gives: a context manager that uninstalls at its end.
 
     Attributes
@@ -59,9 +59,6 @@ class Installed:
         others = ((name, names) for name, names in _modules() if _package(name) not in own)
         held = ((name, key, value) for name, names in others for key, value in [*names.items()])
         self.missed = sorted({f"{name}.{key}" for name, key, value in held if id(value) in wanted})
-
-    def __enter__(self) -> Installed:
-        return self
 
     def __exit__(self, *error: object) -> None:
         uninstall()

@@ -121,6 +121,8 @@ def standin(name: str, original: Any, call: Call) -> Standin:
 
 # -- SciPy's and scikit-learn's functions ----------------------------------------------------------
 
+_signature = functools.cache(lambda function: load("inspect").signature(function))
+
 
 def _plan(operation: str, *operands: Any, **options: Any) -> Callable[[], Any]:
     """What gives the plan of an operation's call."""
@@ -265,11 +267,6 @@ def _fit_few(estimator: Any, columns: int) -> None:
         estimator.fit(rows)  # which is scikit-learn's within a call of hetero's
     finally:
         estimator.init, estimator.random_state = init, random_state
-
-
-@functools.cache
-def _signature(function: Any) -> Any:
-    return load("inspect").signature(function)
 
 
 # -- The table -------------------------------------------------------------------------------------

@@ -7,24 +7,23 @@ that calls it. What is caught, and what is left alone and why: docs/accel.md.
 from __future__ import annotations
 
 import contextlib
-import logging
-import math
 import os
 import sys
 from collections.abc import Iterator
+from importlib.machinery import PathFinder
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from hetero import locks
 from hetero.accel import products
-from hetero.accel.functions import CALLS, Standin
+from hetero.accel import session as sessions
+from hetero.accel.functions import CALLS, Standin, standin
 from hetero.accel.session import Session, unseen
-from hetero.imports import load
+from hetero.errors import one_of
 
 __all__ = ["Installed", "install", "last", "summary", "uninstall"]
 
 _ON, _OFF = ("1", "yes", "true", "on"), ("0", "no", "false", "off")  # HETERO_ACCEL
-log = logging.getLogger("hetero")
 _lock = locks.new()
 _installs: list[Installed] = []  # the same one for each `install` that has not ended
 _book: Any = None  # of the last one
@@ -36,7 +35,7 @@ class Summary(str):
     __repr__ = str.__str__
 
 
-class Installed:
+class Installed(contextlib.AbstractContextManager["Installed"]):
     """What `install` gives: a context manager that uninstalls at its end.
 
     Attributes
@@ -48,57 +47,44 @@ class Installed:
     """
 
     def __init__(self, session: Session) -> None:
-        self.session = session
-        self.ends = contextlib.ExitStack()  # what puts NumPy's loops back
-        self._replaced: list[tuple[Any, Any]] = []  # holders, originals
-        for name in CALLS:
-            if sys.modules.get(name) is not None:
-                load(name)  # which waits where another thread is importing it
-                self._patch(name)
+        self.session = sessions.current = session
+        self._ends = contextlib.ExitStack()  # what puts NumPy's loops and methods back
+        self._originals: list[Any] = []
         self._finder = SimpleNamespace(find_spec=self._find)
         sys.meta_path.insert(0, self._finder)
-        wanted, own = {id(original) for _, original in self._replaced}, set(map(_package, CALLS))
-        others = ((name, names) for name, _, names in _modules() if _package(name) not in own)
+        for name in CALLS:
+            if sys.modules.get(name) is not None:
+                self._patch(name)
+        wanted, own = set(map(id, self._originals)), set(map(_package, CALLS))
+        others = ((name, names) for name, names in _modules() if _package(name) not in own)
         held = ((name, key, value) for name, names in others for key, value in [*names.items()])
         self.missed = sorted({f"{name}.{key}" for name, key, value in held if id(value) in wanted})
-
-    def __enter__(self) -> Installed:
-        return self
-
-    def __repr__(self) -> str:
-        return f"hetero.accel is installed; not caught: {', '.join(self.missed) or 'none'}"
 
     def __exit__(self, *error: object) -> None:
         uninstall()
 
     def restore(self) -> None:
         """Put back all that was replaced; what scripts hold calls the originals from now on."""
-        self.session.least = math.inf
-        self.ends.close()
+        sessions.current = None
+        self._ends.close()
         with contextlib.suppress(ValueError):  # somebody has put back an older list
             sys.meta_path.remove(self._finder)
-        holders = [(module, names) for _, module, names in _modules()]
-        holders += [(one, vars(one)) for one, _ in self._replaced if isinstance(one, type)]
-        for holder, names in holders:  # also where it was imported by name meanwhile
+        for _, names in _modules():  # also where it was imported by name meanwhile
             for key, value in list(names.items()):
                 if issubclass(type(value), Standin):
-                    _put(holder, key, value.__wrapped__)
+                    names[key] = value.__wrapped__
 
     def _find(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """The other finders' spec of a module, which is patched once it was executed."""
-        if name not in CALLS:
-            return None
-        others = [f for f in sys.meta_path if f is not self._finder and hasattr(f, "find_spec")]
-        specs = (finder.find_spec(name, path, target) for finder in others)
-        spec = next((found for found in specs if found is not None), None)
-        with contextlib.suppress(AttributeError):  # no module, or a loader that takes no attribute
-            loader, execute = spec.loader, spec.loader.exec_module
+        """Python's spec of a module, which is patched once it was executed."""
+        spec = PathFinder.find_spec(name, path, target) if name in CALLS else None
+        if spec is not None:
+            loader: Any = spec.loader
+            execute = loader.exec_module
 
             @unseen
             def exec_module(module: ModuleType) -> None:
-                del loader.exec_module  # it is the class's again
                 execute(module)
-                if self.session.least < math.inf:
+                if sessions.current is self.session:
                     self._patch(name)
 
             loader.exec_module = exec_module
@@ -106,37 +92,31 @@ class Installed:
 
     def _patch(self, module: str) -> None:
         """Replace the functions of a module, wherever its package holds them."""
-        package = [m for name, m, _ in _modules() if _package(name) == _package(module)]
         if module == "numpy":
-            products.open_gate(self.session, self.ends)
+            products.open_gate(self.session, self._ends)
+        package = [names for name, names in _modules() if _package(name) == _package(module)]
         for dotted, call in CALLS[module].items():
             owner, _, name = dotted.rpartition(".")  # a method's class
             holder = getattr(sys.modules[module], owner, None) if owner else sys.modules[module]
-            there = getattr(holder, name, None)
-            if there is None:
-                log.warning("%s.%s is left as it is: there is none", module, dotted)
+            original = getattr(holder, name, None)
+            if original is None or not call.gains(self.session):
                 continue
-            own = issubclass(type(there), Standin)  # or of an installation that ended
-            if call.gains(self.session) and not (own and there.session is self.session):
-                original = there.__wrapped__ if own else there
-                made = call.standin(self.session, f"{module}.{dotted}", original)
-                for one in [holder] if owner else package:
-                    if vars(one).get(name) is there:
-                        _put(one, name, made)
-                        self._replaced.append((one, original))
+            made = standin(f"{module}.{dotted}", original, call)
+            self._originals.append(original)
+            if owner:
+                setattr(holder, name, made)
+                self._ends.callback(setattr, holder, name, original)
+            for names in () if owner else package:
+                if names.get(name) is original:
+                    names[name] = made
 
 
-def _modules() -> Iterator[tuple[str, ModuleType, dict[str, Any]]]:
-    """Each module, its name and what it holds. None of its own code runs: that would load modules
-    that are to be loaded when they are used (`importlib.util.LazyLoader`)."""
+def _modules() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each module's name and what it holds. None of its own code runs: that would load modules that
+    are to be loaded when they are used (`importlib.util.LazyLoader`)."""
     for name, module in list(sys.modules.items()):
         if issubclass(type(module), ModuleType):
-            yield name, module, object.__getattribute__(module, "__dict__")
-
-
-def _put(holder: Any, name: str, value: Any) -> None:
-    with contextlib.suppress(Exception):  # one that refuses
-        setattr(holder, name, value)
+            yield name, object.__getattribute__(module, "__dict__")
 
 
 def _package(name: str) -> str:
@@ -222,8 +202,7 @@ def enable() -> None:
     if asked in _ON and not _installs:
         install()
     elif asked not in (*_ON, *_OFF, ""):
-        text = f"HETERO_ACCEL must be one of {', '.join((*_ON, *_OFF))}, got {asked!r}"
-        print(f"hetero.accel: {text}", file=sys.stderr)
+        print(f"hetero.accel: {one_of('HETERO_ACCEL', (*_ON, *_OFF), asked)}", file=sys.stderr)
 
 
 def pytest_configure(config: Any) -> None:
@@ -244,10 +223,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 def load_ipython_extension(ipython: Any) -> None:
     """``%load_ext hetero.accel``."""
-    for name in install().missed:
-        if not name.rpartition(".")[2].startswith("_"):
-            text = "was imported before and is not caught: import it again"
-            print(f"hetero.accel: {name} {text}", file=sys.stderr)
+    if missed := [name for name in install().missed if "._" not in name]:
+        text = "imported before and not caught, import again:"
+        print("hetero.accel:", text, ", ".join(missed), file=sys.stderr)
 
 
 def unload_ipython_extension(ipython: Any) -> None:

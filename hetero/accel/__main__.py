@@ -2,78 +2,62 @@
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import builtins
 import functools
-import importlib.machinery
-import io
 import os
 import pkgutil
 import runpy
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
 from hetero import accel
 
-USAGE = """\
-usage: python -m hetero.accel [-v] [--dry-run] (script.py | -m module | -) [args...]
 
-  -v, --verbose  print each call that is taken or left alone and why, and a table at the end
-  --dry-run      decide, and take no call"""
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run a command line; returns the exit code of a wrong one, else ends as the script does."""
-    given, command = set(), list(arguments)
-    while "-m" not in given and command and command[0] in ("-v", "--verbose", "--dry-run", "-m"):
-        given.add(command.pop(0))
-    if not command or (command[0].startswith("-") and command[0] != "-"):
-        print(USAGE, file=sys.stderr)
-        return 2
-    module, dry_run, process = "-m" in given, "--dry-run" in given, os.getpid()
-    if not (module or command[0] == "-" or os.access(command[0], os.R_OK)):
-        print(f"hetero.accel: there is no file {command[0]} to read", file=sys.stderr)
-        return 2
-    verbose = bool(given - {"-m"})
-    installed = accel.install(verbose, dry_run)
-
-    def end() -> None:
-        if verbose and os.getpid() == process:  # and not a fork of it
-            print(f"\n{installed.session.book}", file=sys.stderr)
-
-    atexit.register(end)  # after threads and the script's own handlers
-    run(module, command)
-    return 0
+def main(arguments: Sequence[str]) -> None:
+    """Run a command line; ends as the script does."""
+    parser = argparse.ArgumentParser("python -m hetero.accel", allow_abbrev=False)
+    add = parser.add_argument
+    about = "print each call that is taken or left alone and why, and a table at the end"
+    add("-v", "--verbose", action="store_true", help=about)
+    add("--dry-run", action="store_true", help="decide, and take no call")
+    add("-m", dest="module", action="store_true", help="run a module")
+    add("script", help="a file, or - for the standard input")
+    add("arguments", nargs=argparse.REMAINDER)
+    given = parser.parse_args(arguments)
+    if not (given.module or given.script == "-" or os.access(given.script, os.R_OK)):
+        parser.error(f"there is no file {given.script} to read")
+    verbose = given.verbose or given.dry_run
+    session = accel.install(verbose, given.dry_run).session
+    if verbose:  # after threads and the script's own handlers
+        atexit.register(lambda: print(f"\n{session.book}", file=sys.stderr))
+    run(given.module, [given.script, *given.arguments])
 
 
 def run(module: bool, command: list[str]) -> None:
     """Run a script or a module as ``python`` does, with its arguments."""
-    sys.argv, is_stdin = list(command), command[0] == "-" and not module
-    main = sys.modules["__main__"] = ModuleType("__main__")  # it stays: threads may need it
-    path = "<stdin>" if is_stdin else os.path.abspath(command[0])
-    vars(main).update(__builtins__=builtins, __file__=path, __cached__=None)
-    if sys.version_info < (3, 14):  # a later one makes them where a script has some
-        vars(main)["__annotations__"] = {}
-    folder = not module and pkgutil.get_importer(command[0]) is not None  # or a zip file
-    if folder or not sys.flags.safe_path:
-        home = "" if is_stdin else os.path.dirname(os.path.realpath(path))
-        sys.path[: not sys.flags.safe_path] = [path if folder else os.getcwd() if module else home]
+    is_stdin = command[0] == "-" and not module
+    path, sys.argv = os.path.abspath(command[0]), list(command)
+    if not sys.flags.safe_path:
+        folder = os.path.dirname(os.path.realpath(path))
+        sys.path[0] = os.getcwd() if module else "" if is_stdin else folder
     try:
-        if module or folder:
-            name = command[0] if module else "__main__"
-            runpy._run_module_as_main(name, module)  # type: ignore[attr-defined]
-        else:  # compiled before or not, or the standard input
-            machinery = importlib.machinery
-            with nullcontext(sys.stdin.buffer) if is_stdin else io.open_code(path) as file:
-                content = file.read()
-            code = pkgutil.read_code(io.BytesIO(content))
-            loader = machinery.SourceFileLoader if code is None else machinery.SourcelessFileLoader
-            main.__loader__ = machinery.BuiltinImporter if is_stdin else loader("__main__", path)
-            exec(code or compile(content, path, "exec", dont_inherit=True), vars(main))
+        if module:
+            runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+        elif path.endswith(".pyc") or pkgutil.get_importer(path) is not None:  # or a folder, a zip
+            runpy.run_path(path, run_name="__main__")
+        else:
+            path = "<stdin>" if is_stdin else path
+            main = sys.modules["__main__"] = ModuleType("__main__")  # it stays: threads may need it
+            vars(main).update(__builtins__=builtins, __file__=path, __cached__=None)
+            with open(0 if is_stdin else path, "rb", closefd=not is_stdin) as file:
+                code = compile(file.read(), path, "exec", dont_inherit=True)
+            exec(code, vars(main))
     except BaseException as error:
         with suppress(Exception):
             sys.stdout.flush()  # as Python does before it reports an error
@@ -87,8 +71,10 @@ def _show(hook: Any, kind: Any, error: BaseException, at: Any) -> None:
     frames = [frame.f_code for frame, _ in traceback.walk_tb(at)]
     for _ in frames[: frames.index(run.__code__) + 1] if run.__code__ in frames else ():
         at = at.tb_next
+    while at and at.tb_frame.f_code.co_filename == "<frozen runpy>":
+        at = at.tb_next
     hook(kind, error.with_traceback(at), at)
 
 
-if __name__ == "__main__" and (wrong := main(sys.argv[1:])):  # else -i goes on
-    sys.exit(wrong)
+if __name__ == "__main__":
+    main(sys.argv[1:])

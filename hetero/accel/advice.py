@@ -16,13 +16,14 @@ from typing import Any
 
 from hetero import accel, registry
 from hetero.accel import __main__ as running
-from hetero.accel.session import GAIN, LOADING, Attempt, Session, price_of, timed
-from hetero.arrays import describe_used, kept
+from hetero.accel.session import GAIN, LOADING, Attempt, Note, Session, inside, price_of, timed
+from hetero.arrays import describe_used
 from hetero.calling.planner import Machine, use
 from hetero.errors import readable
 from hetero.evaluation import calls
 from hetero.pricing.plan import CPU, Candidate
 from hetero.registry.problem import Problem
+from hetero.tables import setting
 
 _LARGE = 1 << 20  # bytes of an operand that stays
 
@@ -37,7 +38,6 @@ class Advisor(Session):
     def __init__(self, *options: Any, machine: Machine, own: bool, **more: Any) -> None:
         super().__init__(*options, **more)
         self._machine, self._own = machine, own
-        self._problems: dict[str, Problem] = {}
         self._priced = functools.cache(self._candidates)
         self.here = self.plain = self.saved = self.noting = 0.0  # seconds
 
@@ -47,13 +47,13 @@ class Advisor(Session):
         if function.endswith(".cg"):
             asked = plain.keywords.get("callback") or (lambda x: None)
             plain.keywords["callback"] = lambda x: (rounds.append(None), asked(x))
-        with self.inside:
+        with setting(inside, True):
             result, here = timed(plain)
         begin, without, there = time.perf_counter(), here, here
         code, text = attempt.obstacle, ""
         if code in ("", "no-device"):
             code, text = "plain-is-fastest", "there is no price of it"
-            priced = self._ways(function, attempt, getattr(result, "n_iter_", len(rounds)))
+            priced = self._ways(attempt, getattr(result, "n_iter_", len(rounds)))
             host = next((c for c in priced if c.device == CPU), None)
             if host and not self._own and attempt.is_plain(host):
                 without = there = host.seconds
@@ -63,17 +63,15 @@ class Advisor(Session):
                 text = f"{readable(without)} without hetero, {price_of(priced[0])}"
         self.here, self.plain = self.here + here, self.plain + without
         self.saved += without - there
-        self.note(function, attempt, code, text, here, without - there)
+        self.note(Note(function, attempt.what, "", code, text, here, without - there))
         self.noting += time.perf_counter() - begin
         return result
 
-    def _ways(self, function: str, attempt: Attempt, iterations: int) -> list[Candidate]:
+    def _ways(self, attempt: Attempt, iterations: int) -> list[Candidate]:
         """The candidates of a call that have a price, the one that would run first."""
-        key = f"{function} {attempt.what}"
-        if key not in self._problems:
-            with use(watch=False):  # the plan counts no use of the operands
-                self._problems[key] = attempt.plan().problem
-        problem, stay, blocks = self._problems[key], [], {}  # of memory that nobody wrote to
+        with use(watch=False):  # the plan counts no use of the operands
+            problem = attempt.plan().problem
+        stay, blocks = [], {}  # of memory that nobody wrote to
         if registry.operation(problem.operation).keeps(problem):
             for i, array in enumerate(attempt.operands):
                 known = describe_used(array, attempt.operands[0] if i else None).kept
@@ -136,6 +134,4 @@ def advise(
     text += f"lasts there as long as here; {readable(loading)} load hetero"
     if not pays:
         text += f", which is not loaded to save less than {readable(GAIN * LOADING[has_gpu])}"
-    if obstacle := kept.obstacle():
-        text += f". Whether operands change is not known here: {obstacle}"
     return found, text, ending

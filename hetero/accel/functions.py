@@ -1,9 +1,8 @@
 """What stands in the place of other packages' functions, which calls hetero can do; the table of
 all.
 
-A recogniser gets ``looks(seconds)``, whether a call that takes as long is looked at, the original
-function and what that was given. It gives an `Attempt`, or None where the call is no matter of
-hetero's. What it raises is a wrong argument: the original says so.
+A recogniser gets the original function and what that was given. It gives an `Attempt`, or None
+where the call is no matter of hetero's. What it raises is a wrong argument: the original says so.
 """
 
 from __future__ import annotations
@@ -16,9 +15,10 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any, NamedTuple
 
+from hetero import tables
 from hetero.accel import products
-from hetero.accel.products import Looks
-from hetero.accel.session import Attempt, Session, is_failure, shapes, unseen
+from hetero.accel import session as sessions
+from hetero.accel.session import Attempt, Session, is_failure, looks, shapes, unseen
 from hetero.imports import load
 
 # Seconds of SciPy's convolutions: for each product of the sum, for each result by transforms.
@@ -44,72 +44,25 @@ class Call(NamedTuple):
     least: int = 0
     gains: Callable[[Session], bool] = lambda session: True  # whether any call can
 
-    def standin(self, session: Session, name: str, original: Any) -> Standin:
-        """What stands in the place of ``original``."""
-        recognise, least, _ = self._replace(least=0) if session.eager else self
-        ndarray, looks = sys.modules["numpy"].ndarray, session.looks
-
-        @unseen
-        def function(*args: Any, **options: Any) -> Any:
-            if least:
-                size = 1
-                for value in (*args, *options.values()) if options else args:
-                    if type(value) is ndarray:
-                        size *= value.size
-                if size < least:
-                    return original(*args, **options)
-            try:
-                attempt = recognise(looks, original, *args, **options)
-            except Exception as error:
-                if not is_failure(error):
-                    raise
-                attempt = None
-            if attempt is None:
-                return original(*args, **options)
-            return session.run(name, attempt, functools.partial(original, *args, **options))
-
-        return Standin(original, function, session)
-
 
 class Standin:
-    """A function that other code takes for ``original``, and that runs other code.
+    """A function that other code takes for ``__wrapped__``, and that runs other code.
 
     It has the original's attributes and class, which `inspect`, mocks and scikit-learn look at, and
     equals it: classes with functions of their own for NumPy's (``__array_function__``), Numba and
-    SciPy's own tests look functions up in tables. They find the original by its stand-in, the other
-    way round, and a stand-in by that of a later installation. Numba's table has weak references
-    where there can be one, as there can be none to NumPy's functions: nor to their stand-ins.
+    SciPy's own tests look functions up in tables. They find the original by its stand-in, and the
+    other way round. Numba's table has weak references where there can be one, as there can be none
+    to NumPy's functions: nor to their stand-ins.
     """
 
-    __slots__ = ("__wrapped__", "session")
-
-    def __new__(cls, original: Any, code: Callable[..., Any], session: Session) -> Standin:
-        weak = ("__weakref__",) if type(original).__weakrefoffset__ else ()
-        names = {
-            "__call__": staticmethod(code),
-            "__slots__": weak,
-            "__module__": original.__module__,
-        }
-        names["__doc__"] = property(lambda self: self.__wrapped__.__doc__)
-        return object.__new__(type("function", (cls,), names))
-
-    def __init__(self, original: Any, code: Callable[..., Any], session: Session) -> None:
-        object.__setattr__(self, "__wrapped__", original)
-        object.__setattr__(self, "session", session)
+    __slots__ = ("__wrapped__",)
 
     @property
     def __class__(self) -> Any:
         return type(self.__wrapped__)
 
-    @property
-    def __dict__(self) -> Any:
-        return self.__wrapped__.__dict__
-
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__wrapped__, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self.__wrapped__, name, value)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else MethodType(self, instance)
@@ -121,14 +74,8 @@ class Standin:
     def __hash__(self) -> int:
         return hash(self.__wrapped__)
 
-    def __reduce__(self) -> Any:
-        """By name where it stands; elsewhere as the original, or as what stands there for it now,
-        which `copy.copy` leaves as it is."""
-        original, found = self.__wrapped__, sys.modules.get(self.__module__)
-        for name in original.__qualname__.split("."):
-            found = getattr(found, name, None)
-        there = found if self == found else original
-        return original.__qualname__ if found is self else (load("copy").copy, (there,))
+    def __reduce__(self) -> str:
+        return self.__qualname__  # where the original is looked for, too
 
     def __repr__(self) -> str:
         return repr(self.__wrapped__)
@@ -137,7 +84,44 @@ class Standin:
         return str(self.__wrapped__)
 
 
+@functools.cache
+def standin(name: str, original: Any, call: Call) -> Standin:
+    """What stands in the place of a function, the same one in all installations."""
+    recognise, least, _ = call
+    ndarray = sys.modules["numpy"].ndarray
+
+    @unseen
+    def function(*args: Any, **options: Any) -> Any:
+        session = sessions.current
+        if session is None:
+            return original(*args, **options)
+        if least and not session.eager:
+            size = 1
+            for value in (*args, *options.values()) if options else args:
+                if type(value) is ndarray:
+                    size *= value.size
+            if size < least:
+                return original(*args, **options)
+        try:
+            attempt = recognise(original, *args, **options)
+        except Exception as error:
+            if not is_failure(error):
+                raise
+            attempt = None
+        if attempt is None:
+            return original(*args, **options)
+        return session.run(name, attempt, functools.partial(original, *args, **options))
+
+    names = {"__call__": staticmethod(function), "__module__": original.__module__}
+    names["__slots__"] = ("__weakref__",) if type(original).__weakrefoffset__ else ()
+    made = type("function", (Standin,), {**names, "__doc__": original.__doc__})()
+    made.__wrapped__ = original
+    return made
+
+
 # -- SciPy's and scikit-learn's functions ----------------------------------------------------------
+
+_signature = functools.cache(lambda function: load("inspect").signature(function))
 
 
 def _plan(operation: str, *operands: Any, **options: Any) -> Callable[[], Any]:
@@ -145,7 +129,7 @@ def _plan(operation: str, *operands: Any, **options: Any) -> Callable[[], Any]:
     return lambda: load("hetero.ops").plan(operation, *operands, **options)
 
 
-def _convolution(looks: Looks, original: Any, *args: Any, **options: Any) -> Attempt | None:
+def _convolution(original: Any, *args: Any, **options: Any) -> Attempt | None:
     """Those of `scipy.signal` and `scipy.ndimage`."""
     bound = _signature(original).bind(*args, **options)  # TypeError for a wrong call
     bound.apply_defaults()
@@ -190,12 +174,8 @@ def _convolution(looks: Looks, original: Any, *args: Any, **options: Any) -> Att
     own = ("fft",) if function == "oaconvolve" else ()  # SciPy's own way, which gains nothing
 
     def compute(plan: Any) -> Any:
-        wanted = load("hetero.ops.convolve2d.filters").exact_zeros
-        before = wanted.set(exact)
-        try:
+        with tables.setting(load("hetero.ops.convolve2d.filters").exact_zeros, exact):
             result = load("hetero.ops.convolve2d").convolve2d(*operands, **options)
-        finally:
-            wanted.reset(before)
         numpy = sys.modules["numpy"]
         with numpy.errstate(all="ignore"):
             return result if numpy.isfinite(result.sum()) else None
@@ -205,9 +185,7 @@ def _convolution(looks: Looks, original: Any, *args: Any, **options: Any) -> Att
     return Attempt(what, seconds, obstacle, plan, (*own, "scipy"), compute, operands)
 
 
-def _cg(
-    looks: Looks, original: Any, A: Any, b: Any, x0: Any = None, **given: Any
-) -> Attempt | None:
+def _cg(original: Any, A: Any, b: Any, x0: Any = None, **given: Any) -> Attempt | None:
     """Those of `scipy.sparse.linalg.cg`."""
     defaults = {"rtol": 1e-5, "atol": 0.0, "maxiter": None, "M": None, "callback": None}
     rtol, atol, maxiter, M, callback = (defaults | given).values()  # ValueError for others
@@ -243,7 +221,7 @@ def _cg(
 
 
 def _fit(
-    looks: Looks, original: Any, self: Any, X: Any, y: Any = None, sample_weight: Any = None
+    original: Any, self: Any, X: Any, y: Any = None, sample_weight: Any = None
 ) -> Attempt | None:
     """Those of `sklearn.cluster.KMeans.fit`."""
     rows, columns = X.shape
@@ -289,11 +267,6 @@ def _fit_few(estimator: Any, columns: int) -> None:
         estimator.fit(rows)  # which is scikit-learn's within a call of hetero's
     finally:
         estimator.init, estimator.random_state = init, random_state
-
-
-@functools.cache
-def _signature(function: Any) -> Any:
-    return load("inspect").signature(function)
 
 
 # -- The table -------------------------------------------------------------------------------------

@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from hetero import tables
-from hetero.accel.session import LEAST, Attempt, Session, has_device, shapes, timed
+from hetero.accel import session as sessions
+from hetero.accel.session import LEAST, Attempt, Note, Session, has_device, looks, shapes, timed
 from hetero.imports import load
 
 log = logging.getLogger("hetero")
-Looks = Callable[[float], bool]  # see `hetero.accel.functions`
 # Multiplications from which a product of matrices, or with a vector, is looked at: 256 cubed and
 # 1024 squared, which NumPy makes in 0.1 to 1 ms.
 MATRICES, VECTORS = 1 << 24, 1 << 20
@@ -49,15 +49,9 @@ _FILE = Path(__file__).with_name("libgate.so.1")
 
 
 class Gate:
-    """The gates of both product loops, one for the process; an error where there can be none.
-
-    ``take(dtype, pointers, extents, strides, loop)`` computes a large product, and returns whether
-    it did; the pointers are those of two operands and the result, and ``loop()`` computes it as
-    NumPy does. What it raises is raised once the product is done.
-    """
+    """The gates of both product loops, one for the process; an error where there can be none."""
 
     def __init__(self) -> None:
-        self.take: Callable[..., bool] = lambda *product: False
         module, library = sys.modules["numpy._core._multiarray_umath"], ctypes.PyDLL(str(_FILE))
         apis, thread = (module._ARRAY_API, module._UFUNC_API), threading.main_thread().ident
         version = library.begin(*map(_OBJECT, apis), ctypes.c_ulong(thread))
@@ -68,9 +62,8 @@ class Gate:
         self._run = ctypes.CDLL(str(_FILE)).run  # without the interpreter's lock
         self._run.argtypes, self._run.restype = (ctypes.c_int, *[_WORD] * 4), None
 
-    def set(self, take: Callable[..., bool], matrices: int, vectors: int) -> None:
+    def set(self, matrices: int, vectors: int) -> None:
         """Offer products from a number of multiplications on, of matrices or with a vector."""
-        self.take = take
         limits = _INTEGER(matrices), _INTEGER(vectors)
         self._library.stand(self._matmul, self._function, *limits)
 
@@ -89,7 +82,7 @@ class Gate:
             ended.extend(map(self._run, *([x] for x in (which, *given))))
 
         try:
-            if self.take(("float32", "float64")[which], *product, loop):
+            if _take(("float32", "float64")[which], *product, loop):
                 ended.append(None)
         finally:
             _INTEGER.from_address(done).value = len(ended)
@@ -100,7 +93,6 @@ gates = functools.cache(Gate)  # which stay: threads may be on their way through
 
 def open_gate(session: Session, ends: contextlib.ExitStack) -> None:
     """Have large products offered to a session, until ``ends`` is closed."""
-    _settled.clear()
     if not gains(session):
         return
     try:
@@ -108,8 +100,7 @@ def open_gate(session: Session, ends: contextlib.ExitStack) -> None:
     except (OSError, KeyError, AttributeError, ValueError) as error:  # not compiled, another NumPy
         log.warning("A @ B is left as it is: %s", error)
         return
-    least = (1, 1) if session.eager else (MATRICES, VECTORS)
-    gate.set(functools.partial(_take, session), *least)
+    gate.set(*((1, 1) if session.eager else (MATRICES, VECTORS)))
     ends.callback(gate.restore)
 
 
@@ -118,18 +109,23 @@ def gains(session: Session) -> bool:
     return session.recording or has_device()
 
 
-def _take(
-    session: Session, dtype: str, pointers: Any, extents: Any, strides: Any, loop: Any
-) -> bool:
+def _take(dtype: str, pointers: Any, extents: Any, strides: Any, loop: Callable[[], Any]) -> bool:
+    """Compute a large product; whether that was done.
+
+    The pointers are those of two operands and the result, and ``loop()`` computes it as NumPy does.
+    What is raised is raised once the product is done.
+    """
     kind = dtype, extents, strides
-    if not session.looks(LEAST):
+    session = sessions.current
+    if session is None or not looks(LEAST):
         return False
     if not session.recording and (guess := _settled.get(kind)) is not None:
         session.loading.count(guess, 0.0)
         return False
     if not (session.recording or session.loading.pays()):
-        session.book.calls["start"] += 1
-        session.loading.count(timed(loop)[1])
+        _, seconds = timed(loop)
+        session.loading.count(seconds)
+        session.note(Note("numpy.matmul", "", "", "start", "", seconds))
     else:
         attempt = _attempt(*_views(dtype, pointers, extents, strides), kind)
         session.run("numpy.matmul", attempt, loop)
@@ -177,9 +173,8 @@ def _attempt(A: Any, B: Any, C: Any = None, kind: Any = None) -> Attempt:
 
 def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
     """The product; None where it holds NaN or infinity, which NumPy is to warn of."""
-    execution, results = load("hetero.calling.execution"), load("hetero.moving.results")
+    calls, results = load("hetero.ops.products.calls"), load("hetero.moving.results")
     kernels, numpy = load("hetero.ops.convolve2d.device"), sys.modules["numpy"]
-    given = () if C is None else (C, plan.problem.output)
     flags: dict[Any, Any] = {}  # device -> (buffer, owner), of whether a part is not finite
 
     def look(device: Any, dtype: str, buffer: Any, count: int) -> None:
@@ -187,9 +182,9 @@ def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
             flags[device] = kernels.flag(device)
         kernels.find_not_finite(device, dtype, buffer, count, flags[device][0])
 
-    before = results.look.set(look)
     try:
-        made = execution.execute(plan, execution.Call((A, B), plan.problem.inputs, *given))
+        with tables.setting(results.look, look):
+            made = calls.host_call(plan, numpy.matmul)(A, B, C)
         for device, (buffer, _) in flags.items():
             flag = numpy.empty(1, "i4")
             with device.active():
@@ -198,7 +193,6 @@ def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
                 return None
         return made if flags or numpy.isfinite(made).all() else None
     finally:
-        results.look.reset(before)
         if C is not None:
             load("hetero.arrays.kept").written(C)
 
@@ -209,7 +203,7 @@ def _are_floats(*arrays: Any) -> bool:
     return is_plain and {x.dtype.char for x in arrays} in ({"f"}, {"d"})
 
 
-def dot(looks: Looks, original: Any, *operands: Any, **options: Any) -> Attempt | None:
+def dot(original: Any, *operands: Any, **options: Any) -> Attempt | None:
     """`numpy.dot` of floats, which calls BLAS."""
     if len(operands) != 2 or options or not _are_floats(*operands):
         return None
@@ -222,7 +216,7 @@ def dot(looks: Looks, original: Any, *operands: Any, **options: Any) -> Attempt 
     return _attempt(a, b) if looks(LEAST * is_large) else None
 
 
-def einsum(looks: Looks, original: Any, *given: Any, **options: Any) -> Attempt | None:
+def einsum(original: Any, *given: Any, **options: Any) -> Attempt | None:
     """`numpy.einsum` of two arrays of floats that is a product, but is computed without BLAS."""
     if len(given) != 3 or options or type(given[0]) is not str or not _are_floats(*given[1:]):
         return None

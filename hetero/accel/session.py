@@ -19,13 +19,13 @@ import importlib.util
 import math
 import os
 import sys
-import threading
 import time
 import traceback
-from collections import Counter, deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+from hetero import tables
 from hetero.errors import readable
 from hetero.imports import load
 
@@ -36,7 +36,6 @@ LEAST = 1e-3
 # The very first one of a process may have loaded something, so that one tells nothing.
 MEASURED, SAMPLES = 0.1, 2
 _MARGIN = 1.05  # times the plain library's time, from which a call is left to it
-_PATIENCE = 3  # failures in a row, after which hetero leaves calls of that size alone
 _MOST = 4096  # sizes that are known, and rows of a table
 # Without and with a GPU: seconds that loading hetero, the first plan, the first context and its end
 # hold a script up; the part of such calls' time that is saved, where no run has measured it.
@@ -105,25 +104,23 @@ class Book:
 
     def __init__(self) -> None:
         self.last: Note | None = None
-        self.calls: Counter[str] = Counter()  # by reason, also of rows that were given up
-        self._rows: dict[tuple[Any, ...], Note] = {}
-        self._saved, self._began = 0.0, time.perf_counter()  # of rows that were given up, too
+        # Function, size, line and code -> text, seconds, saved and calls, as in `Note`.
+        self._rows: dict[tuple[str, ...], list[Any]] = {}
+        self._began = time.perf_counter()
 
     def add(self, note: Note) -> bool:
         """Count a call; whether it is the first of its line, call and reason."""
-        self.last, before = note, self._rows.get(note[:4])
-        self.calls[note.code] += 1
-        self._saved += note.saved
-        if before is None and len(self._rows) >= _MOST:
-            self._rows.clear()
-        *_, seconds, saved, calls = before or (0.0, 0.0, 0)
-        sums = seconds + note.seconds, saved + note.saved, calls + 1
-        self._rows[note[:4]] = Note(*note[:5], *sums)
-        return before is None
+        self.last, key = note, note[:4]
+        if len(self._rows) >= _MOST and key not in self._rows:
+            key = (note.function, "of other sizes", note.line, note.code)
+        row = self._rows.setdefault(key, ["", 0.0, 0.0, 0])
+        row[:] = note.text, row[1] + note.seconds, row[2] + note.saved, row[3] + 1
+        return row[3] == 1
 
     def rows(self) -> list[Note]:
         """The rows, those that took most time first."""
-        return sorted([*self._rows.values()], key=lambda row: -row.seconds)
+        rows = [Note(*key, *row) for key, row in [*self._rows.items()]]
+        return sorted(rows, key=lambda row: -row.seconds)
 
     def table(self) -> str:
         """The rows as a table in Markdown."""
@@ -132,12 +129,12 @@ class Book:
 
     def sums(self) -> list[str]:
         """What it comes to, and what to change to gain more, in sentences."""
-        taken, whole = self.calls["taken"], readable(time.perf_counter() - self._began)
-        left, saved = self.calls.total() - taken, self._saved
-        found = f"{taken} call{'s' * (taken != 1)} taken, {left} left alone, in {whole}"
-        if saved:
-            about = f"about {readable(abs(saved))} {'lost' if saved < 0 else 'saved'}"
-            found += f"; {about}, by the least time of such a call without hetero"
+        rows, whole = self.rows(), readable(time.perf_counter() - self._began)
+        taken = sum(row.calls for row in rows if row.code == "taken")
+        left, saved = sum(row.calls for row in rows) - taken, sum(row.saved for row in rows)
+        found = f"{taken} call{'s' * (taken != 1)} taken, {left} left alone, in {whole}; about "
+        found += f"{readable(abs(saved))} {'lost' if saved < 0 else 'saved'}, by the least time of "
+        found += "such a call without hetero"
         return [found, "What each reason means: docs/accel.md"]
 
     def __str__(self) -> str:
@@ -185,15 +182,10 @@ class Loading:
         # Seconds of calls that are enough, None before one was looked at; when the script will have
         # run so long that its end can't take back much.
         self.enough, self._due = 0.0 if at_once else None, 0.0
-        # Seconds of all calls, as if each were the plain library's, and what hetero saves of them;
-        # the fraction that it is expected to save; what they took, and in the last run without it.
-        self.spent = self.gained = self._share = self.took = self._before = 0.0
+        # Seconds of all calls, as if each were the plain library's, and of the last run's; what
+        # hetero saves of them; the fraction that it is expected to save.
+        self.spent = self._before = self.gained = self._share = 0.0
         self._is_guess = False  # whether the plain library was not measured in some
-
-    def __str__(self) -> str:
-        enough, begin = readable(self.enough or 0.0), readable(self._due - self._began)
-        text = f"hetero is loaded after {enough} of such calls, {begin} from the start; "
-        return text + f"{readable(self.spent)} of them so far"
 
     def pays(self) -> bool:
         """Whether hetero is there, or is worth loading now."""
@@ -209,7 +201,6 @@ class Loading:
         gained, None where it is not loaded."""
         self.spent += seconds
         self.gained += self._share * seconds if gained is None else gained
-        self.took += seconds - (gained or 0.0)
         self._is_guess |= is_guess
 
     def _look(self) -> None:
@@ -223,27 +214,25 @@ class Loading:
         paths = load("hetero.paths")
         cache = paths.cache_directory()
         # After profiles were written or loops compiled, calls may gain otherwise.
-        folders = [f for f in (cache / "profiles", cache / "loops") if f.is_dir()]
-        changes = [folder.stat().st_mtime for folder in folders if any(folder.iterdir())]
+        folders = [f for f in (cache / "profiles", cache / "loops") if any(f.glob("*"))]
+        changes = [folder.stat().st_mtime for folder in folders]
         script = repr((file, sys.argv[1:], with_device, changes)).encode()
         name = load("hashlib").blake2b(script, digest_size=16).hexdigest()
-        is_there = (cache / "accel").is_dir()  # no folder is made to look
-        kept = paths.cached("accel", name) if is_there else None
-        if kept:
-            spent, gained = map(float, kept.split())
-            self._before = spent
-            self._share = gained / spent if spent >= _KEPT else self._share
+        if kept := paths.cached("accel", name):
+            self._before, gained = map(float, kept.split())
+            self._share = gained / self._before
             if gained >= GAIN * loading:
                 self.enough = self._due = 0.0
-        atexit.register(self._keep, name, 0.0 if kept else _KEPT, os.getpid())
+        atexit.register(self._keep, name, os.getpid())
 
-    def _keep(self, name: str, least: float, process: int) -> None:
+    def _keep(self, name: str, process: int) -> None:
         """Keep what the calls took and gained at the end of the process, if that is not little."""
-        sums = self.spent, self.gained
+        if self.spent <= (0.0 if self._before else _KEPT) or os.getpid() != process:  # a fork of it
+            return
         if self._is_guess and self._before:  # the last run measured what this one did without
-            sums = self._before, self._before - self.took
-        if self.spent >= least and os.getpid() == process:  # and not a fork of it
-            load("hetero.paths").cache("accel", name, "{} {}".format(*sums).encode())
+            self.gained += self._before - self.spent
+            self.spent = self._before
+        load("hetero.paths").cache("accel", name, f"{self.spent} {self.gained}".encode())
 
 
 @functools.cache
@@ -289,25 +278,16 @@ def timed(function: Callable[[], Any]) -> tuple[Any, float]:
 
 
 class _Known:
-    """Of one function and size: the least seconds by the plain library and by hetero, the number
-    of calls that each did, and why hetero failed in its last ones."""
+    """Of one function and size: the least seconds by the plain library and by hetero, and the
+    number of calls that each did; those count as hetero's in which it failed."""
 
     def __init__(self, name: str) -> None:
         self.plain = self.taken = math.inf
         self.samples = self.calls = 0
-        self.failures: deque[tuple[str, str]] = deque(maxlen=_PATIENCE)  # codes and texts
 
 
-class _Inside(threading.local):
-    """Whether a thread is within a call of hetero's: nothing that it calls is looked at."""
-
-    now = False
-
-    def __enter__(self) -> None:
-        self.now = True
-
-    def __exit__(self, *error: object) -> None:
-        self.now = False
+# Whether this is within a call of hetero's: nothing that it calls is looked at.
+inside: ContextVar[bool] = ContextVar("inside", default=False)
 
 
 class Session:
@@ -325,64 +305,54 @@ class Session:
         self.eager = os.environ.get("HETERO_ACCEL_LEAST") == "0"
         self.least = 0.0 if self.eager else LEAST
         self.loading = Loading(self.eager or dry)
-        self.inside = _Inside()
-
-    def looks(self, seconds: float) -> bool:
-        """Whether a call is to be looked at that is expected to take this long: none within a call
-        of hetero's, and none after `uninstall`."""
-        return seconds >= self.least and not self.inside.now
 
     @unseen
     def run(self, function: str, attempt: Attempt, plain: Callable[[], Any]) -> Any:
         """The result of a call, by whoever computes it."""
         if attempt.obstacle:  # what it calls itself may be taken
             result, seconds = timed(plain)
-            self.note(function, attempt, attempt.obstacle, "", seconds, 0.0)
+            self.note(Note(function, attempt.what, "", attempt.obstacle, "", seconds))
             return result
         known, saved = self._known(f"{function} {attempt.what}"), 0.0
-        with self.inside:
+        with tables.setting(inside, True):
             expected = known.plain if known.samples else attempt.seconds
-            code, text, result, seconds = self._by_hetero(attempt, known, expected)
-            if code == "taken":
-                known.failures.clear()
-                known.calls += 1
-                if known.calls > 1:  # the first one may have loaded or compiled something
-                    known.taken = min(known.taken, seconds)
+            code, text, result, ours = self._by_hetero(attempt, known, expected)
+            seconds = ours
+            if code != "taken":
+                result, seconds = timed(plain)
+                known.plain, known.samples = min(known.plain, seconds), known.samples + 1
+                self.loading.count(seconds, None if code == "start" else -ours)
+                ours += seconds * bool(ours)
+            else:
                 self.loading.count(expected, expected - seconds, not known.samples)
                 if known.samples > 1:  # a first call alone may have loaded something, too
                     saved = known.plain - seconds
-            else:
-                result, seconds = timed(plain)
-                known.plain, known.samples = min(known.plain, seconds), known.samples + 1
-                self.loading.count(seconds, None if code == "start" else 0.0)
-                if code in ("failed", "not-finite"):  # and the call is no wrong one
-                    known.failures.append((code, text))
-        self.note(function, attempt, code, text, seconds, saved)
+            known.calls += bool(ours)
+            if ours and known.calls > 1:  # the first one may have loaded or compiled something
+                known.taken = min(known.taken, ours)
+        self.note(Note(function, attempt.what, "", code, text, seconds, saved))
         return result
 
-    def note(
-        self, function: str, attempt: Attempt, code: str, text: str, seconds: float, saved: float
-    ) -> None:
-        """Enter a call into the book; only its number while hetero is not loaded and nobody reads
-        notes."""
-        if code == "start" and not self.recording:
-            self.book.calls[code] += 1
-            return
-        note = Note(function, attempt.what, line_of_script(), code, text, seconds, saved)
-        if self.book.add(note) and self.verbose and sys.stderr:
-            with contextlib.suppress(Exception):  # it may be closed
-                print(f"hetero.accel: {note}", file=sys.stderr)
+    def note(self, note: Note) -> None:
+        """Enter a call into the book; without its line, which takes 10 us to find, while hetero is
+        not loaded and nobody reads notes."""
+        if self.recording or note.code != "start":
+            note = note._replace(line=line_of_script())
+        if self.book.add(note) and self.verbose:
+            print(f"hetero.accel: {note}", file=sys.stderr)
 
     @unseen
     def _by_hetero(
         self, attempt: Attempt, known: _Known, expected: float
     ) -> tuple[str, str, Any, float]:
-        """(code, text, result, its seconds); a result where the code is "taken"."""
-        use, result, seconds = contextlib.nullcontext(), None, 0.0
-        if len(known.failures) == _PATIENCE:
-            return *known.failures[-1], result, seconds
+        """(code, text, result, seconds where hetero was to compute it); a result where the code is
+        "taken"."""
         if not self.loading.pays():
-            return "start", str(self.loading) * self.recording, result, seconds
+            return "start", "", None, 0.0
+        if known.calls > 3 and known.taken > _MARGIN * expected and not self.eager:
+            text = f"{readable(expected)} without hetero, measured {readable(known.taken)}"
+            return "slower", text, None, 0.0
+        use, begin = contextlib.nullcontext(), time.perf_counter()
         try:
             load("hetero.ops.functions")  # in another thread it and BLAS lose more time
             if load("hetero.moving.results").wanted():  # but the plain library's are on the host
@@ -391,16 +361,19 @@ class Session:
                 plan = attempt.plan()
                 code, text = self._verdict(plan, attempt, known, expected)
                 if code == "taken":
-                    result, seconds = timed(functools.partial(attempt.compute, plan))
+                    begin = time.perf_counter()
+                    result = attempt.compute(plan)
                     code, text = _NOT_FINITE if result is None else (code, text)
+                    return code, text, result, time.perf_counter() - begin
             # An operand that comes again is moved once earlier calls have lost the time of a move.
             if code == "plain-is-fastest" and plan.kept:
                 load("hetero.moving.keeping").count(plan)
+            return code, text, None, 0.0
         except Exception as error:  # whatever failed, the plain library says what is wrong
             if not is_failure(error):
                 raise
-            return "failed", f"{type(error).__name__}: {error}", None, seconds
-        return code, text, result, seconds
+            text = f"{type(error).__name__}: {error}"
+            return "failed", text, None, time.perf_counter() - begin
 
     def _verdict(
         self, plan: Any, attempt: Attempt, known: _Known, expected: float
@@ -412,9 +385,7 @@ class Session:
             return "plain-is-fastest", text
         if not (self.eager or known.samples >= SAMPLES or expected >= MEASURED):
             return "first", f"{text}, which takes over after {SAMPLES} calls"
-        if known.calls > 3:
-            seconds, text = known.taken, f"{text}, measured {readable(known.taken)}"
-        elif seconds is None or attempt.iterates:
+        if seconds is None or attempt.iterates or known.calls > 3:
             seconds = 0.0  # nothing to compare
         elif plan.kept:
             seconds -= copies_of(chosen)  # which later calls do not pay
@@ -423,3 +394,12 @@ class Session:
         if seconds > _MARGIN * expected and not self.eager:
             return "slower", text
         return "would-take" if self.dry else "taken", text
+
+
+current: Session | None = None  # while something is installed
+
+
+def looks(seconds: float) -> bool:
+    """Whether a call is to be looked at that is expected to take this long: none within a call of
+    hetero's, and none after `uninstall`."""
+    return current is not None and seconds >= current.least and not inside.get()

@@ -18,7 +18,7 @@ import pytest
 
 import hetero
 from hetero import cli
-from hetero.accel.__main__ import USAGE, main
+from hetero.accel.__main__ import main
 from hetero.arrays import kept
 from hetero.errors import readable
 
@@ -36,8 +36,9 @@ SCRIPTS = {
     "exits with words": ("raise SystemExit('words')", (), 1),
     "ends at once": ("import os; os._exit(5)", (), 5),
     "is main": (
-        "'Mine.'\nprint(__file__, __import__('sys').argv, type(__builtins__), type(__loader__), "
-        "sorted(n for n in globals() if n[:2] == '__'), __doc__, __spec__, __package__)", (), 0),
+        "'Mine.'\nprint(__file__, __import__('sys').argv, type(__builtins__), "
+        "sorted(n for n in globals() if n != '__annotations__'), __doc__, __spec__, __package__)",
+        (), 0),
     "imports": ("import sys; print(sys.path[0] == __import__('os').path.dirname(__file__))", (), 0),
     "forks": (
         "import os, numpy as np\npid = os.fork()\nprint((np.eye(300) @ np.eye(300)).sum())\n"
@@ -92,15 +93,15 @@ def test_what_was_printed_comes_before_an_error(tmp_path):
 
 
 def _places(text):
-    """Without the addresses in it."""
-    return re.sub(r"0x\w+", "", text)
+    """Without the addresses in it, and without the lines of `runpy`, which runs folders."""
+    return re.sub(r'0x\w+|  File "<frozen runpy>".*\n', "", text)
 
 
 @pytest.mark.parametrize("what", ["script.pyc", "folder", "archive.zip", "-", "-m folder"])
 def test_what_python_runs_runs(what, tmp_path):
     text = (
-        "import sys\nprint(sys.argv, sys.path[0], __file__, __loader__, __spec__ is None)\n"
-        "print(sorted(n for n in globals() if n[:2] != '__'), __package__)\n"
+        "import sys\nprint(sys.argv[1:], sys.path[0], __file__, __name__, __spec__ is None)\n"
+        "print(sorted(n for n in globals() if n[:2] != '__'))\n"
         "def load(key): raise KeyError(key)\nmain = run = accel = load\nload(3)"
     )
     (tmp_path / "folder").mkdir()
@@ -151,9 +152,8 @@ def test_the_table(tmp_path):
     ours = run(["-m", "hetero.accel", "-v"], file)
     assert ours.returncode == 0, ours.stderr
     call = "scipy.signal.fftconvolve 300x300, 5x5 float64 same"
-    assert f"hetero.accel: script.py:6: {call}: start: " in ours.stderr
-    assert re.search(rf"script.py:6  {call} +3  ", ours.stderr)
-    assert len(re.findall("start: hetero is loaded after .*s of such calls, ", ours.stderr)) == 2
+    assert f"hetero.accel: script.py:6: {call}: start\n" in ours.stderr
+    assert re.search(rf"script.py:6  {call} +3  .*  start\n", ours.stderr)
     assert "0 calls taken, 3 left alone" in ours.stderr
     environment = {**os.environ, "HETERO_ACCEL_LEAST": "0"}
     everything = run(["-m", "hetero.accel", "-v"], file, env=environment)
@@ -161,14 +161,11 @@ def test_the_table(tmp_path):
     assert "3 calls taken, 0 left alone" in everything.stderr
 
 
-WRONG = [[], ["-m"], ["--some", "s.py"], ["--help"]]
-MISSING = "hetero.accel: there is no file /n.py to read"
-
-
-@pytest.mark.parametrize(("wrong", "said"), [*((x, USAGE) for x in WRONG), (["/n.py"], MISSING)])
-def test_wrong_command_lines(wrong, said, capsys):
-    assert main(wrong) == 2
-    assert capsys.readouterr().err.strip() == said
+@pytest.mark.parametrize("wrong", [[], ["-m"], ["--some", "s.py"], ["/n.py"]])
+def test_wrong_command_lines(wrong, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(wrong)
+    assert ("no file /n.py to read" in capsys.readouterr().err) == ("/n.py" in wrong)
 
 
 def test_an_environment_is_switched_on_and_off(monkeypatch, tmp_path, capsys):
@@ -192,8 +189,8 @@ def test_an_environment_is_switched_on_and_off(monkeypatch, tmp_path, capsys):
     line = file.read_text()
     check = f"{line}\nimport sys; m = sys.modules.get('hetero.accel'); print(m and m._installs)"
     for value, shown, said in (
-        *(("1", "is installed", ""), ("Yes", "is installed", ""), ("0", "None", "")),
-        ("2", "[]", "hetero.accel: HETERO_ACCEL must be one of 1, yes, true, on, 0, no, false"),
+        *(("1", "Installed", ""), ("Yes", "Installed", ""), ("0", "None", "")),
+        ("2", "[]", "hetero.accel: HETERO_ACCEL must be one of '1', 'yes', 'true', 'on', '0'"),
     ):
         ran = run(["-c"], check, env={**os.environ, "HETERO_ACCEL": value})
         assert (ran.returncode, shown in ran.stdout) == (0, True)

@@ -184,16 +184,12 @@ class Queue:
         def copy(_: int) -> None:
             self.device.copy(self._target, self._source, _BUSY)
 
-        return 2 * _BUSY / self.seconds(copy, 4)
-
-    def seconds(self, call: Callable[[int], None], count: int, repeats: int = 5) -> float:
-        """Median seconds of device time of ``call(i)``, over ``count`` calls back to back."""
-        call(0)
+        copy(0)
         self.device.synchronize()
-        return self._seconds(call, count, repeats)
+        return 2 * _BUSY / self._seconds(copy, 4, 5)
 
     def _seconds(self, call: Callable[[int], None], count: int, repeats: int) -> float:
-        """As `seconds`, without a warm-up."""
+        """Median seconds of device time of ``call(i)``, over ``count`` calls back to back."""
         device, hidden = self.device, max(count * _HOST_SECONDS, _LEAST_HIDDEN)
         samples: list[float] = []
         late: list[float] = []  # other load on the host only adds to these

@@ -10,7 +10,7 @@ from itertools import groupby
 
 from tqdm import tqdm
 
-Progress = Callable[[float, str], None]
+Progress = Callable[[float, str], object]
 
 _BETWEEN = 10.0  # seconds from one line to the next, at least
 _FORMAT = "[{bar:30}] {desc}"
@@ -44,10 +44,14 @@ class Lines:
             print(f"hetero: {fraction:.0%} done, {text}", file=sys.stderr, flush=True)
 
 
-def progress_bar() -> Progress | None:
-    """A `Bar` on a terminal, None elsewhere."""
+def silent(fraction: float, text: str) -> None:
+    """Progress that nobody sees."""
+
+
+def progress_bar(lines: bool = False) -> Progress:
+    """A `Bar` on a terminal; elsewhere `Lines`, or nothing."""
     if not sys.stderr.isatty():
-        return None
+        return Lines() if lines else silent
     _shown.append(Bar())
     return _shown[-1]
 
@@ -69,13 +73,6 @@ class LogHandler(logging.StreamHandler):
 
     def emit(self, record: logging.LogRecord) -> None:
         tqdm.write(self.format(record), file=self.stream)
-
-
-def part(progress: Progress | None, start: float, end: float) -> Progress | None:
-    """Progress of a part, from one fraction of the whole to another."""
-    if progress is None:
-        return None
-    return lambda fraction, text: progress(start + (end - start) * min(fraction, 1.0), text)
 
 
 def aligned(text: str) -> str:

@@ -6,7 +6,6 @@ Every command prints JSON with ``--json``. Exit codes: `hetero.cli.commands`.
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import sys
@@ -33,11 +32,6 @@ log = logging.getLogger("hetero")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # it was closed before the start
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")  # a path may have what it cannot spell
     handler = terminal.LogHandler(sys.stderr)
     logging.basicConfig(format="hetero: %(message)s", level=logging.WARNING, handlers=[handler])
     (commands, _), given = parser(), sys.argv[1:] if argv is None else argv

@@ -39,10 +39,9 @@ def show(
     ``draw(found, picture)`` makes it."""
     terminal.clear()
     if arguments.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(found, indent=2), flush=True)
     else:
-        print(text(found) if arguments.markdown else terminal.aligned(text(found)))
-    sys.stdout.flush()
+        print(text(found) if arguments.markdown else terminal.aligned(text(found)), flush=True)
     if draw is not None and arguments.plot is not None:
         report = load("hetero.evaluation.report")
         picture = report.figure()
@@ -91,8 +90,7 @@ def _chosen(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 def info(arguments: argparse.Namespace) -> None:
     """What is here: CPU, BLAS, devices, links, the profile, and what is missing."""
-    if (bar := progress_bar()) is not None:
-        bar(0.0, "trying the devices")
+    progress_bar()(0.0, "trying the devices")
     found = hetero.machine()
 
     def text(found: Any) -> str:
@@ -114,7 +112,7 @@ def info(arguments: argparse.Namespace) -> None:
 
 def calibrate(arguments: argparse.Namespace) -> int:
     """Measure this machine and store its profile."""
-    report, progress = load("hetero.evaluation.report"), progress_bar() or terminal.Lines()
+    report, progress = load("hetero.evaluation.report"), progress_bar(lines=True)
     given = arguments.quick, arguments.path, arguments.device, progress
     found = hetero.calibrate(*given, only=arguments.only)
     path = str(arguments.path or load("hetero.profile").default_path())
@@ -142,7 +140,8 @@ def compile_loops(arguments: argparse.Namespace) -> int:
     if not loops.can_be_kept():
         raise OSError("compiled loops cannot be kept: the cache directory cannot be written")
     names = loops.every()
-    loops.ensure(names, progress_bar() or (lambda fraction, text: print(text, file=sys.stderr)))
+    bar = progress_bar() if sys.stderr.isatty() else lambda _, text: print(text, file=sys.stderr)
+    loops.ensure(names, bar)
     found = {name: loops.is_ready(name) for name in names}
     lines = [f"{name:<28} {'compiled' if ready else 'failed'}" for name, ready in found.items()]
     show(arguments, found, lambda _: "\n".join(lines))
@@ -325,7 +324,7 @@ def _on_ladder(name: str, of: str, arguments: argparse.Namespace) -> None:
     """Time what a module of `hetero.ladder` measures."""
     module, options = load(f"hetero.ladder.{name}"), ("sizes", "dims", "filter", "dtype", "device")
     given = _chosen(arguments, *options, "threads", "limit", "method")
-    found = getattr(module, name)(of, **given, progress=progress_bar() or terminal.Lines())
+    found = getattr(module, name)(of, **given, progress=progress_bar(lines=True))
     shown = [arguments.all] if "all" in arguments else []
     show(arguments, found, lambda found: module.text(found, *shown), module.draw)
 

@@ -20,6 +20,7 @@ from hetero.evaluation.report import draw_curves, markdown, rounded
 from hetero.kernels import Launch
 from hetero.kernels.common import plan as probes
 from hetero.pricing.plan import CPU
+from hetero.terminal import Progress, silent
 
 _POINT = 0.06  # seconds for one figure by the host's clock
 _ROOF_BLOCKS = 32  # of each multiprocessor, of the kernels of the roof
@@ -153,7 +154,7 @@ PROBES = {
 
 
 def probe(
-    name: str, *, device: str | None = None, progress: Callable[[float, str], None] | None = None
+    name: str, *, device: str | None = None, progress: Progress = silent
 ) -> dict[str, Any]:
     """Time a pattern of access, one of `PROBES`, over its stride, on a device or the first one.
 
@@ -182,8 +183,7 @@ def probe(
         own.fill(data, nbytes)
         seconds, counts = dict.fromkeys(strides, math.inf), dict.fromkeys(strides, nbytes)
         for number, stride in enumerate(strides * _PASSES):  # other load meets none each time
-            if progress is not None:
-                progress(number / (_PASSES * len(strides)), f"stride {stride}")
+            progress(number / (_PASSES * len(strides)), f"stride {stride}")
             if wanted.piece:
                 elements = nbytes // probes.BYTES
                 launch = probes.strided(wanted.piece, stride, elements, own.block_limit)

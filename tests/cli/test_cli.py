@@ -9,7 +9,6 @@ import subprocess
 import sys
 
 import fakes
-import processes
 import pytest
 from command_line import FAILED, NO_CHOICE, OK, USAGE
 
@@ -278,22 +277,3 @@ def test_a_mistake_of_our_own_is_not_called_wrong_arguments(run, monkeypatch):
         run("info")
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-"])
-def test_a_closed_standard_stream(closed):
-    code = f"import os; os.execvp('sh', ['sh', '-c', '{sys.executable} -m hetero info {closed}'])"
-    done = processes.python("-c", code)
-    assert "Traceback" not in done.stderr
-
-
-def test_a_home_that_the_output_cannot_spell(tmp_path):
-    home = str(tmp_path / "gr\xfcn")
-    done = processes.python(
-        "-m",
-        "hetero",
-        "info",
-        "--verbose",
-        HETERO_PROFILE=None,
-        XDG_CACHE_HOME=home,
-        PYTHONIOENCODING="ascii",
-    )
-    assert "gr\\xfcn" in done.stdout

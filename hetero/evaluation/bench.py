@@ -4,6 +4,7 @@ with "movement" the speed of copies of each kind and size. `hetero demo`: real c
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 
 from hetero import devices, profile, registry, terminal
 from hetero.arrays import HOST
-from hetero.calibration.calibrate import measure_machine
+from hetero.calibration import calibrate
 from hetero.calibration.measure import measure
 from hetero.calling import overview, planner
 from hetero.devices.base import Device
@@ -192,8 +193,9 @@ def demo(
         profile.set_current(None)  # but for this file's, one may be set
         show(f"by the profile {stored[0].path}")
     else:
-        quick = measure_machine(True, None, lambda done, text: progress(0.6 * done, text))
-        profile.set_current(profile.parse(profile.encode(quick)))
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "profile.json")
+            calibrate(True, file, progress=lambda done, text: progress(0.6 * done, text))
         took = readable(time.perf_counter() - start)
         show(f"calibrated in {took}, for this run alone ('hetero calibrate' does it better, once)")
     gpu = any(not d.describe().get("is_host_cpu") for d in devices.proven().values())

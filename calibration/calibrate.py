@@ -311,9 +311,12 @@ def compile_first(
     """Compile on all cores what cases need: the CPU's loops, and a GPU's kernels; those of tables
     while ``meanwhile()`` measures what other work on the host does not disturb."""
     if any(case.row.loops is not None for case in cases):
-        stage = "compiling loops"
-        begin(stage, "compiling", 0)
-        loops.ensure(loops.every(), lambda f, text: begin(stage, f"{f:.0%} of the loops, {text}", 0))
+
+        def compiling(fraction: float, text: str = "compiling") -> None:
+            begin("compiling loops", f"{fraction:.0%} of the loops, {text}", 0)
+
+        compiling(0.0)
+        loops.ensure(loops.every(), compiling)
     by_device: dict[Device, list[Case]] = {}
     for case in cases:
         if len(case.place.devices) == 1:

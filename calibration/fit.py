@@ -94,7 +94,7 @@ def table(
     return _table(axes, whole, "seconds", overhead=overhead, **of_filters)
 
 
-def _table(axes: Sequence[Sequence[int]], known: dict[Dims, float], kind: str, **more: Any) -> Model:
+def _table(axes: Any, known: dict[Dims, float], kind: str, **more: Any) -> Model:
     """A "table" of "seconds" or "ratios"."""
     values = [_short(known[dims]) for dims in grid(axes)]
     constants = {"overhead": 0.0, "axes": [list(axis) for axis in axes], kind: values}

@@ -13,11 +13,11 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from statistics import fmean, median
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -43,14 +43,13 @@ _ROUNDS, _NEAR = 3, 1.5  # one turn of what takes longer than this many times th
 _COLD_BYTES, _SETS = 200 << 20, 64  # operands change from call to call, against caches
 OWN = "automatic"  # the name of a call that is placed by itself
 log = logging.getLogger("hetero")
-Name = TypeVar("Name", bound=Hashable)
 
 
 # -- What fails ------------------------------------------------------------------------------------
 
 
 @contextmanager
-def leaving_out(name: Name, failed: dict[Name, str]) -> Iterator[None]:
+def leaving_out(name: str, failed: dict[str, str]) -> Iterator[None]:
     """Run a block that measures a candidate; where it fails, note why, and go on after it.
 
     Inside, no other device takes over: what is measured is what the name says. ``failed`` gets why,
@@ -68,12 +67,12 @@ def leaving_out(name: Name, failed: dict[Name, str]) -> Iterator[None]:
 
 
 def timed(
-    calls: Mapping[Name, Callable[[], object]],
+    calls: Mapping[str, Callable[[], object]],
     *,
-    failed: dict[Name, str],
-    chosen: Name | None = None,
+    failed: dict[str, str],
+    chosen: str | None = None,
     rounds: int = _ROUNDS,
-) -> dict[Name, float]:
+) -> dict[str, float]:
     """Seconds of each call, the median of its fastest turn; of those that do not fail. Other load
     only adds, in spells that outlast a turn.
 
@@ -81,8 +80,8 @@ def timed(
     well as the fastest one, however slow. Each call moves its operands as a first one does. Each
     has a turn in each of the ``rounds``.
     """
-    lengths: dict[Name, float] = {}  # of the fastest call
-    medians: dict[Name, float] = {}
+    lengths: dict[str, float] = {}  # of the fastest call
+    medians: dict[str, float] = {}
     with _unwatched():
         for name, call in calls.items():  # whatever is compiled, loaded or allocated once
             with leaving_out(name, failed):

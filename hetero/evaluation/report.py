@@ -245,7 +245,8 @@ def _pays(line: Line, prices: Callable[[int], Prices], sizes: list[int]) -> str:
 _DOCUMENT = Template("""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>$title</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
 <style>
 :root{color-scheme:light dark}
 body{max-width:1240px;margin:0 auto;padding:1rem;font:16px/1.5 system-ui;overflow-wrap:anywhere}

@@ -153,9 +153,7 @@ PROBES = {
 }
 
 
-def probe(
-    name: str, *, device: str | None = None, progress: Progress = silent
-) -> dict[str, Any]:
+def probe(name: str, *, device: str | None = None, progress: Progress = silent) -> dict[str, Any]:
     """Time a pattern of access, one of `PROBES`, over its stride, on a device or the first one.
 
     Returns

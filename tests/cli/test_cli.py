@@ -275,5 +275,3 @@ def test_a_mistake_of_our_own_is_not_called_wrong_arguments(run, monkeypatch):
     monkeypatch.setattr(cli.commands, "info", lambda arguments: {}["oops"])
     with pytest.raises(KeyError):
         run("info")
-
-

@@ -1,10 +1,9 @@
-"""What commands show: progress, a bar on a terminal and lines elsewhere; messages; tables."""
+"""What commands show: progress, a bar on a terminal; messages; tables."""
 
 from __future__ import annotations
 
 import logging
 import sys
-import time
 from collections.abc import Callable
 from itertools import groupby
 
@@ -12,7 +11,6 @@ from tqdm import tqdm
 
 Progress = Callable[[float, str], object]
 
-_BETWEEN = 10.0  # seconds from one line to the next, at least
 _FORMAT = "[{bar:30}] {desc}"
 _shown: list[Bar] = []
 
@@ -32,26 +30,14 @@ class Bar(tqdm):
             self.close()
 
 
-class Lines:
-    """Progress without a terminal: a line now and then on the standard error."""
-
-    def __init__(self) -> None:
-        self._next = time.monotonic() + _BETWEEN
-
-    def __call__(self, fraction: float, text: str) -> None:
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + _BETWEEN
-            print(f"hetero: {fraction:.0%} done, {text}", file=sys.stderr, flush=True)
-
-
 def silent(fraction: float, text: str) -> None:
     """Progress that nobody sees."""
 
 
-def progress_bar(lines: bool = False) -> Progress:
-    """A `Bar` on a terminal; elsewhere `Lines`, or nothing."""
+def progress_bar() -> Progress:
+    """A `Bar` on a terminal; nothing elsewhere."""
     if not sys.stderr.isatty():
-        return Lines() if lines else silent
+        return silent
     _shown.append(Bar())
     return _shown[-1]
 

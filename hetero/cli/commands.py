@@ -107,7 +107,7 @@ def info(arguments: argparse.Namespace) -> None:
 
 def calibrate(arguments: argparse.Namespace) -> int:
     """Measure this machine and store its profile."""
-    report, progress = load("hetero.evaluation.report"), progress_bar(lines=True)
+    report, progress = load("hetero.evaluation.report"), progress_bar()
     given = arguments.quick, arguments.path, arguments.device, progress
     found = hetero.calibrate(*given, only=arguments.only)
     path = str(arguments.path or load("hetero.profile").default_path())
@@ -319,7 +319,7 @@ def _on_ladder(name: str, of: str, arguments: argparse.Namespace) -> None:
     """Time what a module of `hetero.ladder` measures."""
     module, options = load(f"hetero.ladder.{name}"), ("sizes", "dims", "filter", "dtype", "device")
     given = _chosen(arguments, *options, "threads", "limit", "method")
-    found = getattr(module, name)(of, **given, progress=progress_bar(lines=True))
+    found = getattr(module, name)(of, **given, progress=progress_bar())
     shown = [arguments.all] if "all" in arguments else []
     show(arguments, found, lambda found: module.text(found, *shown), module.draw)
 

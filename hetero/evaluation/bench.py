@@ -18,7 +18,7 @@ from hetero.calibration import calibrate
 from hetero.calibration.measure import measure
 from hetero.calling import overview, planner
 from hetero.devices.base import Device
-from hetero.errors import DeviceNotAvailable, one_of, readable
+from hetero.errors import one_of, readable
 from hetero.evaluation import comparing, problems
 from hetero.evaluation.comparing import compared, on_device
 from hetero.evaluation.report import markdown
@@ -107,21 +107,16 @@ def bench(
 def movement(
     *, device: str | None = None, sizes: tuple[int, ...] = SIZES, progress: Progress = silent
 ) -> dict[str, Any]:
-    """Speed of copies of ``sizes`` bytes, for which there is room.
+    """Speed of copies of ``sizes`` bytes, for which there is room, by default to the first GPU.
 
     Gives device; copies: for each size bytes and the bytes per second of each kind of copy.
 
     Raises
     ------
     DeviceNotAvailable
-        If there is no such device, or no GPU and none was named.
+        If there is no such device, or none at all.
     """
-    name, copies = device or problems.cuda_device(), []
-    if name is None:
-        others = ", ".join(devices.proven())
-        ask = f"; --device takes {others}" if others else ""
-        raise DeviceNotAvailable(f"no GPU is here: {'; '.join(devices.missing())}{ask}")
-    where = devices.get(name)
+    where, copies = problems.device_of(device), []
     room = int(where.describe()["memory_bytes"]) // 4
     for number, nbytes in enumerate(size for size in sizes if size <= room):
         progress(number / len(sizes), f"copies of {nbytes} bytes")
@@ -198,8 +193,8 @@ def demo(
             calibrate(True, file, progress=lambda done, text: progress(0.6 * done, text))
         took = readable(time.perf_counter() - start)
         show(f"calibrated in {took}, for this run alone ('hetero calibrate' does it better, once)")
-    gpu = any(not d.describe().get("is_host_cpu") for d in devices.proven().values())
-    size = largest or (_LARGEST_ON_GPU if gpu else _LARGEST)
+    usual = _LARGEST_ON_GPU if problems.cuda_device() else _LARGEST
+    size = largest or usual
     shown = [(o, dims) for o in registry.operations() for dims in problems.of(o).shown(size)]
     rows, plans = list[dict[str, Any]](), []
     for number, (operation, dims) in enumerate(shown):

@@ -16,6 +16,7 @@ from hetero.arrays import HOST
 from hetero.calibration.fit import residuals
 from hetero.calling import planner
 from hetero.errors import readable
+from hetero.evaluation import problems
 from hetero.evaluation.calls import Arrays, draw
 from hetero.evaluation.comparing import OWN, callers, name_of, timed
 from hetero.evaluation.problems import Trial
@@ -69,8 +70,7 @@ def verify(
     """
     source = random.Random(seed)
     progress(0.0, "trying the devices")
-    gpu = any(not d.describe().get("is_host_cpu") for d in backends.proven().values())
-    largest = largest or (16384 if gpu else 4096)
+    usual = 16384 if problems.cuda_device() else 4096
     memory, rows = Arrays(on), list[Row]()
     load("scipy.signal")  # as a program that filters images; until then few products are NumPy's
     begin, total = time.perf_counter(), count * len(operations)
@@ -79,7 +79,7 @@ def verify(
         if spent > seconds:
             break
         operation = operations[number % len(operations)]
-        trial = draw(operation, source, on, largest)
+        trial = draw(operation, source, on, largest or usual)
         problem = operation.problem(*trial.operands, **trial.options)
         progress(max(number / total, spent / seconds), str(problem))
         if (row := _measured(operation, trial, memory)) is not None:

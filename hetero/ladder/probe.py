@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero import devices
 from hetero.calibration import measure as timing
 from hetero.devices.base import Device
-from hetero.errors import DeviceNotAvailable, one_of, readable
+from hetero.errors import one_of, readable
 from hetero.evaluation import problems
 from hetero.evaluation.report import draw_curves, markdown, rounded
 from hetero.kernels import Launch
@@ -35,17 +34,8 @@ _SAME = 0.8  # of the most time: what takes as much is on its plateau
 
 
 def place_of(device: str | None) -> Device | None:
-    """The device that is named, or the first GPU, or the first one at all; None of the CPU."""
-    if device == CPU:
-        return None
-    device = device or problems.cuda_device() or next(iter(devices.proven()), None)
-    if device is None:
-        why = "; ".join(devices.missing())
-        raise DeviceNotAvailable(
-            f"kernels need a GPU or an OpenCL device, and none is here: {why}; the CPU's loops: "
-            "'hetero ladder' with --device cpu"
-        )
-    return devices.get(device)
+    """As `problems.device_of`; None of the CPU."""
+    return None if device == CPU else problems.device_of(device)
 
 
 def active(place: Device | None) -> AbstractContextManager[Any]:

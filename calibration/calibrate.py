@@ -111,10 +111,8 @@ def calibrate(
             log.warning("all else is conservative until 'hetero calibrate' measures it")
         content = _measure(quick, devices, progress, only, base)
         measured = profile.parse(profile.encode(content))
-    try:
-        measured.save(path)
-    finally:
-        profile.set_current(measured)
+    measured.save(path)
+    profile.set_current(measured)
     return measured
 
 

@@ -170,13 +170,6 @@ class Bench:
         self._buffers: dict[tuple[str, int], tuple[Any, int, Workspace]] = {}
         self._queue: Queue | None = None
 
-    @property
-    def queue(self) -> Queue | None:
-        """The `Queue` that times calls by the device's own clock; None without one."""
-        if self._queue is None and self.device is not None and self.device.is_cuda:
-            self._queue = Queue(self.device)
-        return self._queue
-
     def buffer(self, dtype: np.dtype, number: int, nbytes: int) -> Any:
         """Memory on the device for an operand, of the largest size so far, with random numbers: one
         block from the host, repeated there."""
@@ -219,11 +212,12 @@ class Bench:
         A CUDA device measures by its own clock, without the host's share; but convolutions, with
         it.
         """
-        if not case.clocked or self.queue is None:
+        if not case.clocked:
             return measure(self.waiting(case, problem), budget=budget, least=2, most=30)
         run, devices = case.row.run, self.devices
         runs = self.arguments(case, problem, TURNS)
-        return self.queue.quickly(lambda turn: run(devices, problem, runs[turn % TURNS]))
+        self._queue = self._queue or Queue(self.device)
+        return self._queue.quickly(lambda turn: run(devices, problem, runs[turn % TURNS]))
 
     def waiting(self, case: Case, problem: Problem) -> Callable[[], None]:
         """A function that computes the problem once and returns when it is done."""

@@ -40,7 +40,6 @@ INSTALL = "a picture needs matplotlib, the extra 'plot': pip install matplotlib"
 # seldom costs as much. A link's time is part of every price, alike for all methods there.
 OF_METHODS, OF_LINKS = (0.4, 1.0), (0.1, 0.3)
 _SIZE = (5.0, 4.2)  # inches
-_COPIES = [1 << power for power in range(10, 31)]  # bytes
 Prices = Mapping[str, float]  # "method, device" -> seconds
 
 
@@ -282,7 +281,6 @@ def page(named: str | None = None, ladders: Iterable[str] = ()) -> str:
         drawn = _picture(title, line.name, curves)
         function = title.partition(",")[0]
         pictures[function] = pictures.get(function, "") + drawn
-    copies = "".join(_links(constants))
     known = overview.machine() if named is None else overview.Inventory(devices)
     names = {n: i.get("name") or n for n, i in devices.items() if not i.get("is_host_cpu")}
     names = list(dict.fromkeys(names.values()))
@@ -300,7 +298,6 @@ def page(named: str | None = None, ladders: Iterable[str] = ()) -> str:
         "How far predictions are off": f"<p>{far}; hetero verify measures calls</p>"
         f"<p>{escape(text)}</p>",
         **{o: f'<div class="side">{drawn}</div>' for o, drawn in pictures.items() if drawn},
-        "Copies to devices and back": f'<div class="side">{copies}</div>' if copies else "",
         "Errors of the models": _printed(calibration(constants)),
         "Ladders of kernels": "".join(map(_printed, ladders)),
         "The machine": f"<details><summary>all</summary>{_printed(str(known))}</details>",
@@ -315,23 +312,14 @@ def _printed(text: str) -> str:
     return f"<pre>{escape(aligned(text))}</pre>"
 
 
-def _picture(title: str, over: str, curves: Any, unit: str = "seconds, predicted") -> str:
+def _picture(title: str, over: str, curves: Any) -> str:
     """Curves as SVG; nothing without matplotlib."""
     if (picture := figure(*_SIZE)) is None:
         return ""
     out = io.BytesIO()
-    draw_curves(picture, "", over, curves, unit=unit)
+    draw_curves(picture, "", over, curves)
     with load("matplotlib").rc_context({"svg.fonttype": "none"}):
         picture.savefig(out, format="svg", transparent=True)
     source, name = base64.b64encode(out.getvalue()).decode(), escape(title)
     image = f'<img alt="{name}" src="data:image/svg+xml;base64,{source}">'
     return f"<figure>{image}<figcaption>{name}</figcaption></figure>"
-
-
-def _links(constants: Profile) -> Iterator[str]:
-    """The rate of copies over their size."""
-    for device, directions in constants.data["links"].items():
-        for direction, kinds in directions.items():
-            models = {memory: constants.curve(device, direction, memory) for memory in kinds}
-            curves = {m: {n: n / seconds(n) for n in _COPIES} for m, seconds in models.items()}
-            yield _picture(f"{direction}, {device}", "bytes", curves, "bytes/s")

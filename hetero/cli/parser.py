@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ class _Parser(argparse.ArgumentParser):
     options = None  # nothing is left to be made later
 
     def error(self, message: str) -> NoReturn:
-        self.exit(commands.USAGE, f"hetero: {message} ('{self.prog} --help' lists all)\n")
+        raise ValueError(f"{message} ('{self.prog} --help' lists all)")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -39,6 +40,7 @@ def parser() -> tuple[argparse.ArgumentParser, list[str]]:
         epilog="Exit codes: 0 done, 1 failed, 2 wrong arguments, 3 no candidate could be chosen.",
     )
     made.add_argument("--version", action="version", version=f"hetero {hetero.__version__}")
+    made.set_defaults(run=lambda _: made.print_help(sys.stderr) or commands.USAGE)
     subparsers = made.add_subparsers(metavar="COMMAND")
     for name, options in _COMMANDS.items():
         run = getattr(commands, "compile_loops" if name == "compile" else name)

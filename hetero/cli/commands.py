@@ -92,13 +92,12 @@ def info(arguments: argparse.Namespace) -> None:
         lines = [str(found) if arguments.verbose else found.brief()]
         if not found["profile"]["file"]:
             return lines[0]
-        _registry()
-        constants = load("hetero.profile").current()
-        lines += load("hetero.evaluation.report").rates(constants)
-        own = {name: x for name, x in found["devices"].items() if not x.get("is_host_cpu")}
-        if own and constants.data["links"]:  # from which size on a device pays
-            devices = {"cpu": {**found["cpu"], "kind": "cpu"}, **own}
-            pays = load("hetero.evaluation.report").pays(constants, devices)
+        report = load("hetero.evaluation.report")
+        constants, devices = load("hetero.evaluation.calls").known(None)
+        lines += report.rates(constants)
+        is_there = not all(x.get("is_host_cpu") for x in found["devices"].values())
+        if is_there and constants.data["links"]:  # from which size on a device pays
+            pays = report.pays(constants, devices)
             lines += [f"{title}: a GPU pays {at}" for title, at in pays]
         return "\n".join(lines)
 
@@ -305,8 +304,6 @@ def ladder(arguments: argparse.Namespace) -> None:
 
 def sweep(arguments: argparse.Namespace) -> None:
     """Time a kernel with every legal shape of its blocks; compare its default shape."""
-    if arguments.method is None:
-        raise ValueError("--method names the rung to sweep, and is not given")
     _on_ladder("sweep", arguments.operation, arguments)
 
 

@@ -26,8 +26,6 @@ class Bar(tqdm):
     def __call__(self, fraction: float, text: str) -> None:
         self.n = min(max(fraction, 0.0), 1.0)
         self.set_description_str(text)
-        if fraction >= 1.0:
-            self.close()
 
 
 def silent(fraction: float, text: str) -> None:
@@ -43,7 +41,7 @@ def progress_bar() -> Progress:
 
 
 def clear() -> None:
-    """Erase what an error left on the screen."""
+    """Erase the bars that are on the screen."""
     while _shown:
         _shown.pop().close()
 

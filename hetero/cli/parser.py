@@ -62,8 +62,6 @@ def _type(convert: Callable[[str], Any], wanted: str) -> Callable[[str], Any]:
     def typed(text: str) -> Any:
         try:
             return convert(text)
-        except OSError:
-            raise
         except Exception:  # of any kind, for what a dtype can be written as
             shown = repr(text) if len(text) < 40 else f"{text[:20]!r}... ({len(text)} characters)"
             raise argparse.ArgumentTypeError(f"must {wanted}, got {shown}") from None
@@ -99,7 +97,7 @@ def _written(text: str, folder: bool = True) -> str:
 
     Without ``folder`` whoever writes it makes its folder.
     """
-    target = Path(_file(text))
+    target = Path(_FILE["type"](text))
     if folder and not target.parent.is_dir():
         raise FileNotFoundError(f"there is no folder for {text}")
     if target.is_dir():
@@ -120,8 +118,8 @@ _SIZES = {"type": _type(lambda x: [*map(int, x.split(","))], "be whole numbers, 
 _BYTES = {"nargs": "?", "type": _type(_bytes, "be a number of bytes, such as 64MiB, 1e9 or 0")}
 _FILE = {"type": _type(_file, "name a file"), "metavar": "FILE"}
 _PROFILE = _FILE | {"metavar": "NAME|FILE"}
-_WRITTEN = _FILE | {"type": _type(_written, "name a file")}
-_PATH = {"type": _type(partial(_written, folder=False), "name a file")}
+_WRITTEN = _FILE | {"type": _written}
+_PATH = {"type": partial(_written, folder=False)}
 _WORK = {"nargs": "+", "metavar": ("SECONDS|OPERATION", "SECONDS|DIMS")}
 _LADDERS = _OPERATION | {"action": "append", "default": []}
 _CALLS = _from(1, 100_000) | {"metavar": "CALLS"}  # that many take 3 s to count

@@ -13,7 +13,7 @@ import numpy as np
 
 from hetero.calibration import measure as timing
 from hetero.devices.base import Device
-from hetero.errors import one_of, readable
+from hetero.errors import readable
 from hetero.evaluation import problems
 from hetero.evaluation.report import draw_curves, markdown, rounded
 from hetero.kernels import Launch
@@ -156,10 +156,8 @@ def probe(name: str, *, device: str | None = None, progress: Progress = silent) 
     Raises
     ------
     ValueError, DeviceNotAvailable
-        If there is no such probe, or the device runs no kernels; for such a device.
+        If the device is the CPU, which runs no kernels; if there is no such device.
     """
-    if name not in PROBES:
-        raise ValueError(one_of("the probe", PROBES, name))
     wanted, own = PROBES[name], place_of(device)
     if own is None:
         raise ValueError(f"{name} is a kernel of a device, and 'cpu' runs none")

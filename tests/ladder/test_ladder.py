@@ -107,6 +107,7 @@ def test_loops_on_some_threads(data, monkeypatch):
         (("sweep", "matmul"), "--method for matmul must be one of 'naive'"),
         (("sweep", "matmul", "--method", "sequential"), "'naive'"),
         (("sweep", "matmul", "--method", "naive", "--device", "cpu"), "'cpu' runs none"),
+        (("probe", "banks", "--device", "cpu"), "banks is a kernel of a device, and 'cpu' runs"),
     ],
 )
 def test_wrong_arguments(run, words, said):

@@ -68,10 +68,8 @@ def ladder(
     with probe.active(place):
         clock = Clock(place)
         above = probe.roof(clock, dtype)
-        if place is None:
-            ground = partial(OnCpu, threads, of, dtype)
-        else:
-            ground = partial(OnDevice, place, of, dtype)
+        runner = partial(OnCpu, threads) if place is None else partial(OnDevice, place)
+        ground = partial(runner, of, dtype)
         _check(of, ground)
         for at, size in enumerate(every):
             for row in _rows(ground, size, clock, most):

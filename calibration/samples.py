@@ -93,22 +93,15 @@ def contradicted(case: Case, found: Samples) -> list[Dims]:
 
 
 def _sample(case: Case, dims: Dims, bench: Bench, point: float) -> tuple[float, float]:
-    """Seconds of a solve's set-up and of one of its steps; of tables 0 and those of a call."""
-    if case.steps is not None:
-        return _parts(case, dims, bench, point)
-    return 0.0, bench.seconds(case, case.problem(*case.knots[dims]), point)
-
-
-# -- Solves ----------------------------------------------------------------------------------------
-
-
-def _parts(case: Case, dims: Dims, bench: Bench, point: float) -> tuple[float, float]:
-    """Seconds of set-up and of one step, of solves of few and of more steps.
+    """Seconds of set-up and of one step, of solves of few and of more steps; of tables 0 and those
+    of a call.
 
     Where the steps take less than the set-up, more of them are timed, as long as that does not take
     too long: otherwise noise of the set-up would count as steps. In float32 the residual of too
     many would become subnormal, which is slow.
     """
+    if case.steps is None:
+        return 0.0, bench.seconds(case, case.problem(*case.knots[dims]), point)
     call, (few, many, most) = prepared(case, dims, bench), case.steps
     most = min(most, few + round(8 * dims[0] ** (1 / 3)))
     if few == many:
@@ -131,7 +124,7 @@ def prepared(case: Case, dims: Dims, bench: Bench) -> Callable[[int], None]:
     (b,), x, solve = arguments
     # Several devices begin from zero themselves, and results get memory that was used before.
     by_themselves = len(bench.devices) > 1 and isinstance(solve, Solve)
-    owner = None
+    given, owner = {"from_zero": True} if by_themselves else {}, None
     if device is not None and not case.row.from_host:
         x, owner = device.allocate(b.nbytes)
         there = bench.buffer(b.dtype, 0, b.nbytes)
@@ -141,13 +134,12 @@ def prepared(case: Case, dims: Dims, bench: Bench) -> Callable[[int], None]:
         if owner is not None:  # the closure keeps the buffer alive
             device.fill(x, b.nbytes)
             start = x
-        else:  # a new array each time, as in a call
-            start = (pages.empty if by_themselves else np.empty)(x.shape, x.dtype)
-            if not by_themselves:
-                start[...] = 0.0
-        options = solve._replace(maxiter=count)
-        if by_themselves:
-            options = options._replace(from_zero=True)
+        elif by_themselves:  # a new array each time, as in a call
+            start = pages.empty(x.shape, x.dtype)
+        else:
+            start = np.empty(x.shape, x.dtype)
+            start[...] = 0.0
+        options = solve._replace(maxiter=count, **given)
         run(bench.devices, problem, arguments._replace(output=start, options=options))
         if device is not None:
             device.synchronize()

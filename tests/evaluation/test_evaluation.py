@@ -84,7 +84,7 @@ def test_what_is_compared_solves_the_same(operation, monkeypatch):
 def test_bench_on_a_gpu(cuda, dims, order, monkeypatch):
     """Each candidate of the device on operands there; what has no room is left out."""
     monkeypatch.setattr(measure, "_BUSY", 1 << 12)
-    monkeypatch.setattr(measure.Queue, "_copied", lambda self: 1e3)  # bytes per second
+    monkeypatch.setattr(measure, "_COPIED", 1 << 12)
     monkeypatch.setattr(comparing, "_COLD_BYTES", 1 << 12)
     monkeypatch.setitem(sys.modules, "cupy", None)
     monkeypatch.setattr(cuda, "array_of", partial(fakes.Array.of, device=cuda), raising=False)

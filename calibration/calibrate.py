@@ -245,9 +245,8 @@ def take_all(
         before = row
         alone = len(place.devices) == 1  # so that its operands can be made
         with leaving_out(case), place.devices[0].active() if alone else contextlib.nullcontext():
-            if place.name not in benches:
-                benches[place.name] = Bench(place.devices)
-            measured.append((case, samples.take(case, benches[place.name], point)))
+            bench = benches.setdefault(place.name, Bench(place.devices))
+            measured.append((case, samples.take(case, bench, point)))
     return measured
 
 

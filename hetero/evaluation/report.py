@@ -93,10 +93,7 @@ def draw_curves(
     axes = picture.subplots()
     for (label, curve), style in zip(curves.items(), cycle(("-", "--", "-.", ":")), strict=False):
         axes.plot(curve.keys(), curve.values(), style, label=label)
-    axes.set(xlabel=over, ylabel=unit, title=title)
-    if not any(curves.values()):
-        return
-    axes.set(xscale="log", yscale="log")
+    axes.set(xlabel=over, ylabel=unit, title=title, xscale="log", yscale="log")
     axes.minorticks_off()
     for axis in (axes.xaxis, axes.yaxis):  # no powers, whose layout takes most of the time
         axis.set_major_formatter("{x:g}")
@@ -274,10 +271,8 @@ def page(named: str | None = None, ladders: Iterable[str] = ()) -> str:
     pictures, answers = dict[str, str](), list[tuple[str, str]]()
     for title, line, prices, sizes in _lines(constants, devices):
         answers.append((title, _pays(line, prices, sizes)))
-        curves: dict[str, dict[int, float]] = {}
-        for size in sizes:
-            for label, seconds in prices(size).items():
-                curves.setdefault(label, {})[size] = seconds
+        labels = dict.fromkeys(label for n in sizes for label in prices(n))
+        curves = {of: {n: prices(n)[of] for n in sizes if of in prices(n)} for of in labels}
         drawn = _picture(title, line.name, curves)
         function = title.partition(",")[0]
         pictures[function] = pictures.get(function, "") + drawn

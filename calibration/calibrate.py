@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import itertools
 import logging
 import os
@@ -30,6 +31,8 @@ from hetero.registry.models import ModelKey
 Show = Callable[[float, str], object]
 _EARLY = 0.02  # of the whole, before which the time left is not shown
 _TRIED = 1 << 22  # bytes of the operands, at most, of a solve that is made once before all
+
+_DONE = "done"  # the last stage
 
 log = logging.getLogger("hetero")
 
@@ -103,41 +106,26 @@ def calibrate(
     only = (only,) if isinstance(only, str) else tuple(only or ())
     with _alone():
         profile.place(path)  # this fails before anything is measured
-        base = None
-        if only:
-            base = profile.held(path)
-            if base is None:
-                log.warning("all else is conservative until 'hetero calibrate' measures it")
+        base = profile.held(path) if only else None
+        if only and base is None:
+            log.warning("all else is conservative until 'hetero calibrate' measures it")
         content = _measure(quick, devices, progress, only, base)
         measured = profile.parse(profile.encode(content))
-    try:
-        measured.save(path)
-    finally:
-        profile.set_current(measured)
+    measured.save(path)
+    profile.set_current(measured)
     return measured
-
-
-def measure_machine(
-    quick: bool, devices: list[str] | None, progress: Callable[[float, str], None] | None
-) -> dict[str, Any]:
-    """The content of a profile of this machine, which is not stored."""
-    with _alone():
-        return _measure(quick, devices, progress, (), None)
 
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
     """Let one process of a user calibrate at a time."""
-
-    def waiting() -> None:
-        log.warning("another calibration is running on this machine: waiting for its end")
-
+    text = "another calibration is running on this machine: waiting for its end"
     with contextlib.ExitStack() as stack:
         if (folder := paths.private_folder()) is not None:
             # Several machines may share the folder.
             lock = folder / f"calibrating-{os.uname().nodename}.lock"
             try:
-                stack.enter_context(paths.locked(lock, waiting))
+                stack.enter_context(paths.locked(lock, functools.partial(log.warning, text)))
             except OSError as error:
                 log.info("calibrating without a lock against others: %s", error)
         yield
@@ -163,8 +151,9 @@ class _Schedule:
             self._stage, self._since = stage, now
         if not self._done:  # what is compiled is compiled once
             self._start = now
-        fraction, self._done = min(self._done / self._steps, 0.99), self._done + steps
-        if fraction > _EARLY:
+        fraction = 1.0 if stage == _DONE else min(self._done / self._steps, 0.99)
+        self._done += steps
+        if _EARLY < fraction < 1.0:
             left = (now - self._start) * (1.0 - fraction) / fraction
             text = f"{text or stage}, {readable(left)} left"
         self._show(fraction, text or stage)
@@ -221,9 +210,7 @@ def _measure(
             "nothing else runs",
             measure.described(load),
         )
-    schedule.begin("done")
-    if progress is not None:
-        progress(1.0, "done")
+    schedule.begin(_DONE)
     return {
         "schema_version": profile.SCHEMA_VERSION,
         "name": "measured",
@@ -258,9 +245,8 @@ def take_all(
         before = row
         alone = len(place.devices) == 1  # so that its operands can be made
         with leaving_out(case), place.devices[0].active() if alone else contextlib.nullcontext():
-            if place.name not in benches:
-                benches[place.name] = Bench(place.devices)
-            measured.append((case, samples.take(case, benches[place.name], point)))
+            bench = benches.setdefault(place.name, Bench(place.devices))
+            measured.append((case, samples.take(case, bench, point)))
     return measured
 
 
@@ -322,12 +308,12 @@ def compile_first(
     """Compile on all cores what cases need: the CPU's loops, and a GPU's kernels; those of tables
     while ``meanwhile()`` measures what other work on the host does not disturb."""
     if any(case.row.loops is not None for case in cases):
-        begin("compiling loops", "compiling", 0)
 
-        def compiled(fraction: float, text: str) -> None:
+        def compiling(fraction: float, text: str = "compiling") -> None:
             begin("compiling loops", f"{fraction:.0%} of the loops, {text}", 0)
 
-        loops.ensure(loops.every(), compiled)
+        compiling(0.0)
+        loops.ensure(loops.every(), compiling)
     by_device: dict[Device, list[Case]] = {}
     for case in cases:
         if len(case.place.devices) == 1:
@@ -340,8 +326,8 @@ def compile_first(
         meanwhile()
         if by_device:
             begin("compiling kernels", "", 0)
-    solves = [case for case in cases if case.steps is not None and len(case.place.devices) == 1]
-    solves = [case for case in solves if case.place.devices[0].is_cuda]
+    devices = [device for device in by_device if device.is_cuda]
+    solves = [case for device in devices for case in by_device[device] if case.steps is not None]
     # Each compiles its kernels one after the other, those of one case mostly the same ones.
     turns = itertools.zip_longest(*(grid(case.axes) for case in solves))
     with Threads(os.cpu_count() or 1) as threads:

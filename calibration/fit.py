@@ -90,11 +90,15 @@ def table(
         ]
         # A filter of one tap only moves memory: 25 times as many taps take 2 to 5 times as long.
         whole[dims] = min(larger) if larger else (max if block is None else min)(guesses)
-    constants: dict[str, Any] = {"overhead": overhead, "axes": [list(axis) for axis in axes]}
-    constants["seconds"] = [_short(whole[dims]) for dims in knots]
-    if block is not None:  # it takes four extents
-        constants["block"] = block
-    return {"form": "table", "constants": constants}
+    of_filters = {} if block is None else {"block": block}  # it takes four extents
+    return _table(axes, whole, "seconds", overhead=overhead, **of_filters)
+
+
+def _table(axes: Any, known: dict[Dims, float], kind: str, **more: Any) -> Model:
+    """A "table" of "seconds" or "ratios"."""
+    values = [_short(known[dims]) for dims in grid(axes)]
+    constants = {"overhead": 0.0, "axes": [list(axis) for axis in axes], kind: values}
+    return {"form": "table", "constants": constants | more}
 
 
 def over(first: Model, axes: Sequence[Sequence[int]], known: dict[Dims, float]) -> Model:
@@ -113,9 +117,9 @@ def over(first: Model, axes: Sequence[Sequence[int]], known: dict[Dims, float]) 
     scaled = bind(by_estimate(axes, {dims: one / of_first(dims) for dims, one in known.items()}))
     knots = [[size - axes[0][0] % 2 for size in axis] for axis in knots]
     works = [Work(dims, 0.0, 0.0, estimate=of_first(dims)) for dims in grid(knots)]
-    found = [_short(sum(scaled(work))) for work in works]
-    overhead = 0.95 * min(found) if kind == "seconds" else 0.0
-    return {"form": "table", "constants": {"overhead": overhead, "axes": knots, kind: found}}
+    found = {work.dims: sum(scaled(work)) for work in works}
+    overhead = 0.95 * min(found.values()) if kind == "seconds" else 0.0
+    return _table(knots, found, kind, overhead=overhead)
 
 
 def by_estimate(axes: Sequence[Sequence[int]], ratios: dict[Dims, float]) -> Model:
@@ -127,9 +131,7 @@ def by_estimate(axes: Sequence[Sequence[int]], ratios: dict[Dims, float]) -> Mod
     for dims in grid(axes):
         if dims not in known:
             known[dims] = max(known[one] for _, one in _smaller(dims, axes))
-    constants: dict[str, Any] = {"overhead": 0.0, "axes": [list(axis) for axis in axes]}
-    constants["ratios"] = [float(f"{known[dims]:.4g}") for dims in grid(axes)]
-    return {"form": "table", "constants": constants}
+    return _table(axes, known, "ratios")
 
 
 def _short(seconds: float) -> float:
@@ -138,12 +140,8 @@ def _short(seconds: float) -> float:
 
 def _smaller(dims: Dims, axes: Sequence[Sequence[int]]) -> list[tuple[int, Dims]]:
     """(axis, knot) of the nearest smaller knot along each axis."""
-    at = [list(axis).index(size) for axis, size in zip(axes, dims, strict=True)]
-    return [
-        (i, (*dims[:i], axes[i][position - 1], *dims[i + 1 :]))
-        for i, position in enumerate(at)
-        if position
-    ]
+    smaller = [[n for n in axis if n < size] for axis, size in zip(axes, dims, strict=True)]
+    return [(i, (*dims[:i], found[-1], *dims[i + 1 :])) for i, found in enumerate(smaller) if found]
 
 
 # -- Solves ----------------------------------------------------------------------------------------

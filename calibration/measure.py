@@ -180,20 +180,12 @@ class Queue:
 
     def copy_bandwidth(self) -> float:
         """Bytes per second of a device-to-device copy, read plus written."""
-
-        def copy(_: int) -> None:
-            self.device.copy(self._target, self._source, _BUSY)
-
-        return 2 * _BUSY / self.seconds(copy, 4)
-
-    def seconds(self, call: Callable[[int], None], count: int, repeats: int = 5) -> float:
-        """Median seconds of device time of ``call(i)``, over ``count`` calls back to back."""
-        call(0)
+        self._copy(_BUSY)
         self.device.synchronize()
-        return self._seconds(call, count, repeats)
+        return 2 * _BUSY / self._seconds(lambda _: self._copy(_BUSY), 4, 5)
 
     def _seconds(self, call: Callable[[int], None], count: int, repeats: int) -> float:
-        """As `seconds`, without a warm-up."""
+        """Median seconds of device time of ``call(i)``, over ``count`` calls back to back."""
         device, hidden = self.device, max(count * _HOST_SECONDS, _LEAST_HIDDEN)
         samples: list[float] = []
         late: list[float] = []  # other load on the host only adds to these
@@ -213,17 +205,14 @@ class Queue:
     def _copy_for(self, seconds: float) -> None:
         """Keep the device busy for at least this time."""
         if not self._rate:
-            self._rate = max(self._copied() for _ in range(3))
+            taken = [self._alone(lambda _: self._copy(_COPIED)) for _ in range(3)]
+            self._rate = _COPIED / min(taken)
         needed = int(seconds * self._rate)
         for start in range(0, needed, _BUSY):
-            size = min(_BUSY, needed - start)
-            self.device.copy(self._target, self._source, size)
+            self._copy(min(_BUSY, needed - start))
 
-    def _copied(self) -> float:
-        """Bytes per second of a copy."""
-        begin = self.device.record(timed=True)
-        self.device.copy(self._target, self._source, _COPIED)
-        return _COPIED / self.device.elapsed(begin, self.device.record(timed=True))
+    def _copy(self, nbytes: int) -> None:
+        self.device.copy(self._target, self._source, nbytes)
 
     def quickly(self, call: Callable[[int], None]) -> float:
         """Seconds of device time, with as few calls as its length allows."""

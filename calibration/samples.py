@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf, prod
@@ -85,30 +84,21 @@ def contradicted(case: Case, found: Samples) -> list[Dims]:
     axes = [sorted(set(extents)) for extents in zip(*found.seconds, strict=True)]
     known = [found.seconds.get(dims, inf) for dims in grid(axes)]
     power = 2 if case.layout == "dense" else 1  # of a matrix's rows in the work
-    with suppress(ValueError):  # a failed clock; the fit reports it
-        most = monotone([[n**power for n in axis] for axis in axes], known, _ALLOWED, _ALLOWED)
-        pairs = zip(grid(axes), known, most, strict=True)
-        return [dims for dims, took, limit in pairs if limit < took < inf]
-    return []
+    most = monotone([[n**power for n in axis] for axis in axes], known, _ALLOWED, _ALLOWED)
+    pairs = zip(grid(axes), known, most, strict=True)
+    return [dims for dims, took, limit in pairs if limit < took < inf]
 
 
 def _sample(case: Case, dims: Dims, bench: Bench, point: float) -> tuple[float, float]:
-    """Seconds of a solve's set-up and of one of its steps; of tables 0 and those of a call."""
-    if case.steps is not None:
-        return _parts(case, dims, bench, point)
-    return 0.0, bench.seconds(case, case.problem(*case.knots[dims]), point)
-
-
-# -- Solves ----------------------------------------------------------------------------------------
-
-
-def _parts(case: Case, dims: Dims, bench: Bench, point: float) -> tuple[float, float]:
-    """Seconds of set-up and of one step, of solves of few and of more steps.
+    """Seconds of set-up and of one step, of solves of few and of more steps; of tables 0 and those
+    of a call.
 
     Where the steps take less than the set-up, more of them are timed, as long as that does not take
     too long: otherwise noise of the set-up would count as steps. In float32 the residual of too
     many would become subnormal, which is slow.
     """
+    if case.steps is None:
+        return 0.0, bench.seconds(case, case.problem(*case.knots[dims]), point)
     call, (few, many, most) = prepared(case, dims, bench), case.steps
     most = min(most, few + round(8 * dims[0] ** (1 / 3)))
     if few == many:
@@ -131,7 +121,7 @@ def prepared(case: Case, dims: Dims, bench: Bench) -> Callable[[int], None]:
     (b,), x, solve = arguments
     # Several devices begin from zero themselves, and results get memory that was used before.
     by_themselves = len(bench.devices) > 1 and isinstance(solve, Solve)
-    owner = None
+    given, owner = {"from_zero": True} if by_themselves else {}, None
     if device is not None and not case.row.from_host:
         x, owner = device.allocate(b.nbytes)
         there = bench.buffer(b.dtype, 0, b.nbytes)
@@ -141,13 +131,12 @@ def prepared(case: Case, dims: Dims, bench: Bench) -> Callable[[int], None]:
         if owner is not None:  # the closure keeps the buffer alive
             device.fill(x, b.nbytes)
             start = x
-        else:  # a new array each time, as in a call
-            start = (pages.empty if by_themselves else np.empty)(x.shape, x.dtype)
-            if not by_themselves:
-                start[...] = 0.0
-        options = solve._replace(maxiter=count)
-        if by_themselves:
-            options = options._replace(from_zero=True)
+        elif by_themselves:  # a new array each time, as in a call
+            start = pages.empty(x.shape, x.dtype)
+        else:
+            start = np.empty(x.shape, x.dtype)
+            start[...] = 0.0
+        options = solve._replace(maxiter=count, **given)
         run(bench.devices, problem, arguments._replace(output=start, options=options))
         if device is not None:
             device.synchronize()
@@ -169,13 +158,6 @@ class Bench:
         self.device = devices[0] if len(devices) == 1 else None
         self._buffers: dict[tuple[str, int], tuple[Any, int, Workspace]] = {}
         self._queue: Queue | None = None
-
-    @property
-    def queue(self) -> Queue | None:
-        """The `Queue` that times calls by the device's own clock; None without one."""
-        if self._queue is None and self.device is not None and self.device.is_cuda:
-            self._queue = Queue(self.device)
-        return self._queue
 
     def buffer(self, dtype: np.dtype, number: int, nbytes: int) -> Any:
         """Memory on the device for an operand, of the largest size so far, with random numbers: one
@@ -219,11 +201,12 @@ class Bench:
         A CUDA device measures by its own clock, without the host's share; but convolutions, with
         it.
         """
-        if not case.clocked or self.queue is None:
+        if not case.clocked:
             return measure(self.waiting(case, problem), budget=budget, least=2, most=30)
         run, devices = case.row.run, self.devices
         runs = self.arguments(case, problem, TURNS)
-        return self.queue.quickly(lambda turn: run(devices, problem, runs[turn % TURNS]))
+        self._queue = self._queue or Queue(self.device)
+        return self._queue.quickly(lambda turn: run(devices, problem, runs[turn % TURNS]))
 
     def waiting(self, case: Case, problem: Problem) -> Callable[[], None]:
         """A function that computes the problem once and returns when it is done."""

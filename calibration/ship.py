@@ -17,14 +17,12 @@ from hetero import profile
 
 def shipped(data: dict[str, Any], name: str) -> bytes:
     """The bytes of the profile to ship, from the content of a measured one and its new name."""
-    kept = {part: data[part] for part in ("load",) if part in data}  # with the number of samples
-    return profile.encode({**_without_samples(data), **kept, "name": name})
 
+    def without_samples(part: dict[str, Any]) -> dict[str, Any]:  # of the load their number stays
+        return {k: v for k, v in part.items() if k != "samples" or not isinstance(v, dict)}
 
-def _without_samples(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    return {key: _without_samples(part) for key, part in value.items() if key != "samples"}
+    kept = json.loads(json.dumps(data), object_hook=without_samples)
+    return profile.encode({**kept, "name": name})
 
 
 def main(arguments: list[str]) -> None:

@@ -52,8 +52,8 @@ SIZES = {
     "matmul first cpu": ("4 32 128 512 2048",) * 3,
     "matmul first cuda": ("4 64 (256) 1024 8192",) * 3,
     "matmul others cuda": ("4 256 8192",) * 3,
-    "matmul estimated cuda": ("16 (64) 256 (1024) 8192",) * 3,
-    "matmul estimated, others cuda": ("16 8192",) * 3,
+    "matmul estimated first cuda": ("16 (64) 256 (1024) 8192",) * 3,
+    "matmul estimated others cuda": ("16 8192",) * 3,
     # by method: side of the image, of the filter
     "direct cpu": ("4 16 64 128 256 512 1024 (2048)", "1 (2) 3 5 11 31 (63) 129"),
     "direct cuda": ("16 256 1024 (4096) 8192", "1 3 (7) 15 63"),
@@ -82,9 +82,19 @@ _LAYOUTS = {
     "poisson": ("2d", "3d"),
     "kmeans": ("dense", FIRST),
 }
-# Steps of a solve: few; more of them; how many at most, where the set-up hides them.
-_ITERATIONS, _CYCLES, _DENSE, _ONE = (4, 12, 516), (1, 4, 4), (2, 18, 18), (1, 1, 1)
-_KMEANS, _KMEANS_ON_DEVICES = (1, 3, 9), (4, 40, 516)
+# Sizes of solves by operation and layout, or method; and steps: few; more of them; how many at
+# most, where the set-up hides them.
+_GRID, _CYCLES = ("grid", (4, 12, 516)), ("cycles", (1, 4, 4))
+_SOLVED = {
+    "cg dense": ("cg dense", (2, 18, 18)),
+    "cg csr": ("cg csr", (4, 12, 516)),
+    **dict.fromkeys(("cg stencil2", "cg stencil3", "poisson jacobi"), _GRID),
+    **dict.fromkeys(("cg stencil2-multigrid", "poisson multigrid"), _CYCLES),
+    "poisson dst": ("grid", (1, 1, 1)),
+    "kmeans dense": ("kmeans dense", (1, 3, 9)),
+    "kmeans first": ("kmeans first", (1, 1, 1)),
+}
+_KMEANS_ON_DEVICES = (4, 40, 516)
 _ORDERS = {"matvec": ("C", "F"), "matmul": ("CC", "CF", "FC", "FF")}
 _MOST_OPENCL = 1 << 16
 _FEW = 4  # sizes of calls that several devices share, and the smallest: only large ones are
@@ -205,17 +215,12 @@ def _products(
     rows = [row for row in rows if row.price is None]  # others are priced by these
     for row, dtype, (less, order) in itertools.product(rows, DEVICE_DTYPES, layouts):
         problem = functools.partial(product, operation, place.operands_on, dtype, order)
-        layout, what, estimated, first = order, "first", False, None
-        if place.devices:
-            layout = f"{order} {'odd' if less else 'aligned'}"
-            estimated = row.work(problem(*(512,) * number), place.info).estimate > 0.0
-            is_first = not less and (order == orders[0] or operation == "matvec")
-            what = "first" if is_first else "others"
-            if estimated:
-                what = "estimated" if is_first else "estimated, others"
-            if operation == "matmul" and not is_first:
-                first = f"{orders[0]} aligned"
-        axes = [[n - less for n in axis] for axis in axes_of(f"{operation} {what}", place, quick)]
+        layout = f"{order} {'odd' if less else 'aligned'}" if place.devices else order
+        estimated = row.work(problem(*(512,) * number), place.info).estimate > 0.0
+        is_first = not less and (order == orders[0] or operation == "matvec")
+        first = None if is_first or operation == "matvec" else f"{orders[0]} aligned"
+        what = f"{operation} {'estimated ' * estimated}{'first' if is_first else 'others'}"
+        axes = [[n - less for n in axis] for axis in axes_of(what, place, quick)]
         if row.why_not(problem(*(axis[-1] for axis in axes)), place.info) is not None:
             continue  # it cannot, or would do as another one does
         knots = {d: d for d in sorted(grid(axes), key=prod) if _fits(problem(*d), place)}
@@ -285,24 +290,17 @@ def _solves(
             continue  # the plain library's is not measured, the other is made of others
         if row.price is not None and layout != "dense":
             continue  # 'hybrid' moves the vectors, which are most of the work there
-        what, steps, less = "grid", _ITERATIONS, []
         problem = functools.partial(problem_of, layout, dtype)
         arguments = functools.partial(arguments_of, layout, dtype)
-        if operation == "kmeans":
-            what, steps = f"kmeans {layout}", _KMEANS_ON_DEVICES if place.devices else _KMEANS
-            steps = _ONE if layout == FIRST else steps
-        elif layout in ("dense", "csr"):
-            what, steps = f"cg {layout}", _DENSE if layout == "dense" else steps
-        elif layout.endswith("multigrid"):
-            what, steps = "cycles", _CYCLES
-        elif operation == "poisson" and row.method == MULTIGRID:
-            what, steps = "cycles", _CYCLES
-            less = [grids.coarsest(row.kind)] * bool(place.devices)
-        elif operation == "poisson" and row.method == DST:
-            steps, arguments = _ONE, functools.partial(arguments, direct=True)
+        what, steps = _SOLVED[f"{operation} {row.method if operation == 'poisson' else layout}"]
+        if what == "kmeans dense" and place.devices:
+            steps = _KMEANS_ON_DEVICES
+        if row.method == DST:
+            arguments = functools.partial(arguments, direct=True)
         # Others are faster than Jacobi's sweeps at every size.
-        first, *others = axes_of(what, place, quick or row.method == JACOBI)
-        axes = [[*less, *first], *others]
+        axes = axes_of(what, place, quick or row.method == JACOBI)
+        if row.method == MULTIGRID and place.devices:
+            axes[0].insert(0, grids.coarsest(row.kind))
         if row.obstacle(problem(*(axis[0] for axis in axes)), place.info) is None:
             yield Case(place, row, dtype, layout, axes, problem, arguments, steps=steps)
 

@@ -170,8 +170,8 @@ def predicted() -> None:
     operation, machine = registry.operation("matmul"), Machine(constants, devices)
 
     def best(n: int, device: str) -> float:
-        problem = operation.from_dims((n, n, n), "float32", "host")
-        rows = calls.plan(operation, problem, machine).to_dict()["candidates"]
+        call = calls.Call(operation, (n, n, n), "float32")
+        rows = call.plan(machine).to_dict()["candidates"]
         return min(r["seconds"] for r in rows if r["device"] == device and r["seconds"] is not None)
 
     sizes = [round(2 ** (k / 2)) for k in range(14, 29)]

@@ -1,18 +1,16 @@
-"""What commands show: progress, a bar on a terminal and lines elsewhere; messages; tables."""
+"""What commands show: progress, a bar on a terminal; messages; tables."""
 
 from __future__ import annotations
 
 import logging
 import sys
-import time
 from collections.abc import Callable
 from itertools import groupby
 
 from tqdm import tqdm
 
-Progress = Callable[[float, str], None]
+Progress = Callable[[float, str], object]
 
-_BETWEEN = 10.0  # seconds from one line to the next, at least
 _FORMAT = "[{bar:30}] {desc}"
 _shown: list[Bar] = []
 
@@ -28,32 +26,22 @@ class Bar(tqdm):
     def __call__(self, fraction: float, text: str) -> None:
         self.n = min(max(fraction, 0.0), 1.0)
         self.set_description_str(text)
-        if fraction >= 1.0:
-            self.close()
 
 
-class Lines:
-    """Progress without a terminal: a line now and then on the standard error."""
-
-    def __init__(self) -> None:
-        self._next = time.monotonic() + _BETWEEN
-
-    def __call__(self, fraction: float, text: str) -> None:
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + _BETWEEN
-            print(f"hetero: {fraction:.0%} done, {text}", file=sys.stderr, flush=True)
+def silent(fraction: float, text: str) -> None:
+    """Progress that nobody sees."""
 
 
-def progress_bar() -> Progress | None:
-    """A `Bar` on a terminal, None elsewhere."""
+def progress_bar() -> Progress:
+    """A `Bar` on a terminal; nothing elsewhere."""
     if not sys.stderr.isatty():
-        return None
+        return silent
     _shown.append(Bar())
     return _shown[-1]
 
 
 def clear() -> None:
-    """Erase what an error left on the screen."""
+    """Erase the bars that are on the screen."""
     while _shown:
         _shown.pop().close()
 
@@ -69,13 +57,6 @@ class LogHandler(logging.StreamHandler):
 
     def emit(self, record: logging.LogRecord) -> None:
         tqdm.write(self.format(record), file=self.stream)
-
-
-def part(progress: Progress | None, start: float, end: float) -> Progress | None:
-    """Progress of a part, from one fraction of the whole to another."""
-    if progress is None:
-        return None
-    return lambda fraction, text: progress(start + (end - start) * min(fraction, 1.0), text)
 
 
 def aligned(text: str) -> str:

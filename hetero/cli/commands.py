@@ -39,10 +39,9 @@ def show(
     ``draw(found, picture)`` makes it."""
     terminal.clear()
     if arguments.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(found, indent=2), flush=True)
     else:
-        print(text(found) if arguments.markdown else terminal.aligned(text(found)))
-    sys.stdout.flush()
+        print(text(found) if arguments.markdown else terminal.aligned(text(found)), flush=True)
     if draw is not None and arguments.plot is not None:
         report = load("hetero.evaluation.report")
         picture = report.figure()
@@ -52,32 +51,27 @@ def show(
         picture.savefig(arguments.plot)
 
 
-def operations() -> tuple[Any, ...]:
-    """All operations, which are loaded where a command needs them."""
+def _registry() -> Any:
+    """The registry with all operations, which are loaded where a command needs them."""
     load("hetero.ops.functions")  # registers them
-    return load("hetero.registry").operations()
-
-
-def _operation(name: str) -> Any:
-    """An operation by its name or its function's."""
-    operations()
-    return load("hetero.registry").operation(name)
+    return load("hetero.registry")
 
 
 def _own_options(operation: Any, arguments: argparse.Namespace) -> dict[str, str]:
     """The operation's own options among the arguments; ValueError for another one's."""
-    every = {name for other in operations() for name in other.options}
-    given = {name: value for name in every if (value := getattr(arguments, name)) is not None}
+    every = _registry().operations()
+    names = {name for other in every for name in other.options}
+    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
     for name in given.keys() - operation.options:
-        of = ", ".join(other.function for other in operations() if name in other.options)
+        of = ", ".join(other.function for other in every if name in other.options)
         raise ValueError(f"--{name} is an option of {of}, not of {operation.function}")
     return given
 
 
 def _compile_first(timed: tuple[Any, ...]) -> None:
     """Compile what is about to be timed."""
-    loops, lookup = load("hetero.host.loops"), load("hetero.registry").lookup
-    if any(row.loops for o in timed for row in lookup(o.name)):
+    loops = load("hetero.host.loops")
+    if any(row.loops for o in timed for row in _registry().lookup(o.name)):
         loops.ensure(loops.every())
 
 
@@ -91,21 +85,19 @@ def _chosen(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 def info(arguments: argparse.Namespace) -> None:
     """What is here: CPU, BLAS, devices, links, the profile, and what is missing."""
-    if (bar := progress_bar()) is not None:
-        bar(0.0, "trying the devices")
+    progress_bar()(0.0, "trying the devices")
     found = hetero.machine()
 
     def text(found: Any) -> str:
         lines = [str(found) if arguments.verbose else found.brief()]
         if not found["profile"]["file"]:
             return lines[0]
-        operations()
-        constants = load("hetero.profile").current()
-        lines += load("hetero.evaluation.report").rates(constants)
-        own = {name: x for name, x in found["devices"].items() if not x.get("is_host_cpu")}
-        if own and constants.data["links"]:  # from which size on a device pays
-            devices = {"cpu": {**found["cpu"], "kind": "cpu"}, **own}
-            pays = load("hetero.evaluation.report").pays(constants, devices)
+        report = load("hetero.evaluation.report")
+        constants, devices = load("hetero.evaluation.calls").known(None)
+        lines += report.rates(constants)
+        is_there = not all(x.get("is_host_cpu") for x in found["devices"].values())
+        if is_there and constants.data["links"]:  # from which size on a device pays
+            pays = report.pays(constants, devices)
             lines += [f"{title}: a GPU pays {at}" for title, at in pays]
         return "\n".join(lines)
 
@@ -114,7 +106,7 @@ def info(arguments: argparse.Namespace) -> None:
 
 def calibrate(arguments: argparse.Namespace) -> int:
     """Measure this machine and store its profile."""
-    report, progress = load("hetero.evaluation.report"), progress_bar() or terminal.Lines()
+    report, progress = load("hetero.evaluation.report"), progress_bar()
     given = arguments.quick, arguments.path, arguments.device, progress
     found = hetero.calibrate(*given, only=arguments.only)
     path = str(arguments.path or load("hetero.profile").default_path())
@@ -136,13 +128,14 @@ def calibrate(arguments: argparse.Namespace) -> int:
 
 def compile_loops(arguments: argparse.Namespace) -> int:
     """Compile the CPU's loops now, not when a program first needs them."""
-    operations()
+    _registry()
     loops = load("hetero.host.loops")
     os.environ.pop(loops.IN_CALLS, None)  # here it is asked for
     if not loops.can_be_kept():
         raise OSError("compiled loops cannot be kept: the cache directory cannot be written")
     names = loops.every()
-    loops.ensure(names, progress_bar() or (lambda fraction, text: print(text, file=sys.stderr)))
+    bar = progress_bar() if sys.stderr.isatty() else lambda _, text: print(text, file=sys.stderr)
+    loops.ensure(names, bar)
     found = {name: loops.is_ready(name) for name in names}
     lines = [f"{name:<28} {'compiled' if ready else 'failed'}" for name, ready in found.items()]
     show(arguments, found, lambda _: "\n".join(lines))
@@ -182,14 +175,14 @@ def completion(arguments: argparse.Namespace) -> None:
 
 def explain(arguments: argparse.Namespace) -> None:
     """Price every candidate for a problem; run nothing."""
-    operation, calls = _operation(arguments.operation), load("hetero.evaluation.calls")
-    options, dims = _own_options(operation, arguments), tuple(arguments.dims)
+    operation = _registry().operation(arguments.operation)
+    calls, given = load("hetero.evaluation.calls"), _own_options(operation, arguments)
+    call = calls.Call(operation, tuple(arguments.dims), arguments.dtype, given)
     if arguments.cluster is not None:  # its file names the profile and all devices
         usual = {"on": "host", "device": None, "profile": None, "again": None}
         if others := [name for name, value in usual.items() if getattr(arguments, name) != value]:
             raise ValueError(f"--{others[0]} is not for --cluster: its file says what there is")
         cluster = load("hetero.evaluation.cluster")
-        call = calls.Call(operation, dims, arguments.dtype)
         scaled = cluster.scaling(call, cluster.read(arguments.cluster), arguments.method)
         show(arguments, scaled, cluster.text, cluster.draw)
         return
@@ -198,10 +191,9 @@ def explain(arguments: argparse.Namespace) -> None:
     constants, devices = calls.known(arguments.profile)
     if arguments.on != "host" and arguments.on not in devices:
         raise ValueError(one_of("--on", ("host", *devices), arguments.on))
-    problem = operation.from_dims(dims, arguments.dtype, arguments.on, **options)
     machine = load("hetero.calling.planner").Machine(constants, devices)
     place = arguments.device, arguments.method
-    plan = calls.plan(operation, problem, machine, *place, options)
+    plan = call.plan(machine, arguments.on, *place)
     content, lines = plan.to_dict(), [plan.text(arguments.all)]
     if arguments.again is not None:
         keeping = load("hetero.moving.keeping")
@@ -211,13 +203,13 @@ def explain(arguments: argparse.Namespace) -> None:
     show(arguments, content, lambda _: "\n".join(lines))
     if content["chosen"]:
         return
-    functions = {o.name: o.function for o in operations()}
+    functions = {o.name: o.function for o in _registry().operations()}
     known = ", ".join(
         f"{functions.get(name, name)} ({', '.join(sorted(dtypes))})"
         for name, dtypes in constants.dtypes().items()
     )
     raise NotPriced(
-        f"no candidate could be chosen for {operation.function} {problem.dtype}; "
+        f"no candidate could be chosen for {operation.function} {plan.problem.dtype}; "
         f"the profile {constants.name!r} has constants for: {known or 'nothing'}"
     )
 
@@ -225,7 +217,7 @@ def explain(arguments: argparse.Namespace) -> None:
 def verify(arguments: argparse.Namespace) -> int:
     """Measure every candidate of random problems."""
     module = load("hetero.evaluation.verify")
-    every = tuple(map(_operation, arguments.operation or module.USUAL))
+    every = tuple(map(_registry().operation, arguments.operation or module.USUAL))
     if arguments.on != "host" and not load("hetero.devices").get(arguments.on).is_cuda:
         raise ValueError(f"--on must be 'host' or a CUDA device, got {arguments.on!r}")
     _compile_first(every)
@@ -252,7 +244,7 @@ def _work(arguments: argparse.Namespace) -> Any:
         of = load("hetero.evaluation.problems").of
         single = {
             name: Call(operation, case.sizes[0], case.dtype)
-            for operation in operations()
+            for operation in _registry().operations()
             for name, case in of(operation).cases.items()
             if len(case.sizes) == 1
         }
@@ -269,7 +261,7 @@ def _work(arguments: argparse.Namespace) -> Any:
             "--work must be seconds above 0, on the CPU and perhaps on the device, or an "
             f"operation with its dimensions, got {' '.join(arguments.work)!r}"
         )
-    operation, sizes = _operation(words[0]), words[1:]
+    operation, sizes = _registry().operation(words[0]), words[1:]
     if not all(map(str.isdecimal, sizes)):
         raise ValueError(f"dimensions must be whole numbers, got {' '.join(sizes)!r}")
     options = _own_options(operation, arguments)
@@ -284,10 +276,11 @@ def _work(arguments: argparse.Namespace) -> Any:
 def bench(arguments: argparse.Namespace) -> None:
     """Time every method, and the libraries that are installed."""
     module, name = load("hetero.evaluation.bench"), arguments.operation
-    names = [o.function for o in operations()] + [MOVEMENT]
-    if name not in (*names, *(o.name for o in operations())):
+    every = _registry().operations()
+    names = [o.function for o in every] + [MOVEMENT]
+    if name not in (*names, *(o.name for o in every)):
         raise ValueError(one_of("operation", names, name))
-    timed = None if name == MOVEMENT else _operation(name)
+    timed = None if name == MOVEMENT else _registry().operation(name)
     of = load("hetero.evaluation.problems").of
     taken = ["dtype", "cases", *of(timed).options] if timed else ["device"]
     for option in ("dtype", "device", "order", "cases"):
@@ -311,8 +304,6 @@ def ladder(arguments: argparse.Namespace) -> None:
 
 def sweep(arguments: argparse.Namespace) -> None:
     """Time a kernel with every legal shape of its blocks; compare its default shape."""
-    if arguments.method is None:
-        raise ValueError("--method names the rung to sweep, and is not given")
     _on_ladder("sweep", arguments.operation, arguments)
 
 
@@ -325,7 +316,7 @@ def _on_ladder(name: str, of: str, arguments: argparse.Namespace) -> None:
     """Time what a module of `hetero.ladder` measures."""
     module, options = load(f"hetero.ladder.{name}"), ("sizes", "dims", "filter", "dtype", "device")
     given = _chosen(arguments, *options, "threads", "limit", "method")
-    found = getattr(module, name)(of, **given, progress=progress_bar() or terminal.Lines())
+    found = getattr(module, name)(of, **given, progress=progress_bar())
     shown = [arguments.all] if "all" in arguments else []
     show(arguments, found, lambda found: module.text(found, *shown), module.draw)
 

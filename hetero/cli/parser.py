@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ class _Parser(argparse.ArgumentParser):
     options = None  # nothing is left to be made later
 
     def error(self, message: str) -> NoReturn:
-        self.exit(commands.USAGE, f"hetero: {message} ('{self.prog} --help' lists all)\n")
+        raise ValueError(f"{message} ('{self.prog} --help' lists all)")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -39,6 +40,7 @@ def parser() -> tuple[argparse.ArgumentParser, list[str]]:
         epilog="Exit codes: 0 done, 1 failed, 2 wrong arguments, 3 no candidate could be chosen.",
     )
     made.add_argument("--version", action="version", version=f"hetero {hetero.__version__}")
+    made.set_defaults(run=lambda _: made.print_help(sys.stderr) or commands.USAGE)
     subparsers = made.add_subparsers(metavar="COMMAND")
     for name, options in _COMMANDS.items():
         run = getattr(commands, "compile_loops" if name == "compile" else name)
@@ -60,8 +62,6 @@ def _type(convert: Callable[[str], Any], wanted: str) -> Callable[[str], Any]:
     def typed(text: str) -> Any:
         try:
             return convert(text)
-        except OSError:
-            raise
         except Exception:  # of any kind, for what a dtype can be written as
             shown = repr(text) if len(text) < 40 else f"{text[:20]!r}... ({len(text)} characters)"
             raise argparse.ArgumentTypeError(f"must {wanted}, got {shown}") from None
@@ -97,7 +97,7 @@ def _written(text: str, folder: bool = True) -> str:
 
     Without ``folder`` whoever writes it makes its folder.
     """
-    target = Path(_file(text))
+    target = Path(_FILE["type"](text))
     if folder and not target.parent.is_dir():
         raise FileNotFoundError(f"there is no folder for {text}")
     if target.is_dir():
@@ -118,8 +118,8 @@ _SIZES = {"type": _type(lambda x: [*map(int, x.split(","))], "be whole numbers, 
 _BYTES = {"nargs": "?", "type": _type(_bytes, "be a number of bytes, such as 64MiB, 1e9 or 0")}
 _FILE = {"type": _type(_file, "name a file"), "metavar": "FILE"}
 _PROFILE = _FILE | {"metavar": "NAME|FILE"}
-_WRITTEN = _FILE | {"type": _type(_written, "name a file")}
-_PATH = {"type": _type(partial(_written, folder=False), "name a file")}
+_WRITTEN = _FILE | {"type": _written}
+_PATH = {"type": partial(_written, folder=False)}
 _WORK = {"nargs": "+", "metavar": ("SECONDS|OPERATION", "SECONDS|DIMS")}
 _LADDERS = _OPERATION | {"action": "append", "default": []}
 _CALLS = _from(1, 100_000) | {"metavar": "CALLS"}  # that many take 3 s to count

@@ -4,6 +4,7 @@ with "movement" the speed of copies of each kind and size. `hetero demo`: real c
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,11 +14,11 @@ import numpy as np
 
 from hetero import devices, profile, registry, terminal
 from hetero.arrays import HOST
-from hetero.calibration.calibrate import measure_machine
+from hetero.calibration import calibrate
 from hetero.calibration.measure import measure
 from hetero.calling import overview, planner
 from hetero.devices.base import Device
-from hetero.errors import DeviceNotAvailable, one_of, readable
+from hetero.errors import one_of, readable
 from hetero.evaluation import comparing, problems
 from hetero.evaluation.comparing import compared, on_device
 from hetero.evaluation.report import markdown
@@ -26,17 +27,13 @@ from hetero.imports import load
 from hetero.pricing.plan import CPU
 from hetero.profile import inventory
 from hetero.registry import Operation
+from hetero.terminal import Progress, silent
 
 SIZES = tuple(1 << n for n in (16, 20, 24, 28, 30))  # bytes of a copy
 _SECONDS = 0.4  # for all samples of a copy
 _LONGEST = 5.0  # predicted seconds of a candidate that is timed
 _LARGEST, _LARGEST_ON_GPU = 2048, 8192  # extents of demo
 _LONGEST_CALL = 0.5  # predicted seconds of a call on host operands, of sizes that nobody named
-Say = Callable[[float, str], object]
-
-
-def _silent(fraction: float, text: str) -> None:
-    """Progress that nobody sees."""
 
 
 def _case(operation: Operation, dims: tuple[int, ...], place: str, dtype: str) -> str:
@@ -52,7 +49,7 @@ def bench(
     device: str | None = None,
     order: str = "C",
     cases: str | None = None,
-    progress: Say | None = None,
+    progress: Progress = silent,
 ) -> list[dict[str, Any]]:
     """Rows of `hetero.evaluation.comparing` for each size that is compared of an operation.
 
@@ -80,10 +77,10 @@ def bench(
         device = device or gpu or CPU
         places = [HOST if device == CPU else device]
     every = [(place, dims) for place in places if place for dims in sizes]
-    rows, dtype, tell = list[dict[str, Any]](), dtype or of.dtype, progress or _silent
+    rows, dtype = list[dict[str, Any]](), dtype or of.dtype
     for number, (place, dims) in enumerate(every):
         case = _case(operation, dims, place, dtype)
-        tell(number / len(every), case)
+        progress(number / len(every), case)
         problem = operation.from_dims(dims, dtype, HOST)
         nbytes = sum(o.nbytes for o in (*problem.inputs, problem.output))
         if 8 * nbytes > inventory.devices()[CPU if place == HOST else place]["memory_bytes"]:
@@ -108,26 +105,21 @@ def bench(
 
 
 def movement(
-    *, device: str | None = None, sizes: tuple[int, ...] = SIZES, progress: Say | None = None
+    *, device: str | None = None, sizes: tuple[int, ...] = SIZES, progress: Progress = silent
 ) -> dict[str, Any]:
-    """Speed of copies of ``sizes`` bytes, for which there is room.
+    """Speed of copies of ``sizes`` bytes, for which there is room, by default to the first GPU.
 
     Gives device; copies: for each size bytes and the bytes per second of each kind of copy.
 
     Raises
     ------
     DeviceNotAvailable
-        If there is no such device, or no GPU and none was named.
+        If there is no such device, or none at all.
     """
-    name, copies = device or problems.cuda_device(), []
-    if name is None:
-        others = ", ".join(devices.proven())
-        ask = f"; --device takes {others}" if others else ""
-        raise DeviceNotAvailable(f"no GPU is here: {'; '.join(devices.missing())}{ask}")
-    where = devices.get(name)
-    room, tell = int(where.describe()["memory_bytes"]) // 4, progress or _silent
+    where, copies = problems.device_of(device), []
+    room = int(where.describe()["memory_bytes"]) // 4
     for number, nbytes in enumerate(size for size in sizes if size <= room):
-        tell(number / len(sizes), f"copies of {nbytes} bytes")
+        progress(number / len(sizes), f"copies of {nbytes} bytes")
         copies.append({"bytes": nbytes, **speeds(where, nbytes)})
     return {"device": where.name, "copies": copies}
 
@@ -178,7 +170,7 @@ def demo(
     *,
     largest: int | None = None,
     picture: str | None = None,
-    progress: Say | None = None,
+    progress: Progress = silent,
     show: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
     """Run the demonstration, by the stored profile of this machine if there is one.
@@ -189,25 +181,26 @@ def demo(
 
     Gives a row of `hetero.evaluation.comparing` for each call.
     """
-    start, tell = time.perf_counter(), progress or _silent
-    tell(0.0, "trying the devices")
+    start = time.perf_counter()
+    progress(0.0, "trying the devices")
     show(overview.summary())
     if (stored := profile.survey()) and stored[0].obstacle is None:
         profile.set_current(None)  # but for this file's, one may be set
         show(f"by the profile {stored[0].path}")
     else:
-        quick = measure_machine(True, None, terminal.part(progress, 0.0, 0.6))
-        profile.set_current(profile.parse(profile.encode(quick)))
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "profile.json")
+            calibrate(True, file, progress=lambda done, text: progress(0.6 * done, text))
         took = readable(time.perf_counter() - start)
         show(f"calibrated in {took}, for this run alone ('hetero calibrate' does it better, once)")
-    gpu = any(not d.describe().get("is_host_cpu") for d in devices.proven().values())
-    size = largest or (_LARGEST_ON_GPU if gpu else _LARGEST)
+    usual = _LARGEST_ON_GPU if problems.cuda_device() else _LARGEST
+    size = largest or usual
     shown = [(o, dims) for o in registry.operations() for dims in problems.of(o).shown(size)]
     rows, plans = list[dict[str, Any]](), []
     for number, (operation, dims) in enumerate(shown):
         of = problems.of(operation)
         trial, case = of.trial(dims, of.dtype), _case(operation, dims, HOST, of.dtype)
-        tell(0.6 + 0.4 * number / len(shown), case)
+        progress(0.6 + 0.4 * number / len(shown), case)
         if is_picture := operation.name == "convolve2d":
             trial = trial._replace(operands=_photograph(size, dims[-1]))
         with planner.use(watch=False):

@@ -64,21 +64,6 @@ def gpu(devices: Mapping[str, Mapping[str, Any]], device: str | None) -> str:
     raise DeviceNotAvailable(f"{here}; --profile h100, h200 or tesla-t10 predicts for one")
 
 
-def plan(
-    operation: Operation,
-    problem: Problem,
-    machine: Machine,
-    device: str | None = None,
-    method: str | None = None,
-    options: Mapping[str, Any] | None = None,
-) -> Plan:
-    """The plan of a call of an operation, of which only the problem is known, on a machine."""
-    if operation.plan is None:
-        return machine.plan(problem, device, method)
-    specs = tuple(Spec(o.shape, o.dtype, on=o.location) for o in problem.inputs)
-    return operation.plan(specs, dict(options or {}), device, method, machine)
-
-
 def draw(operation: Operation, random: random.Random, on: str, largest: int) -> Trial:
     """A random call of an operation, with dimensions up to ``largest``."""
     return problems.of(operation).draw(random, on, largest)
@@ -118,11 +103,20 @@ class Call:
         """Its problem, with its operands on a device or the host."""
         return self.operation.from_dims(self.dims, self.dtype, on, **self.options)
 
+    def plan(
+        self, machine: Machine, on: str = HOST, device: str | None = None, method: str | None = None
+    ) -> Plan:
+        """Its plan on a machine."""
+        problem = self.problem(on)
+        if self.operation.plan is None:
+            return machine.plan(problem, device, method)
+        specs = tuple(Spec(o.shape, o.dtype, on=o.location) for o in problem.inputs)
+        return self.operation.plan(specs, dict(self.options), device, method, machine)
+
     def chosen(self, machine: Machine, on: str, device: str) -> Candidate | None:
         """How a machine does it on one device; None where it cannot."""
         try:
-            problem = self.problem(on)
-            found = plan(self.operation, problem, machine, device, options=self.options).chosen
+            found = self.plan(machine, on, device).chosen
         except (NotPriced, MethodNotAvailable):
             return None
         return found if set(found.device.split("+")) == {device} else None

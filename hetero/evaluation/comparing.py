@@ -13,11 +13,11 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from statistics import fmean, median
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -38,21 +38,18 @@ from hetero.registry import Operation
 _WARM = 1e-2  # seconds of calls that do not count: to find cores for threads takes ticks of 4 ms
 _TURN, _LEAST, _MOST = 3e-3, 3, 15  # seconds of calls that count, how few, how many
 _LONG = 0.05  # seconds of a call of which there is one turn, and one that counts
-_SLOW = 0.5  # seconds of a call that is timed once
-# One turn of what takes longer than this many times the fastest; if it had a single call, which
-# other load may have met, than the second.
-_ROUNDS, _NEAR, _FAR = 3, 1.5, 6.0
+_SLOW = 0.5  # seconds of a call that has one turn
+_ROUNDS, _NEAR = 3, 1.5  # one turn of what takes longer than this many times the fastest
 _COLD_BYTES, _SETS = 200 << 20, 64  # operands change from call to call, against caches
 OWN = "automatic"  # the name of a call that is placed by itself
 log = logging.getLogger("hetero")
-Name = TypeVar("Name", bound=Hashable)
 
 
 # -- What fails ------------------------------------------------------------------------------------
 
 
 @contextmanager
-def leaving_out(name: Name, failed: dict[Name, str]) -> Iterator[None]:
+def leaving_out(name: str, failed: dict[str, str]) -> Iterator[None]:
     """Run a block that measures a candidate; where it fails, note why, and go on after it.
 
     Inside, no other device takes over: what is measured is what the name says. ``failed`` gets why,
@@ -70,12 +67,12 @@ def leaving_out(name: Name, failed: dict[Name, str]) -> Iterator[None]:
 
 
 def timed(
-    calls: Mapping[Name, Callable[[], object]],
+    calls: Mapping[str, Callable[[], object]],
     *,
-    failed: dict[Name, str],
-    chosen: Name | None = None,
+    failed: dict[str, str],
+    chosen: str | None = None,
     rounds: int = _ROUNDS,
-) -> dict[Name, float]:
+) -> dict[str, float]:
     """Seconds of each call, the median of its fastest turn; of those that do not fail. Other load
     only adds, in spells that outlast a turn.
 
@@ -83,15 +80,14 @@ def timed(
     well as the fastest one, however slow. Each call moves its operands as a first one does. Each
     has a turn in each of the ``rounds``.
     """
-    lengths: dict[Name, float] = {}
-    samples: dict[Name, list[float]] = {}
-    medians: dict[Name, float] = {}
+    lengths: dict[str, float] = {}  # of the fastest call
+    medians: dict[str, float] = {}
     with _unwatched():
         for name, call in calls.items():  # whatever is compiled, loaded or allocated once
             with leaving_out(name, failed):
                 lengths[name] = once(call)
-                if lengths[name] > _LONG:
-                    lengths[name] = once(call)  # how long it is without that
+                if lengths[name] > _LONG:  # how long it is without that
+                    lengths[name] = medians[name] = once(call)
         order, draw = list(lengths), random.Random(0)
         for number in range(rounds):
             order = [name for name in order if name not in failed]
@@ -100,14 +96,12 @@ def timed(
                 break
             draw.shuffle(order)
             for name in order:
-                near = _FAR if len(samples.get(name, ())) == 1 else _NEAR
-                if number and name != chosen and lengths[name] > near * least:
+                if number and name != chosen and lengths[name] > _NEAR * least:
                     continue
                 wait_until_idle()
                 with leaving_out(name, failed):
                     turn = _turn(calls[name], lengths[name])
-                    samples.setdefault(name, []).extend(turn)
-                    lengths[name] = min(samples[name])
+                    lengths[name] = min(lengths[name], *turn)
                     medians[name] = min(median(turn), medians.get(name, math.inf))
     return {name: seconds for name, seconds in medians.items() if name not in failed}
 

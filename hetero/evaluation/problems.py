@@ -18,6 +18,8 @@ import numpy as np
 
 from hetero import devices
 from hetero.arrays import HOST, spec
+from hetero.devices.base import Device
+from hetero.errors import DeviceNotAvailable
 from hetero.host import cpu
 from hetero.imports import load
 from hetero.ops.convolve2d.planning import LARGEST_DOWNLOADED
@@ -90,6 +92,17 @@ def of(operation: Operation) -> Problems:
 def cuda_device() -> str | None:
     """The first device with arrays that CuPy and torch take."""
     return next((d.name for d in devices.proven().values() if d.is_cuda), None)
+
+
+def device_of(name: str | None) -> Device:
+    """The device that is named, or the first GPU, or the first one at all; DeviceNotAvailable says
+    what is missing."""
+    name = name or cuda_device() or next(iter(devices.proven()), None)
+    if name is None:
+        why = "; ".join(devices.missing())
+        ask = "'hetero ladder --device cpu' times the CPU's loops"
+        raise DeviceNotAvailable(f"no GPU and no OpenCL device is here: {why}; {ask}")
+    return devices.get(name)
 
 
 def library(name: str) -> Any:

@@ -8,9 +8,9 @@ whatever stands in the names that a machine gives.
 
 from __future__ import annotations
 
+import base64
 import io
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from html import escape
@@ -40,7 +40,6 @@ INSTALL = "a picture needs matplotlib, the extra 'plot': pip install matplotlib"
 # seldom costs as much. A link's time is part of every price, alike for all methods there.
 OF_METHODS, OF_LINKS = (0.4, 1.0), (0.1, 0.3)
 _SIZE = (5.0, 4.2)  # inches
-_COPIES = [1 << power for power in range(10, 31)]  # bytes
 Prices = Mapping[str, float]  # "method, device" -> seconds
 
 
@@ -94,10 +93,7 @@ def draw_curves(
     axes = picture.subplots()
     for (label, curve), style in zip(curves.items(), cycle(("-", "--", "-.", ":")), strict=False):
         axes.plot(curve.keys(), curve.values(), style, label=label)
-    axes.set(xlabel=over, ylabel=unit, title=title)
-    if not any(curves.values()):
-        return
-    axes.set(xscale="log", yscale="log")
+    axes.set(xlabel=over, ylabel=unit, title=title, xscale="log", yscale="log")
     axes.minorticks_off()
     for axis in (axes.xaxis, axes.yaxis):  # no powers, whose layout takes most of the time
         axis.set_major_formatter("{x:g}")
@@ -245,14 +241,15 @@ def _pays(line: Line, prices: Callable[[int], Prices], sizes: list[int]) -> str:
 _DOCUMENT = Template("""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>$title</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
 <style>
 :root{color-scheme:light dark}
 body{max-width:1240px;margin:0 auto;padding:1rem;font:16px/1.5 system-ui;overflow-wrap:anywhere}
 .side{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,420px),1fr));gap:1rem}
 figure{margin:0}
-figure svg{width:100%;height:auto}
-@media (prefers-color-scheme:dark){figure svg{filter:invert(.93) hue-rotate(180deg)}}
+figure img{width:100%}
+@media (prefers-color-scheme:dark){figure img{filter:invert(.93) hue-rotate(180deg)}}
 td{padding:.2rem .5rem .2rem 0;border-bottom:1px solid #8886}
 table,pre{font-size:.8125rem;overflow-x:auto}
 </style></head><body><h1>$title</h1>
@@ -274,14 +271,11 @@ def page(named: str | None = None, ladders: Iterable[str] = ()) -> str:
     pictures, answers = dict[str, str](), list[tuple[str, str]]()
     for title, line, prices, sizes in _lines(constants, devices):
         answers.append((title, _pays(line, prices, sizes)))
-        curves: dict[str, dict[int, float]] = {}
-        for size in sizes:
-            for label, seconds in prices(size).items():
-                curves.setdefault(label, {})[size] = seconds
+        labels = dict.fromkeys(label for n in sizes for label in prices(n))
+        curves = {of: {n: prices(n)[of] for n in sizes if of in prices(n)} for of in labels}
         drawn = _picture(title, line.name, curves)
         function = title.partition(",")[0]
         pictures[function] = pictures.get(function, "") + drawn
-    copies = "".join(_links(constants))
     known = overview.machine() if named is None else overview.Inventory(devices)
     names = {n: i.get("name") or n for n, i in devices.items() if not i.get("is_host_cpu")}
     names = list(dict.fromkeys(names.values()))
@@ -299,7 +293,6 @@ def page(named: str | None = None, ladders: Iterable[str] = ()) -> str:
         "How far predictions are off": f"<p>{far}; hetero verify measures calls</p>"
         f"<p>{escape(text)}</p>",
         **{o: f'<div class="side">{drawn}</div>' for o, drawn in pictures.items() if drawn},
-        "Copies to devices and back": f'<div class="side">{copies}</div>' if copies else "",
         "Errors of the models": _printed(calibration(constants)),
         "Ladders of kernels": "".join(map(_printed, ladders)),
         "The machine": f"<details><summary>all</summary>{_printed(str(known))}</details>",
@@ -314,25 +307,14 @@ def _printed(text: str) -> str:
     return f"<pre>{escape(aligned(text))}</pre>"
 
 
-def _picture(title: str, over: str, curves: Any, unit: str = "seconds, predicted") -> str:
+def _picture(title: str, over: str, curves: Any) -> str:
     """Curves as SVG; nothing without matplotlib."""
     if (picture := figure(*_SIZE)) is None:
         return ""
-    matplotlib, out = load("matplotlib"), io.StringIO()
-    draw_curves(picture, "", over, curves, unit=unit)
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": title}):
+    out = io.BytesIO()
+    draw_curves(picture, "", over, curves)
+    with load("matplotlib").rc_context({"svg.fonttype": "none"}):
         picture.savefig(out, format="svg", transparent=True)
-    text = out.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.S)
-    text = re.sub(r'<g id="[^"]*">', "<g>", text)  # the same in every picture
-    text = text.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1)
-    return f"<figure>{text}<figcaption>{escape(title)}</figcaption></figure>"
-
-
-def _links(constants: Profile) -> Iterator[str]:
-    """The rate of copies over their size."""
-    for device, directions in constants.data["links"].items():
-        for direction, kinds in directions.items():
-            models = {memory: constants.curve(device, direction, memory) for memory in kinds}
-            curves = {m: {n: n / seconds(n) for n in _COPIES} for m, seconds in models.items()}
-            yield _picture(f"{direction}, {device}", "bytes", curves, "bytes/s")
+    source, name = base64.b64encode(out.getvalue()).decode(), escape(title)
+    image = f'<img alt="{name}" src="data:image/svg+xml;base64,{source}">'
+    return f"<figure>{image}<figcaption>{name}</figcaption></figure>"

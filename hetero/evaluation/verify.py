@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from hetero.arrays import HOST
 from hetero.calibration.fit import residuals
 from hetero.calling import planner
 from hetero.errors import readable
+from hetero.evaluation import problems
 from hetero.evaluation.calls import Arrays, draw
 from hetero.evaluation.comparing import OWN, callers, name_of, timed
 from hetero.evaluation.problems import Trial
@@ -23,6 +24,7 @@ from hetero.evaluation.report import errors
 from hetero.imports import load
 from hetero.registry import Operation
 from hetero.registry.problem import Problem
+from hetero.terminal import Progress, silent
 
 USUAL = ("matvec", "matmul")  # what is verified unless others are named
 _LONGEST = 1.0  # predicted seconds of a candidate, above which a call is left out
@@ -59,7 +61,7 @@ def verify(
     seconds: float = 60.0,
     seed: int = 0,
     largest: int | None = None,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress = silent,
 ) -> list[Row]:
     """Measure every candidate of random problems, ``count`` for each operation.
 
@@ -67,10 +69,8 @@ def verify(
     ``largest`` extent is 4096 unless it is given, 16384 where there is a GPU.
     """
     source = random.Random(seed)
-    tell = progress or (lambda fraction, text: None)
-    tell(0.0, "trying the devices")
-    gpu = any(not d.describe().get("is_host_cpu") for d in backends.proven().values())
-    largest = largest or (16384 if gpu else 4096)
+    progress(0.0, "trying the devices")
+    usual = 16384 if problems.cuda_device() else 4096
     memory, rows = Arrays(on), list[Row]()
     load("scipy.signal")  # as a program that filters images; until then few products are NumPy's
     begin, total = time.perf_counter(), count * len(operations)
@@ -79,9 +79,9 @@ def verify(
         if spent > seconds:
             break
         operation = operations[number % len(operations)]
-        trial = draw(operation, source, on, largest)
+        trial = draw(operation, source, on, largest or usual)
         problem = operation.problem(*trial.operands, **trial.options)
-        tell(max(number / total, spent / seconds), str(problem))
+        progress(max(number / total, spent / seconds), str(problem))
         if (row := _measured(operation, trial, memory)) is not None:
             rows.append(row)
     return rows

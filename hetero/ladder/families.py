@@ -20,7 +20,7 @@ from hetero.kernels.jacobi import ladder as jacobi
 from hetero.kernels.kmeans import ladder as kmeans
 from hetero.kernels.matmul import ladder as matmul
 from hetero.kernels.matvec import ladder as matvec
-from hetero.kernels.procedure import Card, of_attributes, of_limits
+from hetero.kernels.procedure import of_attributes, of_limits
 from hetero.ops import functions
 from hetero.pricing.plan import CPU
 
@@ -223,18 +223,14 @@ class OnCpu:
         _compare(f"{name}'s {out}", self.arrays[out], self.of.expected(self.arrays, 1)[out])
 
 
-def _card(device: Device) -> Card:
-    """What a device is to the execution metrics."""
-    return of_attributes(device, device.attribute) if device.is_cuda else of_limits(device)
-
-
 class OnDevice:
     """A family's rungs, and hetero's own methods, at one size on an active device."""
 
     def __init__(self, device: Device, of: Family, dtype: str, dims: Dims) -> None:
         self.device, self.of, self.dims, self.dtype = device, of, dims, dtype
         self.rungs, self.methods = of.ladder.rungs, of.methods
-        self.arrays, self.card = of.arrays(dtype, dims), _card(device)
+        self.arrays = of.arrays(dtype, dims)
+        self.card = of_attributes(device, device.attribute) if device.is_cuda else of_limits(device)
         nbytes = sum(array.nbytes for array in self.arrays.values())
         places = max(1, min(_PLACES, _ROOM // nbytes)) if device.is_cuda else 1
         self._owner = Workspace(device, "ladder")

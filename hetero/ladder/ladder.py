@@ -16,6 +16,7 @@ from hetero.ladder import families, probe
 from hetero.ladder.families import Dims, Family, OnCpu, OnDevice
 from hetero.ladder.probe import Clock
 from hetero.pricing.plan import CPU
+from hetero.terminal import Progress, silent
 
 _SIZES, _SIZES_OTHERS = {"cuda": (256, 1024, 4096)}, (64, 256, 512)
 _LIMIT, _LIMIT_OTHERS = 1.0, 0.5  # seconds of a call
@@ -35,7 +36,7 @@ def ladder(
     threads: Sequence[int] = (),
     limit: float | None = None,
     filter: int | None = None,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress = silent,
 ) -> dict[str, Any]:
     """Check every rung against NumPy, and time it and the methods above on operands on the device.
 
@@ -67,17 +68,14 @@ def ladder(
     with probe.active(place):
         clock = Clock(place)
         above = probe.roof(clock, dtype)
-        if place is None:
-            ground = partial(OnCpu, threads, of, dtype)
-        else:
-            ground = partial(OnDevice, place, of, dtype)
+        runner = partial(OnCpu, threads) if place is None else partial(OnDevice, place)
+        ground = partial(runner, of, dtype)
         _check(of, ground)
         for at, size in enumerate(every):
             for row in _rows(ground, size, clock, most):
                 rows.append({"size": size[0], "dims": list(size), **row})
-                if progress is not None:
-                    share = min(row["number"] / len(of.ladder.rungs), 1.0)
-                    progress((at + share) / len(every), f"{function} {row['method']}")
+                share = min(row["number"] / len(of.ladder.rungs), 1.0)
+                progress((at + share) / len(every), f"{function} {row['method']}")
     _compare(rows, of, np.dtype(dtype).itemsize, above)
     found = {"operation": function, **probe.named(place), "dtype": dtype, "what": of.what}
     return found | {"roof": above, "rows": rows}

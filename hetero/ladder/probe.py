@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero import devices
 from hetero.calibration import measure as timing
 from hetero.devices.base import Device
-from hetero.errors import DeviceNotAvailable, one_of, readable
+from hetero.errors import readable
 from hetero.evaluation import problems
 from hetero.evaluation.report import draw_curves, markdown, rounded
 from hetero.kernels import Launch
 from hetero.kernels.common import plan as probes
 from hetero.pricing.plan import CPU
+from hetero.terminal import Progress, silent
 
 _POINT = 0.06  # seconds for one figure by the host's clock
 _ROOF_BLOCKS = 32  # of each multiprocessor, of the kernels of the roof
@@ -34,17 +34,8 @@ _SAME = 0.8  # of the most time: what takes as much is on its plateau
 
 
 def place_of(device: str | None) -> Device | None:
-    """The device that is named, or the first GPU, or the first one at all; None of the CPU."""
-    if device == CPU:
-        return None
-    device = device or problems.cuda_device() or next(iter(devices.proven()), None)
-    if device is None:
-        why = "; ".join(devices.missing())
-        raise DeviceNotAvailable(
-            f"kernels need a GPU or an OpenCL device, and none is here: {why}; the CPU's loops: "
-            "'hetero ladder' with --device cpu"
-        )
-    return devices.get(device)
+    """As `problems.device_of`; None of the CPU."""
+    return None if device == CPU else problems.device_of(device)
 
 
 def active(place: Device | None) -> AbstractContextManager[Any]:
@@ -152,9 +143,7 @@ PROBES = {
 }
 
 
-def probe(
-    name: str, *, device: str | None = None, progress: Callable[[float, str], None] | None = None
-) -> dict[str, Any]:
+def probe(name: str, *, device: str | None = None, progress: Progress = silent) -> dict[str, Any]:
     """Time a pattern of access, one of `PROBES`, over its stride, on a device or the first one.
 
     Returns
@@ -167,10 +156,8 @@ def probe(
     Raises
     ------
     ValueError, DeviceNotAvailable
-        If there is no such probe, or the device runs no kernels; for such a device.
+        If the device is the CPU, which runs no kernels; if there is no such device.
     """
-    if name not in PROBES:
-        raise ValueError(one_of("the probe", PROBES, name))
     wanted, own = PROBES[name], place_of(device)
     if own is None:
         raise ValueError(f"{name} is a kernel of a device, and 'cpu' runs none")
@@ -182,8 +169,7 @@ def probe(
         own.fill(data, nbytes)
         seconds, counts = dict.fromkeys(strides, math.inf), dict.fromkeys(strides, nbytes)
         for number, stride in enumerate(strides * _PASSES):  # other load meets none each time
-            if progress is not None:
-                progress(number / (_PASSES * len(strides)), f"stride {stride}")
+            progress(number / (_PASSES * len(strides)), f"stride {stride}")
             if wanted.piece:
                 elements = nbytes // probes.BYTES
                 launch = probes.strided(wanted.piece, stride, elements, own.block_limit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
@@ -13,6 +13,7 @@ from hetero.kernels.common.ladder import Block
 from hetero.ladder import families, probe
 from hetero.ladder.families import OnDevice
 from hetero.ladder.probe import Clock
+from hetero.terminal import Progress, silent
 
 _SIZE, _SIZE_OTHERS = {"cuda": (4096,)}, (128,)
 _SHOWN = 8  # blocks in the table
@@ -28,7 +29,7 @@ def sweep(
     dims: Sequence[int] | None = None,
     device: str | None = None,
     filter: int | None = None,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress = silent,
 ) -> dict[str, Any]:
     """Time a rung with each legal block; others are never launched. Parameters are the command's
     options.
@@ -58,8 +59,7 @@ def sweep(
     with place.active():
         clock, found = Clock(place), []
         for at, size in enumerate(every):
-            if progress is not None:
-                progress(at / len(every), f"{method} {by(size)}")
+            progress(at / len(every), f"{method} {by(size)}")
             found.append(_swept(OnDevice(place, of, dtype, size), method, clock))
     known = {"operation": function, "method": method, **probe.named(place), "dtype": dtype}
     return known | {"sizes": found, "groups": groups(found)}

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import copy
-import errno
 import itertools
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-import fakes
 import numpy as np
 import pytest
 from planted import LINKS, calibrate, plant
 
 import hetero
-from hetero import cli, paths, profile
+from hetero import cli, profile
 from hetero.calibration import measure as timing
 from hetero.calibration import samples
 from hetero.calibration.samples import Samples
@@ -50,33 +48,11 @@ def test_one_at_a_time(content, profile_file, tmp_path, monkeypatch, warnings_of
     assert len(warnings_of()) == 3, "who waits says so, once"
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), PermissionError(errno.EACCES, "planted")])
-def test_what_ends_measuring_stores_nothing_and_lets_the_next_one(
-    error, content, profile_file, monkeypatch
-):
-    monkeypatch.setattr(calibrate, "_measure", fakes.raising(error))
-    with pytest.raises(type(error)):
-        hetero.calibrate(True)
-    assert not profile_file.exists()
-    monkeypatch.setattr(calibrate, "_measure", lambda *_: content)
-    assert hetero.calibrate(True).name == "mine"
-    assert profile.read(profile_file).name == "mine"
-
-
 @pytest.mark.parametrize("place", ["/proc/nowhere/p.json", "/dev/null/p.json", "/tmp"])
 def test_what_cannot_be_stored_is_not_measured(place, monkeypatch):
     monkeypatch.setattr(calibrate, "_measure", lambda *_: pytest.fail("measured"))
     with pytest.raises(OSError, match=r"."):
         hetero.calibrate(True, place)
-
-
-def test_what_was_measured_is_used_even_if_storing_fails(content, profile_file, monkeypatch):
-    full = OSError(28, "No space left on device")
-    monkeypatch.setattr(calibrate, "_measure", lambda *_: content)
-    monkeypatch.setattr(paths, "replace_file", fakes.raising(full))
-    with pytest.raises(OSError, match="No space"):
-        hetero.calibrate(True)
-    assert profile.current().name == "mine"
 
 
 # -- Beside other load -----------------------------------------------------------------------------

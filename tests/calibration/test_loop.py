@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from planted import LINKS, calibrate, plant
 
+import hetero
 from hetero import registry
 from hetero.calibration import links as links_of_devices
 from hetero.calibration import measure as timing
@@ -46,7 +47,7 @@ def test_what_fails_while_it_is_measured_costs_its_own_models(
         return take(case, *arguments)
 
     plant(monkeypatch, fails, only=("matvec", "matmul"))
-    models = calibrate.measure_machine(True, ["cpu"], None)["models"]
+    models = hetero.calibrate(True, devices=["cpu"]).data["models"]
     assert len(models) == 5
     assert "cpu|matvec|blas|float32|C" not in models
     (line,) = warnings_of()
@@ -81,7 +82,7 @@ def test_every_method_of_every_place_gets_a_model(quick, two, hasty, monkeypatch
     monkeypatch.setattr(links_of_devices, "together", lambda *_: LINKS)
     plant(monkeypatch, evenly)
     names = ["cpu", "cuda:0", "cuda:1"]
-    data = calibrate.measure_machine(quick, names, lambda *seen: shown.append(seen))
+    data = hetero.calibrate(quick, None, names, lambda *seen: shown.append(seen)).data
     assert not warnings_of()
     found = {}
     for place, operation, method, *_ in (key.split("|") for key in data["models"]):

@@ -9,7 +9,6 @@ import subprocess
 import sys
 
 import fakes
-import processes
 import pytest
 from command_line import FAILED, NO_CHOICE, OK, USAGE
 
@@ -176,26 +175,21 @@ def test_what_another_machine_was_not_measured_for(run, data):
 # -- On a terminal --------------------------------------------------------------------------------
 
 # What takes long shows what it does and how far it is; in a pipe, nothing.
-COMMANDS = {
-    "info": (),
-    "calibrate": ("--quick", "--device", "cpu"),
-    "verify": ("matvec", "--count", "2", "--largest", "32"),
-    "bench matvec": ("--device", "cpu"),
-    "demo": ("--largest", "16"),
-}
+COMMANDS = [
+    *("info", "calibrate --quick --device cpu", "verify matvec --count 2 --largest 32"),
+    *("bench matvec --device cpu", "demo --largest 16"),
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_bar_on_a_terminal_and_none_in_a_pipe(command, run, monkeypatch, profile_file):
-    sizes_of = type(problems.of(registry.operation("matvec")))
-    monkeypatch.setattr(sizes_of, "sizes", ((64, 64),))
-    arguments = [*command.split(), *COMMANDS[command], "--json"]
-    if command in ("demo", "calibrate"):  # test_runtimes.py and tests above run these in a pipe
-        monkeypatch.setattr(registry, "operations", lambda: (registry.operation("matvec"),))
-    else:
-        code, _, err = run(*arguments)
-        assert code == OK
-        assert "\r" not in err
+    matvec = registry.operation("matvec")
+    monkeypatch.setattr(type(problems.of(matvec)), "sizes", ((64, 64),))
+    monkeypatch.setattr(registry, "operations", lambda: (matvec,))
+    arguments = [*command.split(), "--json"]
+    code, _, err = run(*arguments)
+    assert code == OK
+    assert "\r" not in err
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     code, out, err = run(*arguments)
     assert code == OK
@@ -276,24 +270,3 @@ def test_a_mistake_of_our_own_is_not_called_wrong_arguments(run, monkeypatch):
     monkeypatch.setattr(cli.commands, "info", lambda arguments: {}["oops"])
     with pytest.raises(KeyError):
         run("info")
-
-
-@pytest.mark.parametrize("closed", [">&-", "2>&-"])
-def test_a_closed_standard_stream(closed):
-    code = f"import os; os.execvp('sh', ['sh', '-c', '{sys.executable} -m hetero info {closed}'])"
-    done = processes.python("-c", code)
-    assert "Traceback" not in done.stderr
-
-
-def test_a_home_that_the_output_cannot_spell(tmp_path):
-    home = str(tmp_path / "gr\xfcn")
-    done = processes.python(
-        "-m",
-        "hetero",
-        "info",
-        "--verbose",
-        HETERO_PROFILE=None,
-        XDG_CACHE_HOME=home,
-        PYTHONIOENCODING="ascii",
-    )
-    assert "gr\\xfcn" in done.stdout

@@ -70,7 +70,7 @@ def test_one_device_costs_what_a_plan_says(function, method, dims, dtype):
     one = solve(dims, method=method, function=function, dtype=dtype)
     constants, devices = calls.known("h200")
     machine = Machine(constants, devices)
-    plan = calls.plan(one.call.operation, one.call.problem(), machine, "cuda:0", method)
+    plan = one.call.plan(machine, device="cuda:0", method=method)
     compute = plan.candidates[0].terms["compute"]
     steps = one.row.work(one.call.problem(), one.info).repeat
     assert forecast(one, H200S, 1).seconds == pytest.approx(compute / steps, rel=1e-12)

@@ -9,7 +9,6 @@ import pytest
 import runtimes
 from kernel_runs import BufferRunner
 
-from hetero import cli
 from hetero.kernels.common import plan as probes
 from hetero.ladder import probe
 from hetero.ladder.probe import PROBES
@@ -62,11 +61,3 @@ def test_a_probe_is_run_and_drawn(name, data, opencl, tmp_path):
     printed = probe.text(result)
     assert printed.count("\n| ") == 1 + len(result["rows"])
     assert printed.endswith(result["means"])
-
-
-def test_a_probe_that_cannot_run_says_so(run):
-    code, _, err = run("probe", "banks", "--device", "cpu")
-    assert code == cli.USAGE
-    assert "banks is a kernel of a device, and 'cpu' runs none" in err
-    with pytest.raises(ValueError, match="one of 'camping', 'banks', 'coalescing', got 'x'"):
-        probe.probe("x")

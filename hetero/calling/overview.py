@@ -79,7 +79,8 @@ def machine() -> Inventory:
         GB/s of large transfers by direction and memory, as calibrated; "cuda*2" is each of two at
         once),
         ``broken`` (device -> why it is not used: it could not compile or run a small kernel, or
-        made wrong values), ``missing`` (what is not here and what would bring it), ``profile`` (its
+        made wrong values), ``failed`` (device -> what it failed with in this process, or that it had
+        no room for a call), ``missing`` (what is not here and what would bring it), ``profile`` (its
         name; what to do if other load spoiled its calibration, else None; the models and links that
         are off by more than 100 % in the mean; the file it was read
         from, None where there is none that can be used; and the file that `hetero.calibrate`
@@ -117,6 +118,7 @@ def machine() -> Inventory:
         devices={name: info for name, info in here.items() if name != "cpu"},
         links=links,
         broken=devices.broken(),
+        failed=devices.troubles(),
         missing=list(devices.missing()),
         profile={
             "name": constants.name,

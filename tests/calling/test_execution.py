@@ -117,6 +117,7 @@ def test_reset_takes_a_device_back(fails, opencl, warnings_of):
     assert f"hetero.reset('{opencl}')" in second
     assert len(attempts) == 2
     assert "ill" in hetero.machine()["devices"][opencl]["set_aside"]
+    assert hetero.machine()["failed"] == {opencl: "ill"}
     hetero.reset(opencl)
     assert "set_aside" not in hetero.machine()["devices"][opencl]
     for _ in range(3):

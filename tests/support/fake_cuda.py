@@ -1,24 +1,18 @@
 """Real PyCUDA or cuda-bindings on a driver of our own, `fake_libcuda.c`, in processes of its own.
 
-`build` compiles the driver; `Driver` is for scripts, which call `load` before anything else.
+`build` compiles the driver; `Driver` is for scripts, which make one before anything else.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import gc
 import importlib.util
-import json
 import os
-import runpy
 import shutil
-import signal
 import struct
 import subprocess
-import sys
 import tempfile
-import threading
 from pathlib import Path
 
 _HERE = Path(__file__).parent
@@ -68,53 +62,6 @@ def _symbols(library, which: str) -> set[str]:
     ).stdout
     names = (line.split()[-1] for line in listed.splitlines())
     return {name for name in names if name.startswith("cu") and name[2].isupper()}
-
-
-class Scripts:
-    """Runs scripts of this folder on the driver: forks of a process that has all loaded."""
-
-    def __init__(self, library: str, package: str) -> None:
-        here = {**os.environ, "HETERO_FAKE_CUDA": library, "HETERO_DRIVER": package}
-        here["PYTHONPATH"] = os.pathsep.join([str(_HERE), here.get("PYTHONPATH", "")])
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self._process = subprocess.Popen([sys.executable, __file__], env=here, **pipes)
-
-    def run(self, script: str, *arguments: str):
-        """The completed process."""
-        with tempfile.TemporaryDirectory() as folder:
-            out, err = Path(folder, "out"), Path(folder, "err")
-            asked = [str(out), str(err), str(_HERE / script), *arguments]
-            self._process.stdin.write(json.dumps(asked) + "\n")
-            self._process.stdin.flush()
-            code = int(self._process.stdout.readline())
-            return subprocess.CompletedProcess(script, code, out.read_text(), err.read_text())
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.communicate()
-
-
-def _serve() -> None:
-    """What that process does."""
-    Driver()
-    for name in ("scipy.signal", "scipy.sparse", "hetero.ops.functions"):
-        importlib.import_module(name)
-    gc.freeze()  # collections of garbage pass by what is loaded
-    for line in sys.stdin:
-        out, err, *command = json.loads(line)
-        child = os.fork()
-        if not child:
-            for number, path in ((1, out), (2, err)):
-                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
-            sys.argv = command
-            runpy.run_path(command[0], run_name="__main__")
-            sys.exit()
-        late = threading.Timer(120.0, os.kill, (child, signal.SIGKILL))
-        late.start()
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        late.cancel()
-        late.join()
-        print(code, flush=True)
 
 
 class Driver:
@@ -184,7 +131,3 @@ class Driver:
     def live(self) -> dict[str, int]:
         """Kind of thing -> how many were made and not given back."""
         return {kind: self._library.fake_live(i) for i, kind in enumerate(_KINDS)}
-
-
-if __name__ == "__main__":
-    _serve()

@@ -1,4 +1,5 @@
-"""Staged copies through the compiled loop, whichever call fails; run by test_failing_driver.py."""
+"""Staged copies through the compiled loop, whichever call fails, and copies of pinned memory; run
+by test_failing_driver.py."""
 
 from __future__ import annotations
 
@@ -9,11 +10,13 @@ import weakref
 
 import fake_cuda
 import numpy as np
+import pytest
 
 driver = fake_cuda.Driver()
 
 from hetero import devices  # noqa: E402  PyCUDA must find the fake driver loaded
 from hetero.arrays import pinned_sizes  # noqa: E402
+from hetero.devices.cuda import memory  # noqa: E402
 from hetero.errors import DeviceError  # noqa: E402
 from hetero.host.copying import slices, staging  # noqa: E402
 
@@ -72,11 +75,11 @@ def layouts(used) -> None:
 
 def stores_past_the_caches(used) -> None:
     """Whole vectors, and what lies before and behind them, from any address."""
-    memory = rng.integers(0, 255, 1 << 16, np.uint8)
+    values = rng.integers(0, 255, 1 << 16, np.uint8)
     for start in (*range(9), 15, 16, 31, 63, 64, 65):
         for nbytes in (4095, 4096, 4097, 4159, 4160, SLICE, SLICE + 1):
-            there_and_back(used, memory[start : start + nbytes], start % 7)
-    wide = memory[: 10 * 6000].reshape(10, 6000)
+            there_and_back(used, values[start : start + nbytes], start % 7)
+    wide = values[: 10 * 6000].reshape(10, 6000)
     for row in (4095, 4096, 4097, 4300):
         there_and_back(used, wide[:, 7 : 7 + row])
 
@@ -153,6 +156,39 @@ def without_pinned_memory(used) -> None:
     driver.fail(0)
 
 
+def pinned_memory() -> None:
+    """The driver copies it in parts, also rows that lie apart; others are staged."""
+    whole = device.pinned(60 * 400 * 8).view(float).reshape(60, 400)
+    whole[...] = rng.random(whole.shape)
+    before, (buffer, _owner) = whole.copy(), device.allocate(whole.nbytes + 8)
+    rows = [whole[3:50, 100:350], whole[None, ::2, :200], whole[:, 10:]]
+    others = [whole.ravel()[1:n] for n in (1, 2, 126, 127, 24000)]
+    others += [whole, whole[:, ::2], whole.T[:, :9], whole[::-1, :300], whole[:, :20]]
+
+    def there_and_back(array):
+        driver.fail(0)
+        device.begin_upload(array, buffer, 5).wait()
+        expected = array.copy()
+        array[...] = 0
+        device.begin_download(buffer, array, 5).wait()
+        np.testing.assert_array_equal(array, expected)
+        np.testing.assert_array_equal(whole, before)
+        return [name for name in driver.names() if name.startswith("cuMemcpy")]
+
+    for memory._PART in (1 << 26, 1000, 8000):
+        for array in rows + others:
+            sent, apart = there_and_back(array), any(array is x for x in rows)
+            if apart or array.flags.c_contiguous:
+                assert len(sent) >= 2 * -(-array.nbytes // memory._PART)
+            assert ("cuMemcpy2DAsync_v2" in sent) == (apart and memory._PART > 2000)
+    for array, name in ((whole, "cuMemcpyHtoDAsync_v2"), (rows[0], "cuMemcpy2DAsync_v2")):
+        for k in (1, 3):
+            driver.fail(k, name, good=True)
+            with pytest.raises((DeviceError, *device.errors), match="planted failure"):
+                device.begin_upload(array, buffer).wait()
+    driver.fail(0)
+
+
 def check(*functions, threads=3) -> None:
     for function in functions:
         used = ring(threads)
@@ -191,6 +227,7 @@ with device.active():
     without_compiled_code()
     failures()
     helpers_sleep_between_copies()
+    pinned_memory()
     gc.collect()
     check(without_pinned_memory)
 lost_context()

@@ -84,39 +84,26 @@ with device.active():
     device.allocate(1 << 19)
     assert "transforms' work areas" not in device.memory_held()
 
-# Copies of operands that do not change are in the pool.
+# Copies of operands that do not change are in the pool. That which was used the longest ago makes
+# room; nobody is told of it.
 fresh()
 x = rng.random(N)
 matrices = [hetero.keep(rng.random((N, N))) for _ in range(3)]  # 2 MB each
 driver.room(1 << 30)
-for A in matrices:
-    for _ in range(2):
-        product(A)
+for A in (*matrices, *matrices, matrices[0]):
+    product(A)
 assert on_device() == [True] * 3
 assert held() == 6 * MB, hetero.memory()
-
-# The pool asks for the room of the copy that was used the longest ago itself; nobody is told of it.
-storage = next(iter(kept.find(matrices[0]).held))
-product(matrices[0])
 driver.room(8 * MB)
-B = rng.random((N, N // 2))
 with hetero.use(device="cuda"):
-    hetero.matmul(rng.random((N // 2, N)), B)  # 1 MB, twice, and the result
-big = rng.random((N, N))
-with hetero.use(device="cuda"):
-    np.testing.assert_allclose(hetero.matvec(big, x), big @ x, rtol=1e-9)
+    hetero.matmul(rng.random((N // 2, N)), rng.random((N, N // 2)))  # 1 MB, twice, and the result
+product(rng.random((N, N)))
 assert on_device() == [True, False, True], on_device()
 assert not messages, messages
 driver.room(1 << 30)
-
-product(matrices[1])  # comes back
-assert on_device() == [True] * 3
-
-del A, matrices[0]
-assert held() == 4 * MB
+del A
 matrices.clear()
 assert held() == 0
-assert not storage.copied()
 hetero.clear_memory()
 assert not sum(hetero.memory()["cuda:0"].values()), hetero.memory()
 

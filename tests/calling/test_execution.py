@@ -96,7 +96,6 @@ def test_what_a_failed_call_held_is_free_before_the_next_attempt(cuda, monkeypat
 
     def note(nbytes, allocate=cuda.allocate):
         address, memory = allocate(nbytes)
-        cuda.memory.clear()  # which keeps them for its guards
         kept.append(weakref.ref(memory))
         return address, memory
 

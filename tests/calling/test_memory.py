@@ -17,13 +17,6 @@ from hetero.errors import DeviceError, DeviceNotAvailable
 # -- The public names ----------------------------------------------------------------------------
 
 
-@pytest.fixture
-def two(monkeypatch):
-    """Two devices that free what nobody holds."""
-    monkeypatch.setattr(fakes, "FakeCuda", fakes.Freeing)
-    return fakes.install(monkeypatch, 2)
-
-
 def keep(device, nbytes, purpose="convolution filters"):
     device.storage().get(purpose, nbytes, 8, lambda: Workspace(device, purpose)).allocate(nbytes)
 

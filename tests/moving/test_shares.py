@@ -29,8 +29,7 @@ def several(monkeypatch, request):
     for operation in ("convolve2d", "matmul"):  # there are no launches to prepare
         fakes.change_rows(monkeypatch, operation, lambda i: dataclasses.replace(i, prepare=None))
     yield found
-    for device in found:
-        assert not any(memory.damaged() for memory in device.memory), "wrote outside its memory"
+    assert not any(device.damaged() for device in found), "wrote outside its memory"
 
 
 def used(found):

@@ -12,6 +12,7 @@ import dataclasses
 import sys
 import time
 import types
+import weakref
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
@@ -26,19 +27,24 @@ _GUARD = 256
 
 
 class Memory:
-    """Bytes between guards."""
+    """Bytes between guards; of a device, which counts them as long as somebody holds them."""
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, device: FakeCuda | None = None) -> None:
         self._bytes = np.full(nbytes + 2 * _GUARD + 64, 0xFF, np.uint8)
         start = self._bytes.ctypes.data + _GUARD
         self.address = start + -start % 64
-        self.nbytes = nbytes
+        self.nbytes, self.device = nbytes, device
 
     def damaged(self) -> bool:
         """Whether anything outside was written to."""
         low = self.address - self._bytes.ctypes.data
         outside = np.concatenate([self._bytes[:low], self._bytes[low + self.nbytes :]])
         return bool((outside != 0xFF).any())
+
+    def __del__(self) -> None:
+        if self.device is not None:
+            self.device.was_damaged |= self.damaged()
+            self.device.live -= self.nbytes
 
 
 def view(address: int, shape, dtype, strides) -> np.ndarray:
@@ -127,18 +133,34 @@ def in_threads(*tasks):
 
 
 class FakeCuda(Device):
-    """A "cuda" device in host memory; kernels are replaced by `compute`."""
+    """A "cuda" device in host memory; kernels are replaced by `compute`.
+
+    Attributes
+    ----------
+    live, room : int
+        Bytes that somebody holds, and that there are.
+    uploads : int
+        How many copies of more than 64 KiB there were.
+    entered : int
+        Blocks of `active` that are open.
+    """
 
     kind = "cuda"
     multiprocessors = 4
     block_limit = 1024
+    room = 1 << 40
 
     def __init__(self, ordinal: int = 0) -> None:
         self.ordinal = ordinal
         self.name = f"cuda:{ordinal}"
-        self.memory: list[Memory] = []
+        self.memory: weakref.WeakSet[Memory] = weakref.WeakSet()
         self.log: list[str] = []
-        self.entered = 0  # blocks of `active` that are open
+        self.live = self.uploads = self.entered = 0
+        self.was_damaged = False
+
+    def damaged(self) -> bool:
+        """Whether anything was written to outside of its memory."""
+        return self.was_damaged or any(memory.damaged() for memory in self.memory)
 
     def describe(self):
         return {
@@ -165,9 +187,13 @@ class FakeCuda(Device):
             self.entered -= 1
 
     def allocate(self, nbytes):
+        if self.live + nbytes > self.room:
+            raise DeviceMemoryError(f"no room for {nbytes} bytes")
         self.log.append("allocate")
-        self.memory.append(Memory(nbytes))
-        return self.memory[-1].address, self.memory[-1]
+        memory = Memory(nbytes, self)
+        self.memory.add(memory)
+        self.live += nbytes
+        return memory.address, memory
 
     def new_array(self, shape, dtype):
         made = Array.empty(shape, dtype, self)
@@ -176,6 +202,7 @@ class FakeCuda(Device):
     def enqueue(self, direction, array, buffer, offset=0, stream=None):
         assert array.flags.c_contiguous
         self.log.append(direction)
+        self.uploads += direction == "upload" and array.nbytes > 1 << 16
         ends = buffer + offset, array.ctypes.data
         ctypes.memmove(*(ends if direction == "upload" else ends[::-1]), array.nbytes)
 
@@ -219,44 +246,6 @@ class FakeCuda(Device):
 
     def pinned(self, nbytes, purpose=""):
         return np.empty(nbytes, np.uint8)
-
-
-class Freeing(FakeCuda):
-    """Frees what nobody holds and checks its guard bytes then; has so much room.
-
-    ``uploads`` counts those of more than 64 KiB.
-    """
-
-    room = 1 << 40
-
-    def __init__(self, ordinal: int = 0) -> None:
-        super().__init__(ordinal)
-        self.live = self.uploads = 0
-        self.damaged = False
-
-    def allocate(self, nbytes):
-        if self.live + nbytes > self.room:
-            raise DeviceMemoryError(f"no room for {nbytes} bytes")
-        address, memory = super().allocate(nbytes)
-        self.memory.clear()
-        self.live += nbytes
-        device = self
-
-        class Owner:
-            size = nbytes
-
-            def __init__(self):
-                self.memory = memory
-
-            def __del__(self):
-                device.damaged |= self.memory.damaged()
-                device.live -= nbytes
-
-        return address, Owner()
-
-    def enqueue(self, direction, array, *where):
-        self.uploads += direction == "upload" and array.nbytes > 1 << 16
-        super().enqueue(direction, array, *where)
 
 
 def compute(devices, problem, arguments) -> None:

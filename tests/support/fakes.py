@@ -374,17 +374,14 @@ def install(monkeypatch, count: int = 1) -> list[FakeCuda]:
     monkeypatch.setattr(devices, "found", {**{f.name: f for f in fakes}, **others})
     known = {n: health for n, health in devices.health.items() if n in others}
     monkeypatch.setattr(devices, "health", defaultdict(devices.Health, known))
-    for operation, method, run in (
-        ("matvec", "tiled", compute),
-        ("matmul", "tiled", compute),
-        ("matmul", "tensor", compute),
-        ("convolve2d", "direct", convolve),
-    ):
+    runs = {"matvec": compute, "matmul": compute, "convolve2d": convolve}
 
-        def changed(row, of=("cuda", method), run=run):
-            return dataclasses.replace(row, run=run) if (row.kind, row.method) == of else row
+    def computed(row):
+        is_whole = row.kind == "cuda" and not row.from_host
+        return dataclasses.replace(row, run=runs[row.operation]) if is_whole else row
 
-        change_rows(monkeypatch, operation, changed)
+    for operation in runs:
+        change_rows(monkeypatch, operation, computed)
 
     def empty(shape, dtype):
         return Cupy.empty(shape, dtype, fakes[Place.current])

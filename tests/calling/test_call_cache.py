@@ -13,12 +13,10 @@ from scipy import signal
 import hetero
 import hetero.ops
 from hetero import tables
-from hetero.arrays import Access, libraries
 from hetero.calling import planner
 from hetero.errors import DeviceError
 from hetero.moving import transfer
 from hetero.ops.convolve2d import planning
-from hetero.registry import Arguments
 
 rng = np.random.default_rng(5)
 
@@ -30,37 +28,10 @@ class DriverError(Exception):
 @pytest.fixture
 def cuda(monkeypatch, cuda, general):
     """A fake device whose arrays the call cache knows."""
-    device = cuda
-    device.context, device.ordered = 1, True
-
-    def prepare(device, problem, alignment, options):
-        assert device.entered  # for the context that it is launched in
-        device.log.append(f"prepare {alignment}")
-        context = device.context
-
-        def launch(a, b, c):
-            assert context == device.context, "what was prepared in another one"
-            fakes.compute((device,), problem, Arguments((a, b), c))
-
-        return launch
-
-    access = Access(
-        libraries.layouts,
-        lambda array: array.pointer,
-        lambda array: not array.readonly,
-        lambda _: lambda shape, dtype, like: fakes.Cupy.empty(shape, dtype, device),
-        lambda: device.ordered,
-        lambda: device.context,
-    )
-    prepared = lambda i: dataclasses.replace(i, prepare=i.prepare and prepare)  # noqa: E731
-    fakes.change_rows(monkeypatch, "matmul", prepared)
-    monkeypatch.setattr(libraries.CUPY, "access", lambda *_: access)
-    monkeypatch.setattr(device, "context_handle", lambda: device.context)
-    monkeypatch.setattr(device, "errors", (DriverError,))
-    device.general = general  # one for each call that was not remembered
-    tables.forget()
-    yield device
-    tables.forget()
+    cuda.ordered, cuda.general = True, general  # one for each call that was not remembered
+    fakes.remember(monkeypatch, cuda, lambda: cuda.ordered)
+    monkeypatch.setattr(cuda, "errors", (DriverError,))
+    return cuda
 
 
 def put(device, *shape):
@@ -141,31 +112,6 @@ def test_what_cannot_be_remembered_still_has_its_result(cuda, monkeypatch):
 # -- Convolutions --------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def filters(cuda, monkeypatch):
-    """The fake device convolves too; a launch's filter is what it was prepared with, or what lies
-    at its address."""
-
-    def prepare(device, problem, aligned, options):
-        device.log.append(f"prepare {aligned}")
-        kept, window = options.filter, problem.options
-        shape = window.filter_height, window.filter_width
-        taps = None if kept.array is None else kept.array.copy()
-
-        def launch(image, filter, out):
-            used = taps
-            if used is None:
-                used = fakes.view(filter, shape, problem.dtype, kept.operand.strides)
-            call = Arguments((image,), out, options)
-            fakes.convolve((device,), problem, call, used[::-1, ::-1])
-
-        return launch
-
-    prepared = lambda i: dataclasses.replace(i, prepare=i.prepare and prepare)  # noqa: E731
-    fakes.change_rows(monkeypatch, "convolve2d", prepared)
-    return cuda
-
-
 def convolved(device, image, filter, mode="same", **options):
     before = len(device.general)
     options = {"device": "cuda", "method": "direct", **options}
@@ -175,28 +121,6 @@ def convolved(device, image, filter, mode="same", **options):
     expected = signal.convolve2d(image.get(), taps, mode, boundary, options.get("fillvalue", 0))
     np.testing.assert_allclose(found.get(), expected, rtol=1e-5, atol=1e-5)
     return len(device.general) - before
-
-
-def test_convolutions_are_remembered_by_all_that_they_depend_on(filters):
-    image = put(filters, 20, 30)
-    one = rng.standard_normal((3, 3)).astype("float32")
-    other = one.copy()
-    other[1, 1] += 1
-    wide = one.reshape(1, 9)
-    for _ in range(2):
-        calls = [
-            convolved(filters, image, one),
-            convolved(filters, image, other),
-            convolved(filters, image, wide),
-            convolved(filters, image, np.asfortranarray(one)),
-            convolved(filters, image, one, boundary="wrap"),
-            convolved(filters, image, one, mode="full"),
-            convolved(filters, put(filters, 20, 31), one),
-            convolved(filters, put(filters, 20, 30), one),
-        ]
-    assert calls == [0] * 8
-    prepared = sum("prepare" in line for line in filters.log)
-    assert prepared == 6  # of equal values in another order, and of another image, no second time
 
 
 @pytest.mark.parametrize("rows", [200, 600])  # 0.4 and 1.2 MB: the second one is watched
@@ -223,28 +147,28 @@ def test_images_on_the_host_are_planned_once_until_devices_may_hold_copies(cuda,
     assert plans(image) == 0
 
 
-def test_filters_that_lie_on_the_device_are_read_there(filters):
-    image, filter = put(filters, 20, 30), put(filters, 3, 5)
-    assert convolved(filters, image, filter) == 1
-    assert [convolved(filters, image, filter) for _ in range(2)] == [0, 0]
+def test_filters_that_lie_on_the_device_are_read_there(cuda):
+    image, filter = put(cuda, 20, 30), put(cuda, 3, 5)
+    assert convolved(cuda, image, filter) == 1
+    assert [convolved(cuda, image, filter) for _ in range(2)] == [0, 0]
     filter.view()[...] *= 2.0
-    assert convolved(filters, image, filter) == 0
-    assert convolved(filters, put(filters, 20, 30), put(filters, 3, 5)) == 0
-    assert convolved(filters, image, put(filters, 5, 3)) == 1
-    assert convolved(filters, image, filter, boundary="wrap") == 1
-    assert convolved(filters, image, filter, fillvalue=0.0) == 1
-    assert convolved(filters, image, filter.get()) == 1, "its values on the host are another call"
-    assert convolved(filters, image, filter) == 0
+    assert convolved(cuda, image, filter) == 0
+    assert convolved(cuda, put(cuda, 20, 30), put(cuda, 3, 5)) == 0
+    assert convolved(cuda, image, put(cuda, 5, 3)) == 1
+    assert convolved(cuda, image, filter, boundary="wrap") == 1
+    assert convolved(cuda, image, filter, fillvalue=0.0) == 1
+    assert convolved(cuda, image, filter.get()) == 1, "its values on the host are another call"
+    assert convolved(cuda, image, filter) == 0
 
 
-def test_a_filter_of_low_rank_whose_sum_is_cheapest_is_looked_at_once(filters, monkeypatch):
+def test_a_filter_of_low_rank_whose_sum_is_cheapest_is_looked_at_once(cuda, monkeypatch):
     monkeypatch.setattr(planning, "_WORTH_A_DOWNLOAD", 0.0)
     looks = []
     fakes.noting(monkeypatch, transfer, "to_host", lambda *_: looks.append(1))
-    image, line = put(filters, 20, 30), rng.standard_normal((3, 1)).astype("float32")
-    filter = fakes.Cupy.of(line * line.T, filters)
-    assert convolved(filters, image, filter, method=None) == 1
+    image, line = put(cuda, 20, 30), rng.standard_normal((3, 1)).astype("float32")
+    filter = fakes.Cupy.of(line * line.T, cuda)
+    assert convolved(cuda, image, filter, method=None) == 1
     assert looks
     looks.clear()
-    assert [convolved(filters, image, filter, method=None) for _ in range(2)] == [0, 0]
+    assert [convolved(cuda, image, filter, method=None) for _ in range(2)] == [0, 0]
     assert not looks

@@ -95,9 +95,14 @@ def ran(monkeypatch: Any) -> list[tuple[str, str]]:
             found.append((devices[0].name if devices else "cpu", entry.method))
             return run(devices, *rest)
 
-        return dataclasses.replace(entry, run=instead)
+        def prepared(device: Any, *rest: Any) -> Callable[..., None]:
+            launch = entry.prepare(device, *rest)
+            return lambda *given: found.append((device.name, entry.method)) or launch(*given)
 
-    fakes.install(monkeypatch)
+        return dataclasses.replace(entry, run=instead, prepare=entry.prepare and prepared)
+
+    (device,) = fakes.install(monkeypatch)
+    fakes.remember(monkeypatch, device)
     for operation in registry.operations():
         fakes.change_rows(monkeypatch, operation.name, noted)
     inventory.changed()
@@ -200,7 +205,7 @@ def readonly(values):
 
 
 def on_cuda(values):
-    return fakes.Array.of(values, CUDA)
+    return fakes.Cupy.of(values, CUDA)
 
 
 LAYOUTS = {

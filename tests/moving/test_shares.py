@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import fakes
 import numpy as np
 import pytest
@@ -26,8 +24,6 @@ ALL = "cuda:*"
 def several(monkeypatch, request):
     """Equal fake devices, two of them unless a test says how many."""
     found = fakes.install(monkeypatch, getattr(request, "param", 2))
-    for operation in ("convolve2d", "matmul"):  # there are no launches to prepare
-        fakes.change_rows(monkeypatch, operation, lambda i: dataclasses.replace(i, prepare=None))
     yield found
     assert not any(device.damaged() for device in found), "wrote outside its memory"
 

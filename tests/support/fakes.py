@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from hetero import devices, registry
+from hetero.arrays import Access, libraries
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.profile import inventory
@@ -143,6 +144,8 @@ class FakeCuda(Device):
         How many copies of more than 64 KiB there were.
     entered : int
         Blocks of `active` that are open.
+    context : int
+        Handle of the context that is current, for remembered calls.
     """
 
     kind = "cuda"
@@ -156,7 +159,7 @@ class FakeCuda(Device):
         self.memory: weakref.WeakSet[Memory] = weakref.WeakSet()
         self.log: list[str] = []
         self.live = self.uploads = self.entered = 0
-        self.was_damaged = False
+        self.was_damaged, self.context = False, 1
 
     def damaged(self) -> bool:
         """Whether anything was written to outside of its memory."""
@@ -212,6 +215,9 @@ class FakeCuda(Device):
     def copy(self, target, source, nbytes):
         self.log.append("copy")
         ctypes.memmove(target, source, nbytes)
+
+    def context_handle(self):
+        return self.context
 
     def new_stream(self):
         return object()
@@ -293,6 +299,31 @@ def convolve(devices, problem, arguments, taps=None) -> None:
     shape = (problem.batch, w.out_height, w.out_width)
     strides = [size * s for s in problem.strides[1]]
     view(output, shape, problem.dtype, strides)[...] = np.einsum("bijuv,uv->bij", windows, taps)
+
+
+def prepare(device, problem, alignment, options):
+    """What a remembered call launches, with the filter as it was when this was made, or what lies
+    at its address."""
+    assert device.entered  # for the context that it is launched in
+    device.log.append(f"prepare {alignment}")
+    taps, context = None, device.context
+    if problem.operation == "convolve2d" and options.filter.array is not None:
+        taps = options.filter.array[::-1, ::-1].copy()
+
+    def launch(a, b, c):
+        assert context == device.context, "what was prepared in another one"
+        if problem.operation != "convolve2d":
+            compute((device,), problem, ((a, b), c, options))
+            return
+        shape = problem.options.filter_height, problem.options.filter_width
+        there = (
+            taps
+            if taps is not None
+            else view(b, shape, problem.dtype, options.filter.operand.strides)[::-1, ::-1]
+        )
+        convolve((device,), problem, ((a,), c, options), there)
+
+    return launch
 
 
 class Place:
@@ -378,7 +409,9 @@ def install(monkeypatch, count: int = 1) -> list[FakeCuda]:
 
     def computed(row):
         is_whole = row.kind == "cuda" and not row.from_host
-        return dataclasses.replace(row, run=runs[row.operation]) if is_whole else row
+        if not is_whole:
+            return row
+        return dataclasses.replace(row, run=runs[row.operation], prepare=row.prepare and prepare)
 
     for operation in runs:
         change_rows(monkeypatch, operation, computed)
@@ -392,3 +425,16 @@ def install(monkeypatch, count: int = 1) -> list[FakeCuda]:
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     inventory.changed()
     return fakes
+
+
+def remember(monkeypatch, device, ordered=lambda: True):
+    """Let calls on `Cupy` arrays be remembered, where the default stream is ``ordered``."""
+    access = Access(
+        libraries.layouts,
+        lambda array: array.pointer,
+        lambda array: not array.readonly,
+        lambda _: lambda shape, dtype, like: Cupy.empty(shape, dtype, device),
+        ordered,
+        lambda: device.context,
+    )
+    monkeypatch.setattr(libraries.CUPY, "access", lambda *_: access)

@@ -228,9 +228,15 @@ def cuda(monkeypatch):
 
 
 @pytest.fixture
-def two(monkeypatch):
+def several(monkeypatch, request):
+    """Equal fake devices "cuda:0", "cuda:1" and so on; two of them unless a test says how many."""
+    yield from installed(monkeypatch, getattr(request, "param", 2))
+
+
+@pytest.fixture
+def two(several):
     """Fake devices "cuda:0" and "cuda:1"."""
-    yield from installed(monkeypatch, 2)
+    return several
 
 
 def installed(patch, count):

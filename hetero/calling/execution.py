@@ -98,7 +98,7 @@ def run(plan: Plan, call: Call, remedy: str = "the CPU computes this call") -> D
     if chosen.shares:
         used = tuple([devices.get(share.plan.candidates[0].device) for share in chosen.shares])
         return by_host(used, replace(row, run=partial(_in_shares, chosen.shares)), problem, call)
-    begun, used, limit = devices.failures(), members(chosen.device), places.memory_limit()
+    used, limit = members(chosen.device), places.memory_limit()
     failed: DeviceError | None = None
     for row, is_whole in _ways(used, plan, call):
         try:
@@ -118,7 +118,7 @@ def run(plan: Plan, call: Call, remedy: str = "the CPU computes this call") -> D
             if not failures.out_of_memory(error):
                 break
     assert failed is not None
-    failures.report(used[0].name, failed, remedy, begun)
+    failures.report(used[0].name, failed, remedy)
     return by_host((), planner.plan(problem, CPU).chosen.implementation, problem, call)
 
 

@@ -42,8 +42,7 @@ class Health:
 
     is_proved: bool = False  # it ran the small kernel right
     defect: str | None = None  # why it is broken: what came of that kernel
-    failure: str | None = None  # what it failed with first, and which of all failures that was
-    failed_at: int = 0
+    failure: str | None = None  # what it failed with first
     set_aside: str | None = None  # why it is used no longer
     was_short: bool = False  # it had no room for a call
 
@@ -54,7 +53,6 @@ found: dict[str, Device] | None = None  # by name; None until they were looked f
 health: defaultdict[str, Health] = defaultdict(Health)
 descriptions: dict[str, dict[str, dict[str, Any]]] = tables.new_table()
 absent: list[str] = []  # what is not here and what would bring it
-_failures = 0
 
 
 def everything() -> dict[str, Device]:
@@ -184,28 +182,16 @@ def inherited(name: str) -> bool:
     return disabled(name) == _FORKED
 
 
-def failures() -> int:
-    """How many failures of devices were counted so far in this process."""
-    return _failures
-
-
-def count_failure(name: str, error: Exception, begun: int | None = None) -> bool | None:
-    """Count a device's failure; after the second it is disabled. True if it now is.
-
-    None if it does not count: the device is disabled, or has failed since ``begun``, the number of
-    `failures` before what failed began.
-    """
-    global _failures
+def count_failure(name: str, error: Exception) -> bool | None:
+    """Count a device's failure; after the second it is disabled. True if it now is, None if it was
+    already."""
     with lock:
         known = health[name]
         if known.set_aside:
             return None
         if known.failure is None:
-            _failures += 1
-            known.failure, known.failed_at = str(error), _failures
+            known.failure = str(error)
             return False
-        if begun is not None and begun < known.failed_at:
-            return None
         known.set_aside = f"set aside after failing twice in this process: {error}"
         return True
 

@@ -25,17 +25,10 @@ def without_fallback() -> AbstractContextManager[None]:
     return setting(_without_fallback, True)
 
 
-def report(
-    name: str,
-    error: DeviceError,
-    remedy: str = "the CPU computes this call",
-    begun: int | None = None,
-) -> None:
+def report(name: str, error: DeviceError, remedy: str = "the CPU computes this call") -> None:
     """Count a device's failure, and say once what becomes of the call: the ``remedy``.
 
-    ``name`` is the device where the error does not tell it. A call that began before the device's
-    last failure may have met the same trouble, and does not count: ``begun`` is what
-    `hetero.devices.failures` gave then.
+    ``name`` is the device where the error does not tell it.
     """
     if _without_fallback.get():
         raise error
@@ -47,7 +40,7 @@ def report(
         return
     for known in kept.every():  # what it holds is not relied on any longer
         known.held = {}
-    struck = devices.count_failure(name, error, begun)
+    struck = devices.count_failure(name, error)
     if struck:
         log.warning(
             "%s failed again (%s) and is set aside; its calls run on the CPU until "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 import weakref
 
 import fakes
@@ -39,21 +38,6 @@ def fails(monkeypatch, opencl):
         return attempts
 
     return install
-
-
-def test_one_incident_in_two_threads_counts_once(cuda, monkeypatch):
-    """Calls that ran at the same time may have met the same trouble."""
-    both = threading.Barrier(2)
-
-    def allocate(nbytes):
-        both.wait(20)
-        raise DeviceError("ill")
-
-    hetero.matmul(A32, B32, device="cuda")
-    monkeypatch.setattr(cuda, "allocate", allocate)
-    fakes.in_threads(*[lambda: hetero.matmul(A32, B32, device="cuda")] * 2)
-    assert devices.troubles() == {"cuda:0": "ill"}
-    assert devices.disabled("cuda:0") is None
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (60, 60)])

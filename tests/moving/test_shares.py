@@ -20,14 +20,6 @@ from hetero.profile import inventory
 ALL = "cuda:*"
 
 
-@pytest.fixture
-def several(monkeypatch, request):
-    """Equal fake devices, two of them unless a test says how many."""
-    found = fakes.install(monkeypatch, getattr(request, "param", 2))
-    yield found
-    assert not any(device.damaged() for device in found), "wrote outside its memory"
-
-
 def used(found):
     """Which devices computed since this was asked last."""
     names = [device.name for device in found if "compute" in device.log or "upload" in device.log]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import signal
 import threading
@@ -60,10 +59,10 @@ def _ring(device):
 
 @pytest.mark.parametrize("direction", [staging.UPLOAD, staging.DOWNLOAD])
 def test_an_interrupt_leaves_nothing_in_flight(ring, device, monkeypatch, direction):
-    """Each slice takes 10 ms."""
+    """Each slice takes 10 ms; the second interrupt comes while the first one's copy stops."""
     array = np.zeros(30 * SLICE, np.uint8)
     buffer, _owner = device.allocate(array.nbytes)
-    flying, begun, wanted = set(), [], [True]
+    flying, begun, interrupts = set(), [], [KeyboardInterrupt] * 2
     send, arrive = device.enqueue, device.wait
 
     def slow_send(*arguments):
@@ -77,40 +76,29 @@ def test_an_interrupt_leaves_nothing_in_flight(ring, device, monkeypatch, direct
         arrive(mark, stream)
         flying.discard(id(mark))
 
+    def interrupt(*_):
+        if interrupts:
+            raise interrupts.pop()
+
     monkeypatch.setattr(device, "enqueue", slow_send)
     monkeypatch.setattr(device, "wait", slow_arrive)
-
-    def interrupt(*_):
-        if wanted:
-            raise KeyboardInterrupt
-
-    def no_more():
-        with contextlib.suppress(KeyboardInterrupt):  # one that comes just now
-            wanted.clear()
-        wanted.clear()
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-    def wait(copy):
-        signal.setitimer(signal.ITIMER_REAL, 0.03, 0.02)  # and again while it stops
-        try:
-            copy.wait()
-        finally:
-            no_more()
-
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
+        copy = ring.start(direction, array, buffer)
+        signal.setitimer(signal.ITIMER_REAL, 0.03, 0.02)
         with pytest.raises(KeyboardInterrupt):
-            wait(ring.start(direction, array, buffer))
-        assert not flying
-        assert len(begun) == 30
-        array[:100] = 1  # whoever copies next finds all buffers free
-        back = np.zeros_like(array)
-        ring.start("upload", array, buffer).wait()
-        ring.start("download", back, buffer).wait()
-        np.testing.assert_array_equal(back, array)
+            copy.wait()
     finally:
-        no_more()  # or one that is under way would end the process
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+    assert not flying
+    assert not interrupts
+    assert len(begun) == 30
+    array[:100] = 1  # whoever copies next finds all buffers free
+    back = np.zeros_like(array)
+    ring.start("upload", array, buffer).wait()
+    ring.start("download", back, buffer).wait()
+    np.testing.assert_array_equal(back, array)
 
 
 def test_three_threads_and_both_directions_at_once(ring, device):

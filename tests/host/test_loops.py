@@ -217,18 +217,6 @@ def test_nothing_can_be_kept(obstacle, tmp_path):
     assert not [f for f in left if "pyopencl" not in f.parts]  # which keeps its own, by SQLite
 
 
-def test_damaged_files_are_compiled_anew(tmp_path):
-    """Index and code alike; the result is right, and no error comes out of the call."""
-    processes.python("-c", CALLS, NUMBA_CACHE_DIR=str(tmp_path))
-    for share in (0.0, 0.5):
-        files = [path for path in tmp_path.rglob("vectors.*") if path.suffix in (".nbi", ".nbc")]
-        assert {path.suffix for path in files} == {".nbi", ".nbc"}
-        for path in files:
-            content = path.read_bytes()
-            path.write_bytes(content[: int(share * len(content))])
-        processes.python("-c", CALLS, NUMBA_CACHE_DIR=str(tmp_path))
-
-
 def test_processes_that_compile_import_nothing_from_the_scripts_folder(
     cache, monkeypatch, tmp_path
 ):

@@ -96,7 +96,7 @@ def reset():
     from hetero.arrays import kept
     from hetero.profile import inventory
 
-    with kept.lock:  # as `watches.forget`, which other libraries' tests do not have on their path
+    with kept.lock:
         for known in list(kept.remembered.values()):
             known.release()
         kept.remembered.clear()

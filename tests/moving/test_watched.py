@@ -6,7 +6,6 @@ import time
 import fakes
 import numpy as np
 import pytest
-import watches
 from test_kept_copies import KEPT, device, operands  # noqa: F401
 
 import hetero
@@ -20,6 +19,13 @@ pytestmark = pytest.mark.skipif(
     write_tracking.obstacle() is not None, reason=str(write_tracking.obstacle())
 )
 N = 704  # rows and columns of float32: 1.9 MiB, of which a copy is worth its watch
+
+
+def forget():
+    """Watch nothing any longer, as a new process."""
+    for known in list(kept.remembered.values()):
+        known.release()
+    kept.remembered.clear()
 
 
 def product(A, x):
@@ -39,7 +45,7 @@ def test_an_array_that_is_used_again_moves_once(device):  # noqa: F811
     for same in (A.T, A.reshape(N, N), A[:], np.frombuffer(A, np.float32).reshape(N, N)):
         product(same, x)
     assert device.uploads == 1
-    watches.forget()
+    forget()
     assert device.live == 0
 
 
@@ -61,7 +67,7 @@ def test_it_is_moved_when_its_calls_have_lost_the_time_of_the_move(device, colum
     A, B = operands(N)[0], np.ones((N, columns), np.float32)
     for keep, expected in ((lambda A: A, use), (hetero.keep, 1 if columns == 32 else use)):
         hetero.clear_memory()
-        watches.forget()
+        forget()
         K = keep(A)
         for number in range(1, use + 2):
             hetero.matmul(K, B)
@@ -154,7 +160,7 @@ def program(seed, steps=40, least=1 << 17):
             known.held["a device"] = array.copy()
             if during is not None:
                 during.join()
-    watches.forget()
+    forget()
     return compared
 
 

@@ -100,6 +100,11 @@ with hetero.use(device="cuda"):
 product(rng.random((N, N)))
 assert on_device() == [True, False, True], on_device()
 assert not messages, messages
+device = devices.get("cuda:0")
+with device.active():  # also outside of calls, which would be tried once more
+    driver.room(5 * MB)
+    device.allocate(3 * MB // 2)
+assert on_device() == [True, False, False], on_device()
 driver.room(1 << 30)
 del A
 matrices.clear()

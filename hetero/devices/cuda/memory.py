@@ -33,8 +33,8 @@ class Pool:
     kept for the next call; freeing makes no call to the driver, in whatever thread and context a
     garbage collector does it.
 
-    Where memory is short, what is only kept for later calls in ``storage`` goes. ``holder`` is
-    PyCUDA's type of pointers.
+    Where memory is short, what is only kept for later calls in ``storage`` goes; where it is short
+    still, copies of operands. ``holder`` is PyCUDA's type of pointers.
     """
 
     def __init__(self, holder: type, ordinal: int, storage: Storage) -> None:
@@ -70,13 +70,21 @@ class Pool:
             self.trim()
         try:
             address = driver.given("cuMemAlloc_v2", size)
-        except DeviceMemoryError:  # what is easily made anew goes; of copies the call lets go
-            self._storage.drop()
-            if not self.trim():
-                raise
-            address = driver.given("cuMemAlloc_v2", size)
+        except DeviceMemoryError as error:
+            address = self._when_short(size, error)
         self.nbytes += size
         return self._block(size, address)
+
+    def _when_short(self, size: int, refused: Exception) -> int:
+        """An allocation that was refused, once there is room; what is easily made anew goes first,
+        and the error is raised where nothing is left to let go of."""
+        self._storage.drop()
+        while True:
+            if self.trim():
+                with contextlib.suppress(DeviceMemoryError):
+                    return driver.given("cuMemAlloc_v2", size)
+            if not self._storage.shed(size):
+                raise refused
 
     def unused(self) -> int:
         """Bytes that are kept and in nobody's use."""

@@ -148,16 +148,3 @@ def test_what_nobody_uses_is_removed(home, monkeypatch):
     monkeypatch.setattr(paths, "_MOST", 3000)
     assert left() == {"read", "today", "new"}
     assert paths.cached("cubin", "old") is None
-
-
-def test_an_interrupt_right_after_a_file_was_put_in_place(tmp_path, monkeypatch):
-    real = os.replace
-
-    def interrupted(*names):
-        real(*names)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        paths.replace_file(tmp_path / "a", b"1")
-    assert (tmp_path / "a").read_bytes() == b"1"

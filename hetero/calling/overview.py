@@ -79,12 +79,12 @@ def machine() -> Inventory:
         GB/s of large transfers by direction and memory, as calibrated; "cuda*2" is each of two at
         once),
         ``broken`` (device -> why it is not used: it could not compile or run a small kernel, or
-        made wrong values), ``failed`` (device -> what it failed with in this process, or that it had
-        no room for a call), ``missing`` (what is not here and what would bring it), ``profile`` (its
-        name; what to do if other load spoiled its calibration, else None; the models and links that
-        are off by more than 100 % in the mean; the file it was read
-        from, None where there is none that can be used; and the file that `hetero.calibrate`
-        writes), ``profiles`` (the file that is read -> whether it fits this machine, else why not).
+        made wrong values), ``failed`` (device -> what it failed with in this process, or that it
+        had no room for a call), ``missing`` (what is not here and what would bring it),
+        ``profile`` (its name; what to do if other load spoiled its calibration, else None; the
+        models and links that are off by more than 100 % in the mean; the file it was read from,
+        None where there is none that can be used; and the file that `hetero.calibrate` writes),
+        ``profiles`` (the file that is read -> whether it fits this machine, else why not).
 
     Examples
     --------

@@ -63,7 +63,7 @@ def test_a_whole_process_on_a_device_that_dies(run):
         assert of_k.count("\n") <= 2, (k, of_k)
 
 
-@pytest.mark.parametrize("script", ["driver_names", "same_launches", "waiting_streams"])
+@pytest.mark.parametrize("script", ["same_launches", "waiting_streams"])
 def test_both_packages_do_what_is_asked_alike(run, script):
     assert lines_of(run(script))[-1] == "right"
 

@@ -5,11 +5,7 @@ What could hang runs in processes of its own, which are ended after a time.
 
 from __future__ import annotations
 
-import dis
-import itertools
 import re
-import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +13,7 @@ import processes
 import pytest
 
 import hetero
-from hetero import calibration, devices, kernels, locks, profile
-from hetero.calling import planner
-from hetero.ops.products.public import matmul_problem
+from hetero import calibration, devices, kernels, locks
 
 # -- Forks ---------------------------------------------------------------------------------------
 
@@ -36,86 +30,6 @@ def test_locks_are_made_in_one_place():
 
 
 # -- Signals and interrupts ----------------------------------------------------------------------
-
-
-def test_a_handler_may_call_in_the_middle_of_planning():
-    """Whatever lock the interrupted thread holds: that of planning, of the profile, of devices."""
-    code = """
-import numpy as np, hetero
-from hetero import devices, profile, tables
-from hetero.calling import planner
-from hetero.ops import functions
-from hetero.ops.products.public import matmul_problem
-A = np.ones((5, 5))
-for lock in (tables._lock, profile._lock, devices.lock):
-    with lock:
-        profile.set_current(None)
-        assert planner.plan(matmul_problem(A, A)).chosen.device == "cpu"
-        assert hetero.matmul(A, A)[0, 0] == 5.0
-"""
-    processes.python("-c", code)
-
-
-def interrupting(left):
-    """Raises KeyboardInterrupt at the k-th line that hetero runs: a Ctrl-C at every place."""
-
-    def trace(frame, event, argument):
-        nonlocal left
-        if "hetero" not in frame.f_globals.get("__name__", ""):
-            return None
-        if event == "line":
-            left -= 1
-            if left == 0 and leaves_a_with_block(frame):
-                left = 1
-            elif left == 0:
-                raise KeyboardInterrupt
-        return trace
-
-    return trace
-
-
-def leaves_a_with_block(frame):
-    """Whether the exit of a with block comes next: a line to who traces, but no signal comes there.
-
-    What is raised there skips the exit, which a Ctrl-C cannot do.
-    """
-    rest = (i for i in dis.get_instructions(frame.f_code) if i.offset >= frame.f_lasti)
-    return all(i.opname == "LOAD_CONST" and i.argval is None for i in itertools.islice(rest, 2))
-
-
-def test_an_interrupt_leaves_planner_and_profile_whole(profile_file, warnings_of):
-    """At every line of a first call; afterwards other threads can plan, and plans are right."""
-    A = np.ones((6, 7))
-    expected = A @ A.T
-    at = interrupted = 0
-
-    def multiply(seen):
-        seen += [hetero.matmul(A, A.T), planner.plan(matmul_problem(A, A.T)).chosen.device]
-
-    while True:
-        at += 1 + at // 40  # every line at first, fewer later
-        profile.set_current(None)
-        before = sys.gettrace()
-        sys.settrace(interrupting(at))
-        try:
-            planner.plan(matmul_problem(A, A.T))
-            hetero.matmul(A, A.T)
-            finished = True
-        except KeyboardInterrupt:
-            finished = False
-        finally:
-            sys.settrace(before)
-        interrupted += not finished
-        seen = []
-        other = threading.Thread(target=multiply, args=(seen,), daemon=True)
-        other.start()
-        other.join(120)
-        assert seen, f"hangs after an interrupt at line {at}"
-        np.testing.assert_array_equal(seen[0], expected)
-        assert seen[1] == "cpu"
-        if finished:
-            break
-    assert interrupted > 20
 
 
 INTERRUPTED = """

@@ -139,22 +139,6 @@ def test_a_fork_beside_the_first_call_of_another_thread(name, milliseconds, run)
     run(FORKS, name, str(milliseconds / 1000))
 
 
-ALONE = """
-def refuse(thread):
-    raise RuntimeError("can't start new thread")
-
-
-threading.Thread.start = refuse
-del OPERATIONS["calibrate"]
-for name in [*OPERATIONS, *OPERATIONS]:
-    assert OPERATIONS[name](), name
-"""
-
-
-def test_calls_of_a_process_that_may_not_start_threads(run, tmp_path):
-    run(ALONE, XDG_CACHE_HOME=str(tmp_path / "cache"))
-
-
 AT_EXIT = """
 import atexit, time
 import concurrent.futures.thread  # which SciPy 1.18 imports, and which cannot be imported later

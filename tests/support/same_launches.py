@@ -1,4 +1,5 @@
-"""What a remembered call launches is, byte for byte, what the call before it launched.
+"""What a launch gets is what was asked for, and what a remembered call launches is, byte for byte,
+what the call before it launched.
 
 Run by test_failing_driver.py. Kernels of the fake driver do nothing there. Prints "right".
 """
@@ -46,6 +47,15 @@ def launches(function, *operands, **placed) -> int:
 
 
 with device.active():
+    kernel = device.driver.module_from_buffer(b"machine code").get_function("kernel")
+    for count, stream in ((40, device.new_stream()), (0, None)):
+        arguments, place = np.arange(count).tobytes(), ((5, 2, 1), (64, 2, 3))
+        kernel._launch_kernel(*place, arguments, 64, stream and stream.raw)
+        assert driver.launch() == (*place, 64, stream and stream.handle, arguments)
+    number, (buffer, _owner) = np.zeros(()), device.allocate(8)  # its value is no address
+    device.enqueue("upload", np.array(3.5), buffer)
+    device.enqueue("download", number, buffer)
+    assert number == 3.5
     shapes = (512, 512, 512), (40, 24, 5000), (37, 41, 43), (2, 300, 70)
     for dtype, (m, n, k), (of_A, of_B) in product(("f4", "f8"), shapes, ("CC", "FC", "CF")):
         A, B = there(m, k, dtype=dtype, order=of_A), there(k, n, dtype=dtype, order=of_B)

@@ -1,6 +1,6 @@
 """Builds the source archive and the wheel into dist/, and tries both as a user installs them.
 
-Each Python of `PYTHONS` that is on this machine gets a fresh environment and the wheel; the oldest
+Each Python of `PYTHONS` that is on PATH gets a fresh environment and the wheel; the oldest
 one also the wheel with the oldest packages that setup.cfg allows, and the source archive; the
 newest one the wheel with the extra `cuda`. No compiler is on the PATH. Then the command, a product
 and a convolution run outside the sources. ``make release`` asks for a clean tree at the tag of the
@@ -10,6 +10,7 @@ version, vX.Y.Z; ``make release RELEASE=check`` does not.
 from __future__ import annotations
 
 import configparser
+import contextlib
 import os
 import re
 import shutil
@@ -102,20 +103,12 @@ def text(name: str) -> str:
 
 
 def interpreters() -> dict[str, str]:
-    """A Python of each version that runs and can make environments, on PATH or of pyenv."""
-    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    """The Python of each version that is on PATH and runs."""
     found = {}
     for wanted in PYTHONS:
-        places = [shutil.which(f"python{wanted}"), *sorted(pyenv.glob(f"{wanted}.*/bin/python"))]
-        for place in filter(None, [sys.executable, *places]):
-            code = "import ensurepip, sys; print('%d.%d' % sys.version_info[:2])"
-            try:
-                seen = run(place, "-c", code, cwd="/")
-            except (Refused, OSError):  # a shim of pyenv's for a version that is not chosen
-                continue
-            if seen == wanted:
-                found[wanted] = str(place)
-                break
+        with contextlib.suppress(Refused, OSError):  # a shim for a version that is not chosen
+            run(f"python{wanted}", "-c", "import ensurepip", cwd="/")
+            found[wanted] = f"python{wanted}"
     return found
 
 
@@ -193,7 +186,7 @@ def main(words: list[str]) -> int:
         print(f"{archive.name} and {wheel.name} in dist/; twine check passed")
         found = interpreters()
         if not found:
-            raise Refused(f"none of Python {', '.join(PYTHONS)} is on PATH or under pyenv")
+            raise Refused(f"none of Python {', '.join(PYTHONS)} is on PATH")
         for missing in set(PYTHONS) - found.keys():
             print(f"Python {missing}: not on this machine, not tried")
         every = list(found.values())

@@ -47,7 +47,6 @@ with contextlib.suppress(OSError):  # there may be none, and then none is needed
 _FOLDERS = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")  # the user's word to the loader
 _SYSTEM = Path("/etc/OpenCL/vendors")
 _KIND = "opencl"  # of things in the cache
-_CPU = Path("/proc/cpuinfo")
 log = logging.getLogger("hetero")
 
 
@@ -63,11 +62,7 @@ def find() -> tuple[list[Device], list[str]]:
     found: list[Device] = []
     missing: list[str] = []
     try:
-        library = installed()
-        brings = "" if library else brings
-        if " " in str(library):
-            why = f"does not work in a folder with a space in its path: {library}"
-            missing.append(f"opencl: Intel's runtime {why}")
+        brings = "" if installed() else brings
         found_here = platforms()
     except Exception as error:  # PyOpenCL's, or what a damaged runtime makes of it
         return [], [f"opencl: no runtime can be used ({error}){brings}"]
@@ -371,8 +366,7 @@ def built(context: Any, device: Any, text: str, defines: Defines) -> Any:
         # PyOpenCL warns of every compiler that says anything at all.
         warnings.simplefilter("ignore", cl.CompilerWarning)
         name = _name(device, text, options)
-        code = None if name is None else paths.cached(_KIND, name)
-        if code is not None:
+        if (code := paths.cached(_KIND, name)) is not None:
             try:
                 return loaded(code)
             except Exception as error:  # the driver's word on its own code is final: built again
@@ -380,7 +374,7 @@ def built(context: Any, device: Any, text: str, defines: Defines) -> Any:
         program = cl.Program(context, text).build(options=options, cache_dir=False)
         try:
             (code,) = program.get_info(cl.program_info.BINARIES)
-            if name is not None and code:
+            if code:
                 paths.cache(_KIND, name, code)
             return loaded(code)  # with the program go some MB that its compiler holds
         except Exception as error:  # a runtime that gives no code, or takes none
@@ -388,13 +382,11 @@ def built(context: Any, device: Any, text: str, defines: Defines) -> Any:
     return program
 
 
-def _name(device: Any, text: str, options: list[str]) -> str | None:
-    """A file's name, by all that the code depends on; None where that is not known."""
+def _name(device: Any, text: str, options: list[str]) -> str:
+    """A file's name, by all that the code depends on."""
     cl = load("pyopencl")
     platform = device.platform
     instructions = _instructions() if device.type & cl.device_type.CPU else ""
-    if instructions is None:
-        return None
     parts = (
         *(text, *options, os.environ.get("PYOPENCL_BUILD_OPTIONS", "")),
         *(platform.vendor, platform.name, platform.version),
@@ -404,15 +396,11 @@ def _name(device: Any, text: str, options: list[str]) -> str | None:
 
 
 @functools.cache
-def _instructions() -> str | None:
+def _instructions() -> str:
     """What the CPU can execute, as Linux lists it: CPUs of one name, in a home directory of many
-    machines, need not have the same. None where it is not known."""
-    try:
-        lines = _CPU.read_text().splitlines()
-    except OSError:
-        return None
-    found = {line for line in lines if line.startswith(("flags", "Features"))}
-    return "\n".join(sorted(found)) or None
+    machines, need not have the same."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return "\n".join(sorted({x for x in lines if x.startswith(("flags", "Features"))}))
 
 
 def cause(error: Exception) -> str:

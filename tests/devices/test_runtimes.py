@@ -142,19 +142,12 @@ def test_wrong_values_are_seen(opencl, monkeypatch, mistake):
 # -- Building ------------------------------------------------------------------------------------
 
 
-def test_a_damaged_cache_of_pyopencls_takes_no_device_away(opencl, tmp_path):
-    """PyOpenCL's database of pickles."""
-
-    def run(code):
-        environment = {"XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
-        return processes.python("-c", code, **environment).stdout
-
-    run("import pyopencl.invoker")
-    (file,) = (tmp_path / "pytools").glob("*.sqlite")
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    found = run(f"import hetero; print({opencl!r} in hetero.machine()['devices'])")
-    assert found == "True\n"
-    assert not list(tmp_path.glob("hetero-*")), "nor does it leave folders behind"
+def test_pyopencl_keeps_no_pickles_and_no_folder_is_left_behind(opencl, tmp_path):
+    """Where its database of pickles is damaged, PyOpenCL launches nothing."""
+    code = f"import hetero; print({opencl!r} in hetero.machine()['devices'])"
+    environment = {"XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    assert processes.python("-c", code, **environment).stdout == "True\n"
+    assert [folder.name for folder in tmp_path.iterdir()] == ["hetero"]
 
 
 def test_who_has_a_runtime_is_not_asked_to_install_one(monkeypatch):
@@ -200,12 +193,6 @@ def test_one_runtime_that_fails_leaves_the_others(monkeypatch):
     found, missing = backend.find()
     assert [d.describe()["platform"] for d in found] == [device.describe()["platform"]]
     assert missing == ["opencl: no device of planted can be used (planted)"]
-
-
-def test_a_path_with_a_space_is_said(monkeypatch):
-    monkeypatch.setattr(backend, "installed", lambda: Path("/with space/libintelocl.so.1"))
-    _, missing = backend.find()
-    assert any("/with space/libintelocl.so.1" in text for text in missing)
 
 
 def test_what_a_handler_raises_while_devices_are_looked_for_is_raised(monkeypatch):

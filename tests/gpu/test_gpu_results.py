@@ -70,21 +70,6 @@ def test_without_cupy_they_are_our_own_or_pycudas(monkeypatch):
     close(hetero.to_host(z), EXPECTED[::2] @ (X @ X)[0])
 
 
-def test_solves_and_clusters(cupy):
-    f = rng.standard_normal((300, 200))
-    with hetero.use(device="cuda", results="device"):
-        u = hetero.solve_poisson(f)
-        x, info = hetero.solve_cg(hetero.Poisson((300, 200)), f.ravel(), rtol=1e-9)
-        centroids, labels, _ = hetero.kmeans(f, 4, random_state=0)
-    assert info == 0
-    assert {type(a) for a in (u, x, centroids, labels)} == {cupy.ndarray}
-    close(u.get(), hetero.solve_poisson(f, device="cpu"))
-    close(hetero.to_host(x).reshape(300, 200), u.get())
-    plain, numbers, _ = hetero.kmeans(f, 4, random_state=0, device="cuda")
-    np.testing.assert_array_equal(hetero.to_host(labels), numbers)
-    np.testing.assert_array_equal(hetero.to_host(centroids), plain)
-
-
 def test_a_download_does_not_wait_for_what_follows(cupy):
     """A kernel of 0.3 s is queued behind it, in the default stream."""
     large = cupy.asarray(rng.random((2000, 3000), np.float32))

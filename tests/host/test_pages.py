@@ -82,27 +82,18 @@ def test_memory_is_never_that_of_two(kept):
     assert len({id(block) for block in kept}) == len(kept) <= pages._BLOCKS
 
 
-FORKED = """
-import os, sys
-import numpy as np
-from hetero.host import pages
-array, gone = pages.empty((1025, 1024), np.float32), pages.empty((1025, 1024), np.float32)
-array[...] = 3.0
-del gone
-if os.fork() == 0:
-    assert not pages.sizes()
-    del array
-    np.last = pages.empty((1025, 1024), np.float32)  # lives longer than hetero's modules
-    np.last[...] = 4.0
-    sys.exit(0)
-assert os.wait()[1] == 0
-assert (array == 3.0).all()
-assert pages.sizes()
-"""
+def test_a_forked_child_has_its_own(kept):
+    array, gone = (pages.empty(SHAPE, np.float32) for _ in range(2))
+    array[...] = 3.0
+    del gone
 
+    def has_its_own():
+        nothing, array[...] = not pages.sizes(), 4.0
+        return nothing and (array == 4.0).all()
 
-def test_a_forked_child_has_its_own_and_ends_quietly_with_an_array():
-    assert not processes.python("-c", FORKED, timeout=60).stderr
+    assert processes.forked(has_its_own)
+    assert (array == 3.0).all()
+    assert pages.sizes()
 
 
 def test_results_of_devices_use_it_and_it_is_told_and_given_back(opencl):

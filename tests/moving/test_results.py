@@ -9,6 +9,7 @@ import types
 import fakes
 import numpy as np
 import pytest
+import runtimes
 from layouts import LAYOUTS
 from scipy import signal, sparse
 
@@ -222,19 +223,20 @@ def test_a_download_that_fails_is_tried_once_more(cuda, monkeypatch, warnings_of
         hetero.to_host(array, wait=False).wait()
 
 
-# -- On a real device of the ordinary suite ------------------------------------------------------
+# -- On a real device ----------------------------------------------------------------------------
 
 
-def test_solves_and_clusters_on_opencl(opencl):
-    grid = hetero.Poisson((N, N), dtype=np.float32)
-    with hetero.use(device=opencl, results="device"):
+@pytest.mark.parametrize("kind", runtimes.EACH_KIND)
+def test_solves_and_clusters(kind):
+    name, grid = runtimes.of_kind(kind)[0].name, hetero.Poisson((N, N), dtype=np.float32)
+    with hetero.use(device=name, results="device"):
         u = hetero.solve_poisson(X, method="multigrid", rtol=1e-4)
         x, info = hetero.solve_cg(grid, X.ravel(), rtol=1e-4)
         again, _ = hetero.solve_cg(grid, x, rtol=1e-4)
         tiny = hetero.solve_poisson(X * np.float32(1e-35), method="multigrid")
         centroids, labels, _ = hetero.kmeans(X, 3, random_state=0)
         for array in (u, x, again, centroids, labels):
-            assert describe(array).location == opencl
+            assert describe(array).location == name
         assert type(tiny) is np.ndarray, "solved in other units"
         assert describe(labels).dtype == np.int32
     assert info == 0
@@ -243,7 +245,7 @@ def test_solves_and_clusters_on_opencl(opencl):
     np.testing.assert_allclose(hetero.to_host(x).reshape(N, N), expected, rtol=5e-3)
     expected = hetero.solve_poisson(expected, device="cpu")
     np.testing.assert_allclose(hetero.to_host(again).reshape(N, N), expected, rtol=5e-3)
-    plain, numbers, _ = hetero.kmeans(X, 3, random_state=0, device=opencl)
+    plain, numbers, _ = hetero.kmeans(X, 3, random_state=0, device=name)
     np.testing.assert_array_equal(hetero.to_host(labels), numbers)
     np.testing.assert_array_equal(hetero.to_host(centroids), plain)
 

@@ -58,7 +58,7 @@ pycuda: $(VENV)/.tested
 	  PATH="$$(nvcc -dryrun -E -x cu /dev/null 2>&1 | sed -n 's/^#\$$ TOP=//p')/bin:$$PATH" \
 	  CFLAGS="-O0 -g0" $(PIP) 'pycuda>=2024.1'
 
-# dist/: source archive and wheel, tried in fresh environments of each Python that is here, in 5
+# dist/: source archive and wheel, tried in fresh environments of each Python on PATH, in 5
 # minutes. The commit needs the version's tag (vX.Y.Z) and a clean tree; make release RELEASE=check
 # asks for neither.
 release: $(VENV)/.tested

@@ -4,9 +4,8 @@ The cache is in a folder that is this user's alone (`private_folder`), and each 
 digest of its name and content. A file that was damaged, renamed or made by another user is not
 read. Where nothing can be kept, everything works, and is compiled again in the next process.
 
-File names depend on sources, compilers and processors, and outdated ones cannot be recognised. A
-file's time of modification is that of its last use; files that were not used for long are removed,
-and the oldest beyond a total size.
+File names depend on sources, compilers and processors, and outdated ones cannot be recognised. So
+the oldest files are removed beyond a total size.
 """
 
 from __future__ import annotations
@@ -18,17 +17,13 @@ import logging
 import os
 import stat
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-_ABANDONED = 3600.0  # seconds after which no process still writes a temporary file
 _TEMPORARY = ".hetero-tmp"
 _BYTES = 32  # of a digest
-_UNUSED = 30 * 86400.0  # seconds without use, after which a file of the cache is removed
 _MOST = 256 << 20  # bytes of one kind
-_NOTED = 86400.0  # seconds: a file's time of use is not updated more often
 _refused: set[Path] = set()
 _swept: set[Path] = set()
 
@@ -183,9 +178,6 @@ def cached(kind: str, name: str) -> bytes | None:
     if (obstacle := _others(info)) or content[:_BYTES] != _digest(name, content[_BYTES:]):
         log.info("the file %s is not used: %s", folder / name, obstacle or "it is damaged")
         return None
-    with contextlib.suppress(OSError):  # it may belong to root, who may write here
-        if time.time() - info.st_mtime > _NOTED:
-            os.utime(folder / name)
     return content[_BYTES:]
 
 
@@ -198,23 +190,21 @@ def cache(kind: str, name: str, content: bytes) -> None:
         if folder not in _swept:
             _swept.add(folder)
             with contextlib.suppress(OSError):
-                _remove_unused(folder)
+                _make_room(folder)
         replace_file(folder / name, _digest(name, content) + content)
     except OSError as error:
         log.info("%s cannot be kept in %s: %s", name, folder, error)
 
 
-def _remove_unused(folder: Path) -> None:
-    """Remove files that were not used for long, those that killed processes did not finish, and the
-    oldest ones beyond the total size."""
-    now, total = time.time(), 0
+def _make_room(folder: Path) -> None:
+    """Remove the oldest files beyond the total size."""
+    total = 0
     with os.scandir(folder) as entries:
-        files = [(entry.stat(follow_symlinks=False), entry) for entry in entries]
-    for info, entry in sorted(files, key=lambda one: one[0].st_mtime, reverse=True):
+        files = [(entry.stat(follow_symlinks=False), entry.path) for entry in entries]
+    for info, path in sorted(files, key=lambda one: one[0].st_mtime, reverse=True):
         total += info.st_size
-        longest = _ABANDONED if entry.name.endswith(_TEMPORARY) else _UNUSED
-        if now - info.st_mtime > longest or total > _MOST:
-            Path(entry.path).unlink(missing_ok=True)  # another process may have been faster
+        if total > _MOST:
+            Path(path).unlink(missing_ok=True)  # another process may have been faster
 
 
 def _digest(name: str, content: bytes) -> bytes:

@@ -96,7 +96,7 @@ def machine() -> Inventory:
     here = inventory.devices()
     constants = profile.current()
     stored = profile.survey()
-    is_used = bool(constants.data["fingerprint"]) and stored and stored[0].obstacle is None
+    is_used = constants.data["fingerprint"] and stored and stored.obstacle is None
     size = 2**28
     links: dict[str, Any] = {}
     together = [info["constants"] for info in pricing.groups(here).values()]
@@ -124,10 +124,10 @@ def machine() -> Inventory:
             "name": constants.name,
             "disturbed": None if constants.is_trusted else _DISTURBED,
             "doubtful": constants.doubtful(),
-            "file": str(stored[0].path) if is_used else None,
+            "file": str(stored.path) if is_used else None,
             "calibrate_writes": str(profile.default_path()),
         },
-        profiles={str(one.path): _fit(one) for one in stored},
+        profiles={str(stored.path): _fit(stored)} if stored else {},
     )
 
 
@@ -137,20 +137,6 @@ def _fit(stored: profile.Stored) -> str:
         return f"not used: {stored.obstacle}"
     data = stored.profile.data
     return f"fits: {len(data['models'])} constants, of {data.get('created', 'an unknown time')}"
-
-
-def summary() -> str:
-    """The CPU, its BLAS and the other devices in one line; one more for each broken device."""
-    devices.proven()
-    here = inventory.devices()
-    processor = here["cpu"]
-    others = [f"{info['name']} ({name})" for name, info in here.items() if name != "cpu"]
-    first = (
-        f"{processor['name']}, {processor['cores']} cores, {processor['blas']} "
-        f"{processor['blas_version']}; " + (", ".join(others) or "no other device")
-    )
-    broken = [f"{name} is broken and left out: {why}" for name, why in devices.broken().items()]
-    return "\n".join([first, *broken])
 
 
 # -- Memory ----------------------------------------------------------------------------------------

@@ -183,10 +183,10 @@ def demo(
     """
     start = time.perf_counter()
     progress(0.0, "trying the devices")
-    show(overview.summary())
-    if (stored := profile.survey()) and stored[0].obstacle is None:
+    show(overview.machine().brief())
+    if (stored := profile.survey()) and stored.obstacle is None:
         profile.set_current(None)  # but for this file's, one may be set
-        show(f"by the profile {stored[0].path}")
+        show(f"by the profile {stored.path}")
     else:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "profile.json")

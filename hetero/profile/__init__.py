@@ -380,17 +380,17 @@ class Stored(NamedTuple):
     obstacle: str | None
 
 
-def survey(path: str | os.PathLike[str] | None = None) -> list[Stored]:
-    """What a file has, by default `default_path`: a profile, or why it cannot be used; nothing
-    without a file."""
+def survey(path: str | os.PathLike[str] | None = None) -> Stored | None:
+    """What a file has, by default `default_path`: a profile, or why it cannot be used; None without
+    a file."""
     path = Path(path) if path is not None else inventory.default_path()
     try:
         found = _trusted(path)
     except FileNotFoundError:
-        return []
+        return None
     except (ProfileError, OSError) as error:
-        return [Stored(path, None, str(error))]
-    return [Stored(path, found, inventory.obstacle(found.data["fingerprint"]))]
+        return Stored(path, None, str(error))
+    return Stored(path, found, inventory.obstacle(found.data["fingerprint"]))
 
 
 def current() -> Profile:
@@ -421,7 +421,8 @@ def set_current(new: Profile | None) -> None:
 
 def held(path: str | os.PathLike[str] | None = None) -> Profile | None:
     """The profile of this machine that a file has, by default `default_path`; None without one."""
-    return next((one.profile for one in survey(path) if one.obstacle is None), None)
+    stored = survey(path)
+    return stored.profile if stored and stored.obstacle is None else None
 
 
 def _load() -> Profile:
@@ -429,11 +430,12 @@ def _load() -> Profile:
     why, named = "no profile of this machine yet", os.environ.get("HETERO_PROFILE")
     if named:
         why = f"HETERO_PROFILE names the file {named}, which is not there"
-    for path, found, reason in survey():
-        if reason is None and found is not None:
-            return found
-        other = "is of another machine or other circumstances" if found else "cannot be used"
-        why = f"the profile {path} {other}: {reason}"
+    if (stored := survey()) is not None:
+        if stored.profile is not None and stored.obstacle is None:
+            return stored.profile
+        other = "is of another machine or other circumstances"
+        other = other if stored.profile else "cannot be used"
+        why = f"the profile {stored.path} {other}: {stored.obstacle}"
     ask = "Run hetero.calibrate() once, or 'hetero calibrate'."
     log.warning("%s: taking conservative constants. %s", why, ask)
     return shipped("conservative")

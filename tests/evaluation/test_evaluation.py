@@ -131,7 +131,8 @@ def test_demo_watches_nothing_and_calibrates_unless_a_profile_is_stored(stored, 
 
     monkeypatch.setattr(of, "peers", lambda self, trial: {"Other": partial(other, trial)})
     monkeypatch.setattr(registry, "operations", lambda: (MATVEC,))
-    monkeypatch.setattr(profile, "survey", lambda: [profile.Stored("a file", None, found)])
+    mine = profile.Stored("a file", profile.shipped("conservative"), found)
+    monkeypatch.setattr(profile, "survey", lambda: mine)
     monkeypatch.setattr(bench, "calibrate", lambda *_, **__: None)
     lines = []
     (row,) = bench.demo(show=lines.append)

@@ -4,6 +4,7 @@ method= and `use`; remembered until something changes that they depend on."""
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import copy
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -92,6 +93,22 @@ def test_without_a_profile_a_gpu_computes_with_what_lies_there(dtype):
 
 
 # -- Forced ----------------------------------------------------------------------------------------
+
+
+def test_use_may_end_in_another_thread():
+    """As where a generator is closed there; the block holds in the thread that it began in."""
+
+    def generator():
+        with hetero.use(device="cpu"):
+            yield
+
+    blocks = generator()
+    contextvars.copy_context().run(next, blocks)
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(blocks.close).result()
+    with pytest.raises(RuntimeError), hetero.use(device="cpu"):
+        raise RuntimeError  # which undoes it, too
+    assert planner.placement(None, None) == (None, None)
 
 
 def test_the_calls_own_placement_counts_before_the_innermost_blocks(cuda):

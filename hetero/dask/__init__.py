@@ -93,10 +93,11 @@ def by_blocks(
 ) -> da.Array:
     """A Dask array of what a function makes of blocks.
 
-    ``pairs`` are arrays, each with a letter for every axis; ``axes`` has those of the result. One
-    that the result lacks is whole in each block. ``more`` is for `dask.array.blockwise`.
+    ``pairs`` are arrays, each with a letter for every axis; ``axes`` has those of the result. Of an
+    array with one that the result lacks the function gets the list of blocks along it. ``more`` is
+    for `dask.array.blockwise`.
     """
-    more |= {"meta": da.utils.meta_from_array(pairs[0], len(axes), dtype), "concatenate": True}
+    more |= {"meta": da.utils.meta_from_array(pairs[0], len(axes), dtype)}
     return da.blockwise(function, axes, *pairs, dtype=dtype, token=f"hetero-{name}", **more)
 
 

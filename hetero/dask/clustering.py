@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 import warnings
 from functools import partial
 from typing import Any
@@ -90,10 +89,13 @@ def kmeans(
     (_, d, k), (how, starts, maxiter) = asked.dims, asked.options
     if how == operands.GIVEN:
         init = operands.checked_centroids(operands.on_host(init, dtype), (k, d))
-    rows = Rows(X.astype(dtype).rechunk({1: -1}), weights, alike, placed)
+    X = X.astype(dtype).rechunk({0: tuple(filter(None, X.chunks[0])), 1: -1})
+    rows = Rows(X, weights, alike, placed)
     lloyd = fit.Fit(maxiter, float(tol), init, starts, random, label_tol=float(label_tol))
     ended, labels, centroids = fit.fit(rows, lloyd, k)
-    distinct = np.count_nonzero(da.bincount(labels, minlength=k).compute())
+    # The blocks of labels are computed: there is nothing to optimize.
+    counts = da.bincount(labels, minlength=k).compute(optimize_graph=False)
+    distinct = np.count_nonzero(counts)
     if distinct < k:
         warnings.warn(FEW.format(distinct, k), RuntimeWarning, stacklevel=2)
     return centroids, labels, ended._asdict()
@@ -119,7 +121,6 @@ class Rows(fit.Rows):
         self.n, self._X, self._alike, self._placed = len(X), X, alike, placed
         self._weights = weights.astype(X.dtype).rechunk((X.chunks[0],))
         operands.checked_weights(self._weights.max().compute()[None], 1, X.dtype)
-        self._blocks = [*zip(X.to_delayed().ravel(), self._weights.to_delayed(), strict=True)]
 
     def seeds(self, how: Any, k: int, random: np.random.RandomState) -> np.ndarray:
         n, count, least, rows = self.n, max(_SAMPLE, 32 * k), -np.inf, slice(None)
@@ -132,7 +133,6 @@ class Rows(fit.Rows):
             order = np.argpartition(priorities, -count - 1)
             least, rows = priorities[order[-count - 1]], np.sort(order[-count:])
         sample, weights = dask.compute(self._X[rows], self._weights[rows])
-        operands.check_finite(sample)
         backend = NumpyRows(sample, np.maximum(weights, least, dtype=weights.dtype))
         return backend.seeds(how, k, random) + backend.mean
 
@@ -141,26 +141,21 @@ class Rows(fit.Rows):
         return float(self._X.var(axis=0, dtype=np.float64).mean().compute())
 
     def restart(self, centroids: np.ndarray) -> None:
-        self._labels: list[Any] = [None] * len(self._blocks)
+        self.labels = da.full(self.n, -1, np.int32, chunks=self._X.chunks[:1])
 
     def assign(self, centroids: np.ndarray) -> int:
-        one, shared = dask.delayed(step, nout=2), dask.delayed(centroids.copy())
-        names = (f"hetero-kmeans-{uuid.uuid4().hex}-{i}" for i in range(len(self._blocks)))
-        asked = zip(self._blocks, self._labels, names, strict=True)
-        blocks = dask.persist(
-            *(one(*b, old, shared, self._placed, dask_key_name=name) for b, old, name in asked)
-        )
-        self._labels = [labels for labels, _ in blocks]
-        self._sums = np.sum(dask.compute(*(sums for _, sums in blocks)), axis=0)
+        (k, d), X, shared = centroids.shape, (self._X, "ij"), dask.delayed(centroids.copy())
+        options = {"centroids": shared, **self._placed}
+        labels = by_blocks("kmeans", labelled, "i", np.int32, *X, **options)
+        blocks = *X, self._weights, "i", labels, "i", self.labels, "i"
+        options = {"new_axes": {"k": k, "s": d + 2}, "adjust_chunks": {"i": 1}}
+        sums = by_blocks("kmeans-sums", block_sums, "iks", float, *blocks, k=k, **options)
+        self.labels, whole = dask.persist(labels, sums.sum(axis=0))
+        self._sums = whole.compute()
         return int(self._sums[:, -1].sum())
 
     def sums(self) -> tuple[np.ndarray, np.ndarray]:
         return self._sums[:, :-2], self._sums[:, -2]
-
-    @property
-    def labels(self) -> da.Array:  # type: ignore[override]
-        rows = zip(self._labels, self._X.chunks[0], strict=True)
-        return da.concatenate([da.from_delayed(b, (n,), np.int32) for b, n in rows])
 
     def distances(self, centroids: np.ndarray) -> np.ndarray:
         return self._distances(centroids).compute()
@@ -177,28 +172,28 @@ class Rows(fit.Rows):
         return dask.compute(self._X[indices], self._weights[indices], self.labels[indices])
 
 
-def labelled(block: np.ndarray, centroids: np.ndarray, **placed: Any) -> np.ndarray:
-    """The number of the nearest centroid of each row of a block."""
+def labelled(rows: list[np.ndarray], centroids: np.ndarray, **placed: Any) -> np.ndarray:
+    """The number of the nearest centroid of each row of a block, the only one of these rows."""
+    (block,) = rows
     if not len(block):
         return np.empty(0, np.int32)
     options = {"init": centroids, "n_init": 1, "max_iter": 0, "tol": 0.0, **placed}
     return run("kmeans", block, len(centroids), call=partial(cluster, few=None), **options)[1]
 
 
-def step(
-    block: np.ndarray, weights: np.ndarray, old: Any, centroids: np.ndarray, placed: Any
-) -> tuple[np.ndarray, np.ndarray]:
-    """Labels of a block, and for each label the sums of its rows and of their weights, and how many
-    rows had another label before: (k, d + 2)."""
-    labels, k, weights = labelled(block, centroids, **placed), len(centroids), weights.astype(float)
-    changed = labels if old is None else labels[labels != old]
+def block_sums(
+    rows: list[np.ndarray], weights: np.ndarray, labels: np.ndarray, old: np.ndarray, k: int
+) -> np.ndarray:
+    """For each label of a block the sums of its rows and of their weights, and how many rows had
+    another label before: (1, k, d + 2)."""
+    weights, changed = weights.astype(float), labels[labels != old]
     counts = np.bincount(labels, weights, k), np.bincount(changed, minlength=k)
-    return labels, np.column_stack((by_label(block, weights, labels, k), *counts))
+    return np.column_stack((by_label(rows[0], weights, labels, k), *counts))[None]
 
 
-def distances(block: np.ndarray, labels: np.ndarray, centroids: np.ndarray) -> np.ndarray:
+def distances(rows: list[np.ndarray], labels: np.ndarray, centroids: np.ndarray) -> np.ndarray:
     """Squared distances of a block's rows from the centroids of their labels."""
-    apart = block - centroids[labels]
+    apart = rows[0] - centroids[labels]
     return np.einsum("ij,ij->i", apart, apart)
 
 
@@ -235,8 +230,8 @@ class KMeans(estimator.KMeans):
         """The distances of the rows from all centroids, (n, n_clusters)."""
         X, centroids = self._checked(X)
         dtype = np.promote_types(operands.float_dtype(X.dtype), centroids.dtype)
-        columns = {"new_axes": {"k": len(centroids)}}
-        return by_blocks("kmeans-rows", self._distances, "ik", dtype, X, "ij", **columns)
+        new, far = {"k": len(centroids)}, self._distances
+        return by_blocks("kmeans-rows", lambda r: far(*r), "ik", dtype, X, "ij", new_axes=new)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Less the weighted sum of the rows' squared distances from the nearest centroid."""

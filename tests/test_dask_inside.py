@@ -60,32 +60,31 @@ def test_initial_centroids_of_many_rows_are_of_a_sample(monkeypatch):
     assert len(seen) == 9
 
 
-def worker(monkeypatch, name):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(distributed, "get_worker", lambda: types.SimpleNamespace(name=name))
-
-
-def test_a_worker_has_the_gpu_of_its_number(monkeypatch, two):
-    for name, gpu in ((0, "cuda:0"), (2, "cuda:0"), ("node-7", "cuda:1"), ("unnumbered", None)):
-        worker(monkeypatch, name)
-        assert hetero.dask.own_gpu() == gpu
-    worker(monkeypatch, 1)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    assert hetero.dask.own_gpu() is None, "it has one of its own"
-    worker(monkeypatch, 1)
-    monkeypatch.setattr(devices, "found", {})
-    assert hetero.dask.own_gpu() is None
-
-
 @pytest.mark.parametrize(
-    ("chosen", "options", "used"),
-    [("cuda:0", {}, "cuda:1"), ("cpu", {}, None), ("cuda:0", {"device": "cuda:0"}, None)],
+    ("worker", "chosen", "options", "used"),
+    [
+        (0, "cuda:0", {}, "cuda:0"),
+        (2, "cuda:0", {}, "cuda:0"),
+        ("node-7", "cuda:0", {}, "cuda:1"),
+        ("unnumbered", "cuda:0", {}, None),
+        (1, "cpu", {}, None),
+        (1, "cuda:0", {"device": "cuda:0"}, None),
+    ],
 )
-def test_what_hetero_would_do_on_a_gpu_runs_on_the_workers_own(
-    monkeypatch, two, chosen, options, used
-):
-    worker(monkeypatch, 1)
+def test_a_worker_runs_on_the_gpu_of_its_number(monkeypatch, two, worker, chosen, options, used):
+    """Where hetero would take a GPU, and none is named."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(distributed, "get_worker", lambda: types.SimpleNamespace(name=worker))
     plan = types.SimpleNamespace(chosen=types.SimpleNamespace(device=chosen))
     monkeypatch.setattr(hetero.dask, "plan", lambda *_, **__: plan)
-    seen = hetero.dask.run("matmul", call=lambda **_: tables.forced.get(), **options)
-    assert (seen and seen.device) == used
+
+    def device():
+        seen = hetero.dask.run("matmul", call=lambda **_: tables.forced.get(), **options)
+        return seen and seen.device
+
+    assert device() == used
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert device() is None, "it has one of its own"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(devices, "found", {})
+    assert device() is None

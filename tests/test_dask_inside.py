@@ -60,6 +60,14 @@ def test_initial_centroids_of_many_rows_are_of_a_sample(monkeypatch):
     assert len(seen) == 9
 
 
+def test_a_block_without_rows_has_labels_and_distances():
+    X = groups(30)
+    lazy, fitted = da.from_array(X, chunks=((10, 0, 20), (4,))), hetero.KMeans(3).fit(X)
+    own = hetero.dask.KMeans(3, init=fitted.cluster_centers_, max_iter=0).fit(lazy)
+    np.testing.assert_array_equal(own.predict(lazy).compute(), fitted.labels_)
+    np.testing.assert_allclose(own.transform(lazy).compute(), fitted.transform(X), atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("worker", "chosen", "options", "used"),
     [

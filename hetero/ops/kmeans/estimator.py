@@ -261,7 +261,7 @@ def distances(X: Any, centroids: np.ndarray, dtype: np.dtype) -> np.ndarray:
             mean, centroids = middle, moved
     norms, wide = fit.norms_of(centroids), dense and k > d  # then the product adds the squares, too
     factors = np.vstack([-2.0 * centroids.T, np.ones(k), norms])[: d + 2 * wide]
-    rows = min(n, max(_LEAST_ROWS, _NUMBERS // (d * dense + k)))
+    rows = min(max(n, 1), max(_LEAST_ROWS, _NUMBERS // (d * dense + k)))
     result, part = np.empty((n, k), dtype), np.ones((rows if wide else 0, d + 2))
     room = result if dtype == np.float64 else np.empty((rows, k))
     largest = float(np.finfo(dtype).max)

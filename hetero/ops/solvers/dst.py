@@ -90,8 +90,12 @@ def applied(stencil: Stencil, dtype: np.dtype, loops: ModuleType) -> Callable[..
             solve(v.reshape(len(v), -1), *factors)
 
     def apply(f: np.ndarray, u: np.ndarray) -> np.ndarray:
-        between(transform(f, u))
-        return transform(u, u)
+        spectrum = transform(f, u)
+        between(spectrum)
+        made = transform(spectrum, spectrum)
+        if made is not u and not np.may_share_memory(made, u):
+            u[...] = made
+        return u
 
     return apply
 
@@ -105,8 +109,8 @@ def is_by_matrices(shape: tuple[int, ...], dtype: str, first: int = 1) -> bool:
 
 
 def _transform(stencil: Stencil, dtype: np.dtype, first: int) -> Callable[..., np.ndarray]:
-    """``transform(v, out)``, which gives ``out``: the orthonormal sine transforms, which are their
-    own inverse, of v along the axes from ``first`` on. The arrays may be the same."""
+    """``transform(v, out)``, which gives the orthonormal sine transforms, which are their own
+    inverse, of v along the axes from ``first`` on: in ``out``, if SciPy can. It may be v."""
     shape = stencil.shape
     if is_by_matrices(shape, dtype.name, first):
         sines = [matrix.astype(dtype) for matrix in stencil.eigenvectors()]
@@ -119,16 +123,13 @@ def _transform(stencil: Stencil, dtype: np.dtype, first: int) -> Callable[..., n
             return np.matmul(v, sines[-1], out=out)
 
         return by_matrices
-    cores, axes = cpu.describe()["cores"], range(first, len(shape))
+    cores, axes = cpu.describe()["cores"], range(1, len(shape)) if first else None
     workers = loop_threads(cores) if systems.by_threads(math.prod(shape), cores) else 1
 
     def by_fft(v: np.ndarray, out: np.ndarray) -> np.ndarray:
         if v is not out:
             out[...] = v
-        made = dstn(out, 1, axes=axes, norm="ortho", workers=workers, overwrite_x=True)
-        if not np.may_share_memory(made, out):
-            out[...] = made
-        return out
+        return dstn(out, 1, axes=axes, norm="ortho", workers=workers, overwrite_x=True)
 
     return by_fft
 
@@ -143,8 +144,8 @@ def _division(stencil: Stencil, dtype: np.dtype) -> Callable[[np.ndarray], None]
 
     def divide(spectrum: np.ndarray) -> None:
         for block in blocks:
-            by = np.add.outer(first[block], plane) if kept is None else kept
-            spectrum[block] /= by
+            values = spectrum[block]
+            values /= np.add.outer(first[block], plane) if kept is None else kept
 
     return divide
 

@@ -7,7 +7,7 @@ import operator
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -141,16 +141,17 @@ class DeviceCsr:
     and data, arrays on one device, and ``copy()``, which gives it as one of SciPy's."""
 
     def __init__(self, shape: Any, parts: tuple[Any, Any, Any], copy: Callable[[], Any]) -> None:
-        self.shape, self.parts, self._copy = tuple(shape), parts, copy
+        self.shape, self.parts, self._copy, self._host = tuple(shape), parts, copy, None
         pointers, indices, data = self.operands = tuple([describe(part).unkept() for part in parts])
         self.dtype, self.nnz, self.location = data.dtype, data.size, data.location
         self.is_usual = pointers.dtype == indices.dtype and data.dtype.char in "fd"
         self.is_usual &= all(operand.is_c_contiguous() for operand in self.operands)
 
-    @cached_property
+    @property
     def host(self) -> Any:
         """The matrix on the host, which is copied once."""
-        return self._copy().tocsr()
+        self._host = self._copy().tocsr() if self._host is None else self._host
+        return self._host
 
 
 class Dense(NamedTuple):

@@ -1,19 +1,10 @@
-// C = A B for a batch: A is m x k, B is k x n, C is m x n, each with any strides (in elements).
-//
-// The product of matmul.cu with another way into shared memory, for CUDA devices of compute capability
-// 8.0 or more: tiles of A and B are copied there while others are multiplied, STAGES - 1 of them ahead,
+// C = A B for a batch, as in matmul.cu, which has the contract, the cost and the preconditions, with another
+// way into shared memory, for CUDA devices of compute capability 8.0 or more: tiles of A and B are copied there while others are multiplied, STAGES - 1 of them ahead,
 // and pass through no registers. Shared tiles are k-major, so that a thread reads the elements of one k
 // by vectors; what has k fast in memory is therefore copied element by element.
-// k is taken in `parts` chunks: with parts > 1, C is the scratch buffer, contiguous, one result per
-// part, and sum_partials (partial.cu) follows.
-// Per product: 2 m n k flops; a tile moves (TILE_M + TILE_N) k elements from global memory.
 //
-// A_K, B_K: 1 where the operand's fast dimension is k, 0 where it is m or n. This orders the loads.
 // GUARD: nothing is done unless `who` has this value, which an earlier kernel notes. Then sums over CHUNK of k are added
 // up, which rounds less.
-// Preconditions. ALIGNED = 0: none. ALIGNED = 1: the fast stride is 1; and the other strides, the
-// fast extent, and the address, of A and of B, are multiples of WIDTH. c_vector = 1: the same holds
-// of C with n fast. chunk is a multiple of TILE_K; chunk * parts >= k > chunk * (parts - 1).
 
 #define CHUNK 128
 
@@ -23,8 +14,6 @@
 // k-major does not lie together.
 #define PIECE_A (ALIGNED && !A_K ? WIDTH : 1)
 #define PIECE_B (ALIGNED && !B_K ? WIDTH : 1)
-#define LOADS_A (TILE_M * TILE_K / (PIECE_A * THREADS))
-#define LOADS_B (TILE_N * TILE_K / (PIECE_B * THREADS))
 
 #include "ptx.cu"
 
@@ -42,11 +31,11 @@
 
 // Copy a thread's pieces of one operand's tile; from its own on, `left` rows belong to the matrix. Of k
 // `depth` are there, and its own is the k-th.
-#define COPY_OPERAND(from, to, fast, piece, tile, pitch, loads, k_step, step, left, depth, k) \
+#define COPY_OPERAND(from, to, fast, piece, tile, pitch, k_step, step, left, depth, k) \
     { \
         const REAL *at = from; \
-        const int apart = APART(piece, fast, tile); \
-        const int in_turn = (fast) ? (tile) / apart : (loads); \
+        const int apart = APART(piece, fast, tile), loads = (tile) * TILE_K / ((piece) * THREADS); \
+        const int in_turn = (fast) ? (tile) / apart : loads; \
         UNROLLED(slot, loads) { \
             const int row = (fast) ? slot % in_turn * apart : 0; \
             const int of_k = (fast) ? slot / in_turn * RUN_LENGTH : slot * apart; \
@@ -60,10 +49,10 @@
 // A stage's tiles, of which `depth` of k are there; and on to the next ones.
 #define COPY_TILES(stage, depth) \
     { \
-        COPY_OPERAND(A, to_a + BYTES * STAGE * (stage), A_K, PIECE_A, TILE_M, PITCH_A, LOADS_A, \
-                     A_K_STRIDE, step_a, left_m, depth, a_k) \
-        COPY_OPERAND(B, to_b + BYTES * STAGE * (stage), B_K, PIECE_B, TILE_N, PITCH_B, LOADS_B, \
-                     B_K_STRIDE, step_b, left_n, depth, b_k) \
+        COPY_OPERAND(A, to_a + BYTES * STAGE * (stage), A_K, PIECE_A, TILE_M, PITCH_A, A_K_STRIDE, \
+                     step_a, left_m, depth, a_k) \
+        COPY_OPERAND(B, to_b + BYTES * STAGE * (stage), B_K, PIECE_B, TILE_N, PITCH_B, B_K_STRIDE, \
+                     step_b, left_n, depth, b_k) \
         GO_ON(depth) \
     }
 #define READ_FACTORS(set, stage, kk) \

@@ -114,6 +114,7 @@ csr_product(GLOBAL const INDEX *RESTRICT pointers, GLOBAL const INDEX *RESTRICT 
 #endif
 }
 
+#if !STEP
 // packed[i] = p[places[i]]: what other devices need of this one's p.
 KERNEL(THREADS, 1)
 csr_pack(GLOBAL const REAL *RESTRICT p, GLOBAL const INDEX *RESTRICT places,
@@ -122,3 +123,4 @@ csr_pack(GLOBAL const REAL *RESTRICT p, GLOBAL const INDEX *RESTRICT places,
     for (index_t at = (index_t)blockIdx.x * THREADS + threadIdx.x; at < count; at += blocks * THREADS)
         packed[at] = p[places[at]];
 }
+#endif

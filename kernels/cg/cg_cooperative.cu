@@ -40,9 +40,7 @@ enum { ADDRESS_OF_EDGES, ADDRESS_OF_SUMS, ADDRESS_OF_R, ADDRESS_OF_P };
 
 // A thread has POINTS neighbouring rows of one column; `at` is a point's place in a plane. What is so
 // of which points is kept in bits: it would take a register for each otherwise.
-#define EACH_POINT(m, at) \
-    UNROLL                \
-    for (int m = 0, at = first_at; m < POINTS; ++m, at += pitch)
+#define EACH_POINT(m, at) UNROLL for (int m = 0, at = first_at; m < POINTS; ++m, at += pitch)
 #define IS(bits) (((bits) >> m) & 1)
 // Places of the present iterate's.
 #define FIRST_SUM (turn * 2 * SUMS * (int)all_blocks)

@@ -13,10 +13,7 @@
 
 #include "nanoseconds.cu"
 
-#define LOST 0
-#define TICKETS 1   // blocks that have done their part
-#define MEETINGS 2  // meetings of the launches before
-#define FLAGS 4
+enum { LOST, TICKETS, MEETINGS, FLAGS = 4 };  // tickets: blocks that have done their part; meetings of launches before
 
 DEVICE unsigned int fresh_word(const unsigned int *word) { return *(const volatile unsigned int *)word; }
 

@@ -7,8 +7,7 @@
 
 #define OTHERS UNROLLED_RANGE(other, next, width, next)
 #define ADD_TREE(count, least, position, body) \
-    UNROLL \
-    for (int width = count; width > (least); width = width >= 4 * (least) ? width / 4 : (least)) { \
+    UNROLL for (int width = count; width > (least); width = width >= 4 * (least) ? width / 4 : (least)) { \
         const int next = width >= 4 * (least) ? width / 4 : (least); \
         __syncthreads(); \
         if (position < next) body \

@@ -146,8 +146,7 @@ matmul_column(MATRICES)
         int l = 0;
         NO_UNROLL
         for (; l + PIECE <= length; l += PIECE) {
-            UNROLL
-            for (int u = 0; u < PIECE; ++u, b += n) {
+            UNROLL for (int u = 0; u < PIECE; ++u, b += n) {
                 const REAL one = *b;
                 UNROLLED(r, EACH) sums[r] += tile[r][l + u] * one;
             }

@@ -1,10 +1,19 @@
-// C = A B for a batch, as in matmul.cu, which has the contract, the cost and the preconditions, with another
-// way into shared memory, for CUDA devices of compute capability 8.0 or more: tiles of A and B are copied there while others are multiplied, STAGES - 1 of them ahead,
+// C = A B for a batch: A is m x k, B is k x n, C is m x n, each with any strides (in elements).
+//
+// The product of matmul.cu with another way into shared memory, for CUDA devices of compute capability
+// 8.0 or more: tiles of A and B are copied there while others are multiplied, STAGES - 1 of them ahead,
 // and pass through no registers. Shared tiles are k-major, so that a thread reads the elements of one k
 // by vectors; what has k fast in memory is therefore copied element by element.
+// k is taken in `parts` chunks: with parts > 1, C is the scratch buffer, contiguous, one result per
+// part, and sum_partials (partial.cu) follows.
+// Per product: 2 m n k flops; a tile moves (TILE_M + TILE_N) k elements from global memory.
 //
+// A_K, B_K: 1 where the operand's fast dimension is k, 0 where it is m or n. This orders the loads.
 // GUARD: nothing is done unless `who` has this value, which an earlier kernel notes. Then sums over CHUNK of k are added
 // up, which rounds less.
+// Preconditions. ALIGNED = 0: none. ALIGNED = 1: the fast stride is 1; and the other strides, the
+// fast extent, and the address, of A and of B, are multiples of WIDTH. c_vector = 1: the same holds
+// of C with n fast. chunk is a multiple of TILE_K; chunk * parts >= k > chunk * (parts - 1).
 
 #define CHUNK 128
 

@@ -1,13 +1,19 @@
-// C = A B for a batch in float64, as in matmul.cu, which has the contract, the cost and the preconditions (WIDTH is 2
-// here), by the tensor cores of CUDA devices of compute capability 9.0 and 10.0 (and 8.0, with a smaller instruction):
-// they multiply and add doubles as other units do. CUDA C only.
+// C = A B for a batch in float64, by the tensor cores of CUDA devices of compute capability 9.0 and
+// 10.0 (and 8.0, with a smaller instruction): they multiply and add doubles as other units do. CUDA C only.
 //
 // A block computes TILE_M x TILE_N of C, a warp WARP_M x WARP_N of that. Tiles of A and B, 16 deep for
 // each of SLICES groups of warps, are copied to shared memory asynchronously, STAGES - 1 of them ahead
 // of the one multiplied, in the order they have in memory: [outer][k] where k is fast (A_K, B_K), else
 // [k][outer]. The groups multiply 16 of k each, and add up at the end: for products with few tiles.
+// k is taken in `parts` chunks: with parts > 1, C is the scratch buffer, contiguous, one result per
+// part, and sum_partials (partial.cu) follows.
+// Per product: 2 m n k flops; a tile moves (TILE_M + TILE_N) k elements from global memory.
 //
 // Which lane holds what: see multiply_float64 in ptx.cu.
+//
+// Preconditions. ALIGNED = 0: none. ALIGNED = 1: the fast stride is 1; and the other strides, the
+// fast extent, and the address, of A and of B, are even (16 bytes). c_vector = 1: the same holds of C
+// with n fast. chunk is a multiple of TILE_K; chunk * parts >= k > chunk * (parts - 1).
 
 #define TILE_K (16 * SLICES)
 #include "matmul_blocks.cu"

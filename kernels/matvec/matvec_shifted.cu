@@ -6,9 +6,11 @@
 // every GROUPS-th column; with GROUPS a multiple of WIDTH all of these have the same shift. The groups'
 // sums are put in their places when they are added up. A block loads LANES vectors of a column and
 // takes (LANES - 1) * WIDTH rows from them: neighbours load the same vector, mostly from the L2.
-// The parts of k and the cost are as in matvec.cu.
+// k is taken in `parts` chunks as in matvec.cu.
+// Per product: 2 m k flops, (m k + k + m) elements; A is read once, so memory is the limit.
 //
-// Preconditions. A's row stride is 1. GROUPS is a multiple of WIDTH. For the chunks as in matvec.cu.
+// Preconditions. A's row stride is 1. GROUPS is a multiple of WIDTH.
+// chunk * parts >= k > chunk * (parts - 1).
 
 #include "matvec_common.cu"
 

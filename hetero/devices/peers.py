@@ -146,7 +146,7 @@ class Meeting:
     Attributes
     ----------
     words : list of int
-        Address of each part's words (kernels/common/peer_flags.cu).
+        Address of each part's words (kernels/common/exchange.cu).
     """
 
     def __init__(self, parts: Sequence[Workspace], patience: float | None = None) -> None:

@@ -27,8 +27,7 @@ cg_sums(GLOBAL const REAL *RESTRICT p, GLOBAL const REAL *RESTRICT q, GLOBAL con
         LOAD(qs, q + at);
         LOAD(rs, r + at);
         LOAD_INVERSE(ms, at);
-        EACH(v)
-        {
+        EACH(v) {
             const double qv = qs[v], rv = rs[v], zv = ms[v] * rs[v], mq = ms[v] * qs[v];
             if (DIAGONAL) sums[R_R] += rv * rv;
             sums[P_Q] += ps[v] * qv;
@@ -41,9 +40,9 @@ cg_sums(GLOBAL const REAL *RESTRICT p, GLOBAL const REAL *RESTRICT q, GLOBAL con
 
 KERNEL(THREADS, 1)
 cg_advance(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *RESTRICT p,
-           GLOBAL const REAL *RESTRICT q,
-           INVERSE GLOBAL const double *RESTRICT partial, GLOBAL const double *RESTRICT before,
-           GLOBAL double *RESTRICT after, index_t blocks_before, index_t own, index_t n, index_t blocks)
+           GLOBAL const REAL *RESTRICT q, INVERSE GLOBAL const double *RESTRICT partial,
+           GLOBAL const double *RESTRICT before, GLOBAL double *RESTRICT after, index_t blocks_before,
+           index_t own, index_t n, index_t blocks)
 {
     SHARED double scratch[THREADS];
     const int thread = (int)threadIdx.x;
@@ -53,16 +52,14 @@ cg_advance(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *RESTRI
     if (take_step(before, after, scratch, writes, 0, &step, &growth) != RUNNING) return;
     const REAL alpha = (REAL)step, beta = (REAL)growth;
 
-    GRID_STRIDE(at)
-    {
+    GRID_STRIDE(at) {
         REAL xs[WIDTH], rs[WIDTH], ps[WIDTH], qs[WIDTH], ms[WIDTH];
         LOAD(xs, x + own + at);
         LOAD(rs, r + at);
         LOAD(ps, p + own + at);
         LOAD(qs, q + at);
         LOAD_INVERSE(ms, at);
-        EACH(v)
-        {
+        EACH(v) {
             xs[v] += alpha * ps[v];
             rs[v] -= alpha * qs[v];
             ps[v] = ms[v] * rs[v] + beta * ps[v];
@@ -83,8 +80,7 @@ cg_residual(GLOBAL const REAL *RESTRICT b, GLOBAL const REAL *RESTRICT q, GLOBAL
         LOAD(bs, b + at);
         LOAD(rs, q + at);
         LOAD_INVERSE(ps, at);
-        EACH(v)
-        {
+        EACH(v) {
             rs[v] = bs[v] - rs[v];
             ps[v] *= rs[v];
             sums[0] += (double)rs[v] * rs[v];

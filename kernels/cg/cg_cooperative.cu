@@ -35,17 +35,12 @@
 
 #if PEERS > 1
 #define PEER(device, type, entry) ((type *)peers[(device) * 4 + (entry)])
-#define ADDRESS_OF_EDGES 0
-#define ADDRESS_OF_SUMS 1
-#define ADDRESS_OF_R 2
-#define ADDRESS_OF_P 3
+enum { ADDRESS_OF_EDGES, ADDRESS_OF_SUMS, ADDRESS_OF_R, ADDRESS_OF_P };
 #endif
 
 // A thread has POINTS neighbouring rows of one column; `at` is a point's place in a plane. What is so
 // of which points is kept in bits: it would take a register for each otherwise.
-#define EACH_POINT(m, at) \
-    UNROLL                \
-    for (int m = 0, at = first_at; m < POINTS; ++m, at += pitch)
+#define EACH_POINT(m, at) UNROLL for (int m = 0, at = first_at; m < POINTS; ++m, at += pitch)
 #define IS(bits) (((bits) >> m) & 1)
 // Places of the present iterate's.
 #define FIRST_SUM (turn * 2 * SUMS * (int)all_blocks)
@@ -57,11 +52,7 @@
 #if PEERS > 1
 #include "nanoseconds.cu"
 
-// What waiting takes besides: as parameters, as a kernel's arguments, and as arguments that are passed on.
-#define LIMITS , volatile int *is_lost, volatile int *lost, index_t patience
-#define KERNEL_LIMITS , &is_lost, lost, patience
-#define SAME_LIMITS , is_lost, lost, patience
-
+#define LIMITS &is_lost, lost, patience
 // The rows that the device before and the one after have copies of, `depth` each, as far as they are the block's:
 // `give` is called with the device, the row and the column. Rows count from the block's first.
 #define GIVE_ROWS(depth, give)                                                                        \
@@ -77,13 +68,12 @@
         }                                                                                             \
     }
 #else
-#define LIMITS
-#define KERNEL_LIMITS
-#define SAME_LIMITS
+#define LIMITS 0, 0, 0
 #endif
 
 // A value that another block puts, once it is there.
-DEVICE double take(GLOBAL const word_t *words, unsigned int stamp LIMITS)
+DEVICE double take(GLOBAL const word_t *words, unsigned int stamp, volatile int *is_lost, volatile int *lost,
+                   index_t patience)
 {
     double value;
 #if PEERS > 1
@@ -96,15 +86,14 @@ DEVICE double take(GLOBAL const word_t *words, unsigned int stamp LIMITS)
         if (*lost || time - begin > (unsigned int)(patience >> 3)) *is_lost = *lost = 1;
     } while (!*is_lost);
 #else
-    while (!look(words, stamp, &value)) {
-    }
+    while (!look(words, stamp, &value)) {}
 #endif
     return value;
 }
 
 // The totals of all blocks' sums, once they are there: in scratch[0 ... SUMS), with a barrier.
 DEVICE void take_sums(GLOBAL const word_t *words, int blocks, unsigned int stamp, LOCAL double *scratch,
-                      int thread LIMITS)
+                      int thread, volatile int *is_lost, volatile int *lost, index_t patience)
 {
     const int entries = blocks * SUMS;
     double sum = 0;
@@ -117,7 +106,7 @@ DEVICE void take_sums(GLOBAL const word_t *words, int blocks, unsigned int stamp
         }
         UNROLLED(u, IN_FLIGHT) {
             if (at + u * THREADS >= entries) continue;
-            if (!(there >> u & 1)) taken[u] = take(words + 2 * (at + u * THREADS), stamp SAME_LIMITS);
+            if (!(there >> u & 1)) taken[u] = take(words + 2 * (at + u * THREADS), stamp, is_lost, lost, patience);
             sum += taken[u];
         }
     }
@@ -195,7 +184,7 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p,
         double step, growth;
         // Before iterate 0 there are no sums, and their values do not matter.
         if (count >= 0)
-            take_sums(all_sums + FIRST_SUM, (int)all_blocks, now, scratch, thread KERNEL_LIMITS);
+            take_sums(all_sums + FIRST_SUM, (int)all_blocks, now, scratch, thread, LIMITS);
 #if PEERS > 1
         if (is_lost) return;
 #endif
@@ -207,8 +196,7 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p,
         turn ^= 1;
         GLOBAL word_t *edges = all_edges + FIRST_EDGE;
 
-        EACH_POINT(m, at)
-        {
+        EACH_POINT(m, at) {
             if (IS(exists)) {
                 const REAL p_before = old_p[at];
                 my_r[m] -= alpha * APPLY(old_p);
@@ -224,8 +212,7 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p,
 #endif
 
         double sums[SUMS] = {0};
-        EACH_POINT(m, at)
-        {
+        EACH_POINT(m, at) {
             if (IS(is_own)) {
                 const REAL q = APPLY(new_p);
                 sums[P_Q] += (double)new_p[at] * q;
@@ -250,7 +237,7 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p,
             const int row = i < width ? -2 : own + 1, of_row = i < width ? i : i - width;
             if (begin + row >= 0 && begin + row < height)
                 new_p[(row + 2) * pitch + 1 + of_row]
-                    = (REAL)take(edges + 2 * ((index_t)(begin + row) * width + of_row), now KERNEL_LIMITS);
+                    = (REAL)take(edges + 2 * ((index_t)(begin + row) * width + of_row), now, LIMITS);
         }
         BARRIER();
         LOCAL REAL *swapped = old_p;
@@ -258,8 +245,7 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p,
         new_p = swapped;
     }
 
-    EACH_POINT(m, at)
-    {
+    EACH_POINT(m, at) {
         if (IS(is_own)) {
             const index_t place = first_place + m * width;
             x[place] = my_x[m];

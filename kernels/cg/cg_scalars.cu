@@ -12,10 +12,7 @@
 #include "block_sums.cu"
 
 // Statuses, which the host knows by these numbers too.
-#define RUNNING 0
-#define CONVERGED 1
-#define INDEFINITE 2
-#define NOT_FINITE 3
+enum { RUNNING, CONVERGED, INDEFINITE, NOT_FINITE };
 
 // Entries of a record.
 #define STATUS 0
@@ -27,10 +24,7 @@
 #define RECORD 8
 
 // Places of the sums.
-#define P_Q 0
-#define Z_Q 1
-#define Q_MQ 2
-#define R_Z 3
+enum { P_Q, Z_Q, Q_MQ, R_Z };
 #define R_R (DIAGONAL ? 4 : R_Z)
 
 // M is the diagonal `inverse`, a kernel's argument, where DIAGONAL is 1; else it is 1.

@@ -140,8 +140,7 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
             REAL q[WIDTH], r[WIDTH], p[WIDTH];
             APPLY(q, p_above, p_here, p_below, old_plane + turn * THREADS);
             const int exists = IN_GRID(w);
-            EACH(v)
-            {
+            EACH(v) {
                 r[v] = exists ? r_here[v] - alpha * q[v] : 0;
                 p[v] = r[v] + beta * p_here[v];
             }
@@ -158,8 +157,7 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
             if (w > begin) {
                 APPLY(q, new_above, new_here, p, new_plane + (turn ^ 1) * THREADS);
                 if (owned) {
-                    EACH(v)
-                    {
+                    EACH(v) {
                         const double qv = q[v], rv = r_above[v];
                         p_q += new_here[v] * qv;
                         r_q += rv * qv;

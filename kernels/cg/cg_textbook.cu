@@ -18,11 +18,14 @@
 #define DIAGONAL 0
 #include "cg_scalars.cu"
 
-DEVICE void pass_on(GLOBAL const double *before, GLOBAL double *after, int status)
-{
-    UNROLLED(entry, RECORD) after[entry] = before[entry];
-    after[STATUS] = status;
-}
+// One thread passes the record on, with the status and what is `noted`; all end here unless it is RUNNING.
+#define PASS_ON(noted) \
+    if (blockIdx.x == 0 && threadIdx.x == 0) { \
+        UNROLLED(entry, RECORD) after[entry] = before[entry]; \
+        after[STATUS] = status; \
+        noted; \
+    } \
+    if (status != RUNNING) return;
 
 KERNEL(THREADS, 1)
 cg_dots(GLOBAL const REAL *a, GLOBAL const REAL *b, GLOBAL double *RESTRICT partial, index_t n,
@@ -32,8 +35,7 @@ cg_dots(GLOBAL const REAL *a, GLOBAL const REAL *b, GLOBAL double *RESTRICT part
         REAL as[WIDTH], bs[WIDTH];
         LOAD(as, a + at);
         LOAD(bs, b + at);
-        EACH(v)
-        {
+        EACH(v) {
             sums[0] += (double)as[v] * bs[v];
             sums[1] += (double)bs[v] * bs[v];
         }
@@ -56,14 +58,9 @@ cg_direct(GLOBAL REAL *RESTRICT p, GLOBAL const REAL *RESTRICT z, GLOBAL const d
         else if (!(r_z > 0)) status = INDEFINITE;
         else if (before[COUNT] > 0) growth = r_z / before[R_DOT_Z];
     }
-    if (blockIdx.x == 0 && threadIdx.x == 0) {
-        pass_on(before, after, status);
-        after[R_DOT_Z] = r_z;
-    }
-    if (status != RUNNING) return;
+    PASS_ON(after[R_DOT_Z] = r_z)
     const REAL beta = (REAL)growth;
-    GRID_STRIDE(at)
-    {
+    GRID_STRIDE(at) {
         REAL ps[WIDTH], zs[WIDTH];
         LOAD(ps, p + at);
         LOAD(zs, z + at);
@@ -88,21 +85,15 @@ cg_correct(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL const REAL *
         else if (!(p_q > 0)) status = INDEFINITE;
         else if (!FINITE((REAL)step)) status = NOT_FINITE;
     }
-    if (blockIdx.x == 0 && threadIdx.x == 0) {
-        pass_on(before, after, status);
-        if (status == RUNNING) after[COUNT] = before[COUNT] + 1;
-    }
-    if (status != RUNNING) return;
+    PASS_ON(if (status == RUNNING) after[COUNT] = before[COUNT] + 1)
     const REAL alpha = (REAL)step;
-    GRID_STRIDE(at)
-    {
+    GRID_STRIDE(at) {
         REAL xs[WIDTH], rs[WIDTH], ps[WIDTH], qs[WIDTH];
         LOAD(xs, x + at);
         LOAD(rs, r + at);
         LOAD(ps, p + at);
         LOAD(qs, q + at);
-        EACH(v)
-        {
+        EACH(v) {
             xs[v] += alpha * ps[v];
             rs[v] -= alpha * qs[v];
         }

@@ -6,26 +6,16 @@
 
 #ifdef __OPENCL_VERSION__
 #define FRESH(pointer) (*(pointer))
-#define ARRIVE(counter) atomic_inc(counter)
-#define ARRIVED(counter) atomic_add(counter, 0)
-#define FENCE() mem_fence(CLK_GLOBAL_MEM_FENCE)
-#define BARRIER() barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
-#define COUNTER volatile GLOBAL unsigned int *
+#define MEET(arrivals, awaited) barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
 #else
 #define FRESH(pointer) __ldcg(pointer)
-#define ARRIVE(counter) atomicAdd(counter, 1u)
-#define ARRIVED(counter) (*(volatile unsigned int *)(counter))
-#define FENCE() __threadfence()
-#define BARRIER() __syncthreads()
-#define COUNTER unsigned int *
+#define MEET(arrivals, awaited)                                          \
+    __syncthreads();                                                     \
+    if (threadIdx.x == 0) {                                              \
+        __threadfence();                                                 \
+        atomicAdd(arrivals, 1u);                                         \
+        while (*(volatile unsigned int *)(arrivals) < (awaited)) {}      \
+        __threadfence();                                                 \
+    }                                                                    \
+    __syncthreads();
 #endif
-
-#define MEET(arrivals, awaited)                   \
-    BARRIER();                                    \
-    if (threadIdx.x == 0) {                       \
-        FENCE();                                  \
-        ARRIVE(arrivals);                         \
-        while (ARRIVED(arrivals) < (awaited)) {}  \
-        FENCE();                                  \
-    }                                             \
-    BARRIER();

@@ -160,7 +160,8 @@ def with_sums(
 # -- The dialect -----------------------------------------------------------------------------------
 
 # What the dialect adds to plain C, as seen by the two compilers. OpenCL C has address spaces and
-# functions where CUDA C has qualifiers and variables. 16-byte vectors are spelled alike in both,
+# functions where CUDA C has qualifiers and variables. What comes into a function as a constant must
+# be one: inlining is not left to OpenCL's compilers. 16-byte vectors are spelled alike in both,
 # but only their components (.x .y .z .w) are used, since CUDA C has no vector arithmetic.
 # Constant memory belongs to a file in CUDA C, where `Device.constant_memory` finds it, and is an
 # argument in OpenCL C: a file declares it by CONSTANT_MEMORY, and a kernel's argument by CONSTANT.
@@ -184,7 +185,7 @@ _OPENCL = """\
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
 #endif
 #define KERNEL(threads, blocks) __kernel __attribute__((reqd_work_group_size(threads, 1, 1))) void
-#define DEVICE static inline
+#define DEVICE static inline __attribute__((always_inline))
 #define GLOBAL __global
 #define SHARED __local
 #define LOCAL __local
@@ -197,12 +198,14 @@ _OPENCL = """\
 #define threadIdx ((uint3)(get_local_id(0), get_local_id(1), get_local_id(2)))
 #define blockIdx ((uint3)(get_group_id(0), get_group_id(1), get_group_id(2)))
 #define __syncthreads() barrier(CLK_LOCAL_MEM_FENCE)
+#define atomicAdd atomic_add
 typedef long index_t;
 """
 
-# Alike in both: an unrolled loop of i from 0 to n - 1.
+# Alike in both: unrolled loops of i from 0 to n - 1, and from one number up to another by steps.
 _LOOPS = """\
-#define UNROLLED(i, n) UNROLL for (int i = 0; i < (n); ++i)
+#define UNROLLED_RANGE(i, begin, end, step) UNROLL for (int i = begin; i < (end); i += step)
+#define UNROLLED(i, n) UNROLLED_RANGE(i, 0, n, 1)
 """
 
 _INCLUDE = re.compile(r'^#include "(\w+\.cu)"$', re.MULTILINE)

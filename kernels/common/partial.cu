@@ -33,8 +33,7 @@ sum_partials(GLOBAL const REAL *RESTRICT partial, GLOBAL REAL *RESTRICT out, ind
     }
 
     if (GROUPS > 1) sums[group * LANES + lane] = sum;
-    UNROLL
-    for (int half_width = GROUPS / 2; half_width > 0; half_width /= 2) {
+    UNROLL for (int half_width = GROUPS / 2; half_width > 0; half_width /= 2) {
         __syncthreads();
         if (group < half_width) {
             sum += sums[(group + half_width) * LANES + lane];

@@ -20,7 +20,7 @@ _TENSOR_FLOPS = 2048 * 4 * 8 // 32  # see peak_tensor.cu
 _FLOAT64_TENSOR_CORES = ((8, 0), (9, 0), (10, 0))
 _UNITS = {16: "int4", 8: "int2", 4: "int"}
 _MOST_BLOCKS = 64  # which fill a link
-WORDS = 4 + _THREADS  # of 4 bytes, of each device: peer_flags.cu
+WORDS = 4 + _THREADS  # of 4 bytes, of each device: exchange.cu
 
 
 def peaks(

@@ -5,12 +5,9 @@
 // adds the values of the numbers position + other, for OTHERS, to its own, and leaves the sum. All threads of the block
 // take part. Preconditions: count and least are powers of two.
 
-#define OTHERS \
-    UNROLL \
-    for (int other = next; other < width; other += next)
+#define OTHERS UNROLLED_RANGE(other, next, width, next)
 #define ADD_TREE(count, least, position, body) \
-    UNROLL \
-    for (int width = count; width > (least); width = width >= 4 * (least) ? width / 4 : (least)) { \
+    UNROLL for (int width = count; width > (least); width = width >= 4 * (least) ? width / 4 : (least)) { \
         const int next = width >= 4 * (least) ? width / 4 : (least); \
         __syncthreads(); \
         if (position < next) body \

@@ -26,8 +26,7 @@
 #include "correlation.cu"
 
 // Adds the taps of a stage in `rows` of its rows, a constant.
-DEVICE ALWAYS_INLINE void add_rows(REAL *sums, LOCAL const REAL *tile, LOCAL const REAL *taps,
-                                   const int rows, int columns)
+DEVICE void add_rows(REAL *sums, LOCAL const REAL *tile, LOCAL const REAL *taps, const int rows, int columns)
 {
     BY_CHUNKS(c, columns, CHUNK_COLUMNS, TAIL_COLUMNS, c < columns,
               add_chunk(sums, tile + c, MOST_COLUMNS, taps + c, STAGE_COLUMNS, ROWS, rows, chunk))

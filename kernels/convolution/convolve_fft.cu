@@ -7,18 +7,16 @@
 // Every kernel takes the tiles from `first` on. All of them are limited by memory.
 //
 // `seen` of the image and of the filter are five numbers, set where results are not finite, and where
-// values are not whole, are negative, are 0, are 0 next to another 0 of the row or at its ends. `marks`
+// values are not whole, are negative, are 0, are 0 next to another 0 of the row or at its ends (random
+// float32 numbers have single zeros: looking at all of these doubled the time). `marks`
 // of tiles have a bit for each of a row's reals, 32 in a word: whether it is not 0. By these, results
 // get what the direct sum has exactly: whole numbers of whole numbers, nothing negative of what is not,
 // 0 where all products are.
 
-#include "components.cu"
-#define COMPLEX JOIN(REAL, 2)
-#define BAD 0
-#define BROKEN 1
-#define NEGATIVE 2
-#define ZERO 3
-#define PAIR 4  // random float32 numbers have single zeros: looking at all of these doubled the time
+#define WIDTH 2
+#include "pack.cu"
+#define COMPLEX VECTOR
+enum { BAD, BROKEN, NEGATIVE, ZERO, PAIR };
 
 #include "extended.cu"
 

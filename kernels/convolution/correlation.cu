@@ -25,13 +25,6 @@
     const unsigned int down = blockIdx.x / (unsigned int)tiles_across % (unsigned int)tiles_down; \
     const unsigned int b = blockIdx.x / (unsigned int)tiles_across / (unsigned int)tiles_down;
 
-// Not left to OpenCL's compilers: what comes in as a constant must be one.
-#ifdef __OPENCL_VERSION__
-#define ALWAYS_INLINE __attribute__((always_inline))
-#else
-#define ALWAYS_INLINE
-#endif
-
 // Stores WIDTH outputs, of which `points` are within the row.
 DEVICE void store_outputs(GLOBAL REAL *out, const REAL *sums, index_t points, index_t out_column)
 {
@@ -112,19 +105,16 @@ DEVICE void fetch_tile(LOCAL REAL *tile, GLOBAL const REAL *image, int thread, i
 // Adds a chunk of the filter, of rows x columns taps, to outs x WIDTH sums. All three are
 // constants, and no loop is left when compiled. In `tile` the first output meets the first tap.
 #define MOST_TAPS 8
-DEVICE ALWAYS_INLINE void add_chunk(REAL *sums, LOCAL const REAL *tile, const int tile_pitch,
-                                    LOCAL const REAL *taps, const int tap_pitch, const int outs,
-                                    const int rows, const int columns)
+DEVICE void add_chunk(REAL *sums, LOCAL const REAL *tile, const int tile_pitch, LOCAL const REAL *taps,
+                      const int tap_pitch, const int outs, const int rows, const int columns)
 {
     REAL factors[MOST_TAPS][MOST_TAPS];
     UNROLLED(r, outs + rows - 1) {
         REAL window[ROUND_UP(WIDTH + MOST_TAPS - 1)];
-        UNROLL
-        for (int c = 0; c < WIDTH + columns - 1; c += WIDTH)
+        UNROLLED_RANGE(c, 0, WIDTH + columns - 1, WIDTH)
             READ(window + c, (LOCAL const VECTOR *)(tile + r * tile_pitch + c));
         if (r < rows) {
-            UNROLL
-            for (int c = 0; c < columns; c += WIDTH) {
+            UNROLLED_RANGE(c, 0, columns, WIDTH) {
                 if (columns == 1)
                     factors[r][0] = taps[r * tap_pitch];
                 else

@@ -1,7 +1,5 @@
-// What lies beyond an image's edges.
-//
-// `boundary` is the index in `BOUNDARIES` of kernels/common/boundaries.py: 0: a fill value; 1:
-// periodic; 2: mirrored, with the edge repeated.
+// What lies beyond an image's edges. `boundary` is the index in `BOUNDARIES` of kernels/common/launch.py:
+// 0: a fill value; 1: periodic; 2: mirrored, with the edge repeated.
 
 #ifndef POSITION
 #define POSITION index_t

@@ -1,7 +1,7 @@
 // A sweep of Jacobi's method for Poisson's equation, kernel after kernel: naive first, one idea each, after Jensen
 // (2017), section 2.2. ladder.py has a table of the steps. Of each of rows x columns points with zeros around them
 // u_new = (left + right + above + below) / 4 + f_factor f. 3 elements are moved for a point, at least. A block has
-// BX x BY threads; of the kernels those of STEP alone are compiled.
+// BX x BY threads.
 
 #define GRID                                                                                                \
     GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f, GLOBAL REAL *RESTRICT u_new,              \
@@ -28,7 +28,6 @@ DEVICE void sweep_point(GLOBAL const REAL *u, GLOBAL const REAL *f, GLOBAL REAL 
     const index_t row = blockIdx.x / across * BY + y, column = blockIdx.x % across * BX + x;
 
 // -- 1. sequential: one thread goes through all points ----------------------------------------------------------------
-#if STEP == 1
 KERNEL(1, 1)
 jacobi_sequential(GRID)
 {
@@ -36,22 +35,18 @@ jacobi_sequential(GRID)
         for (index_t column = 0; column < columns; ++column)
             sweep_point(u, f, u_new, rows, columns, f_factor, row, column);
 }
-#endif
 
 // -- 2. naive: a thread for each point: 5 loads for 6 flops, so that memory is the limit ------------------------------
-#if STEP == 2
 KERNEL(BX *BY, 1)
 jacobi_naive(GRID)
 {
     FIND_POINT
     if (row < rows && column < columns) sweep_point(u, f, u_new, rows, columns, f_factor, row, column);
 }
-#endif
 
 // -- 3. shared: a tile and the points around it go to shared memory ---------------------------------------------------
 // A point is asked of memory or a cache once for a tile, not once for each neighbour. All loads, that of f too, are
 // asked for before the first is waited for: behind tests and the barrier they took 1.5 times as long.
-#if STEP == 3
 KERNEL(BX *BY, 1)
 jacobi_shared(GRID)
 {
@@ -74,7 +69,6 @@ jacobi_shared(GRID)
         u_new[at] = swept(given, points[y + 1][x], points[y + 1][x + 2], points[y][x + 1], points[y + 2][x + 1],
                           f_factor);
 }
-#endif
 
 // -- 4. persistent: the loop over sweeps and the swap of u and u_new are on the device --------------------------------
 // A launch makes `sweeps` of them, an even number, and its blocks wait for each other after each. So f, which no sweep
@@ -85,8 +79,8 @@ jacobi_shared(GRID)
 #define NEAR(r) ((r) >= first && (r) < end ? u[(r) * columns + c] : FRESH(u + (r) * columns + c))
 
 KERNEL(BX *BY, 1)
-jacobi_persistent(GLOBAL REAL *u, GLOBAL const REAL *RESTRICT f, GLOBAL REAL *v, COUNTER arrivals, index_t rows,
-                  index_t columns, index_t share, index_t sweeps, double f_factor)
+jacobi_persistent(GLOBAL REAL *u, GLOBAL const REAL *RESTRICT f, GLOBAL REAL *v, GLOBAL unsigned int *arrivals,
+                  index_t rows, index_t columns, index_t share, index_t sweeps, double f_factor)
 {
     SHARED REAL held[SHARED_BYTES / sizeof(REAL)];
     const int x = (int)threadIdx.x % BX, y = (int)threadIdx.x / BX;

@@ -43,8 +43,7 @@ cut_rows(const float *__restrict__ rows, const float *__restrict__ norms, unsign
         }
         write_pieces<2>(to, row, group, x);
     }
-    UNROLL
-    for (int other = 16; other > 0; other /= 2) squares += __shfl_xor_sync(~0u, squares, other);
+    UNROLL for (int other = 16; other > 0; other /= 2) squares += __shfl_xor_sync(~0u, squares, other);
     if (lane > 0) return;
     if (are_centroids)
         facts[row] = make_float2(lowered, row < n ? norms[row] : INFINITY);

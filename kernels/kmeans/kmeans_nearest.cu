@@ -6,8 +6,7 @@
         const int first = FIRST_OF_ROW(r);
         REAL smallest = least[first];
         int whose = nearest[first];
-        UNROLL
-        for (int other = 1; other < 4 * WARPS_N; ++other) {
+        UNROLLED_RANGE(other, 1, 4 * WARPS_N, 1) {
             const int at = first + OF_ROW(other);
             if (least[at] < smallest || (least[at] == smallest && nearest[at] < whose)) {
                 smallest = least[at];

@@ -30,8 +30,7 @@ DEVICE void look(Nearest &row, float distance, int centroid)
 // The lanes that have a row's other centroids get what all of them found.
 DEVICE void combine(Nearest &row)
 {
-    UNROLL
-    for (int other = 1; other < 4; other *= 2) {
+    UNROLL for (int other = 1; other < 4; other *= 2) {
         const float least = __shfl_xor_sync(~0u, row.least, other), second = __shfl_xor_sync(~0u, row.second, other);
         const int centroid = __shfl_xor_sync(~0u, row.centroid, other);
         row.second = fminf(fminf(row.second, second), fmaxf(row.least, least));

@@ -65,8 +65,7 @@ assign_small(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
             label = 0;
             for (int c = 0; c < clusters; ++c) {
                 REAL product = 0;
-                UNROLL
-                for (int j = 0; j < WHOLE; j += WIDTH) {
+                UNROLLED_RANGE(j, 0, WHOLE, WIDTH) {
                     REAL y[WIDTH];
                     READ(y, shared_c + (c * WHOLE + j) / WIDTH);
                     UNROLLED(w, WIDTH) product += x[j + w] * y[w];
@@ -93,15 +92,11 @@ assign_small(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
     }
 
     // Groups' sums are added in order.
-#if GROUPS > 1
-    points[thread] = sum;
-    __syncthreads();
-    if (group == 0) {
-        UNROLL
-        for (int other = 1; other < GROUPS; ++other)
-            sum += points[thread + other * (THREADS / GROUPS)];
+    if (GROUPS > 1) {
+        points[thread] = sum;
+        __syncthreads();
+        if (group == 0) UNROLLED_RANGE(other, 1, GROUPS, 1) sum += points[thread + other * (THREADS / GROUPS)];
     }
-#endif
     if (group == 0 && cluster < clusters) {
         const index_t at = (index_t)blockIdx.x * k + cluster;
         if (element < D)

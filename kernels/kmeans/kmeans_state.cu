@@ -39,10 +39,6 @@
         nearest[i * THREADS + thread] = 0; \
     }
 
-#ifdef __OPENCL_VERSION__
-#define atomicAdd atomic_add
-#endif
-
 // A label's place in memory gets a new value; tells of it if it is another one.
 DEVICE void write_label(GLOBAL int *labels, GLOBAL int *state, index_t row, int label)
 {

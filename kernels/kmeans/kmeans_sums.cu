@@ -56,8 +56,7 @@ sum_by_label(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
             const int from = (segment * STEPS + step) * TOGETHER;
             const int label = each_label[from + lane];
             int lower = 0, alike = 0;
-            UNROLL
-            for (int other = 0; other < TOGETHER; other += 4) {
+            UNROLLED_RANGE(other, 0, TOGETHER, 4) {
                 const int4 four = shared_labels[(from + other) / 4];
                 lower += (four.x == label && other < lane) + (four.y == label && other + 1 < lane) +
                          (four.z == label && other + 2 < lane) + (four.w == label && other + 3 < lane);

@@ -105,8 +105,7 @@ assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
             smallest[i] = least[i * THREADS + thread];
             whose[i] = nearest[i * THREADS + thread];
         }
-        UNROLL
-        for (int j = 0; j < THREAD_N; j += WIDTH) {
+        UNROLLED_RANGE(j, 0, THREAD_N, WIDTH) {
             REAL norm[WIDTH];
             READ(norm, (GLOBAL const VECTOR *)(norms + column + j * 4));
             UNROLLED(w, WIDTH) UNROLLED(i, THREAD_M) {

@@ -1,7 +1,7 @@
 // The labels of k-means and how many of them changed, kernel after kernel: naive first, one idea each, after the
 // project of the course 18-645 (2014), where these two are the GPU's part of an iteration. ladder.py has a table of the
 // steps. The label of a row of X, n x d, is the centroid of k, k x d, with the least sum of squared differences. A
-// block has BX threads, a power of two; of the kernels those of STEP alone are compiled.
+// block has BX threads, a power of two.
 
 // -- All steps: a thread for each point. 3 d k flops a point ----------------------------------------------------------
 // naive: a point's elements lie together (x_row = d, x_column = 1: an array of structures). coalesced: those of
@@ -30,7 +30,6 @@ kmeans_nearest(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT centro
 }
 
 // -- 1 and 2. naive, coalesced: one thread counts the labels that changed ---------------------------------------------
-#if STEP == 1 || STEP == 2
 KERNEL(1, 1)
 kmeans_count(GLOBAL const int *RESTRICT changed, GLOBAL int *RESTRICT total, index_t n)
 {
@@ -38,12 +37,10 @@ kmeans_count(GLOBAL const int *RESTRICT changed, GLOBAL int *RESTRICT total, ind
     for (index_t i = 0; i < n; ++i) sum += changed[i];
     total[0] = sum;
 }
-#endif
 
 // -- 3 and 4. reduction, occupancy: blocks count by a tree, and one block adds up what they found ---------------------
 // The project's program had a thread for each block's count in one block, and failed beyond 1024 of them: here a thread
 // goes on as long as counts are left. occupancy: larger blocks, of which more threads fit on a multiprocessor.
-#if STEP == 3 || STEP == 4
 KERNEL(BX, 1)
 kmeans_reduce(GLOBAL const int *RESTRICT counts, GLOBAL int *RESTRICT sums, index_t n, index_t blocks)
 {
@@ -58,14 +55,11 @@ kmeans_reduce(GLOBAL const int *RESTRICT counts, GLOBAL int *RESTRICT sums, inde
     }
     if (thread == 0) sums[blockIdx.x] = found[0];
 }
-#endif
 
 // -- 2 to 4. The other order of X, made once before the first iteration -----------------------------------------------
-#if STEP == 2 || STEP == 3 || STEP == 4
 KERNEL(BX, 1)
 kmeans_turn(GLOBAL const REAL *RESTRICT X, GLOBAL REAL *RESTRICT turned, index_t n, index_t d)
 {
     const index_t at = (index_t)blockIdx.x * BX + threadIdx.x;
     if (at < n * d) turned[at % d * n + at / d] = X[at];
 }
-#endif

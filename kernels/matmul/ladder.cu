@@ -2,7 +2,7 @@
 // ladder.py has a table of the steps: their ideas, blocks, macros and sources.
 //
 // A block is BX x BY threads, BX along a row of C; blocks go along the rows of C, then down. A thread makes EACH
-// elements of C. Of the kernels those of STEP alone are compiled.
+// elements of C. Of the kernels with shared memory those of STEP alone are compiled.
 
 #define MATRICES                                                                                            \
     GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL *RESTRICT C, index_t m,       \
@@ -22,21 +22,18 @@ DEVICE REAL dot(GLOBAL const REAL *a, GLOBAL const REAL *b, index_t n, index_t k
 }
 
 // -- 1. sequential: one thread does everything, as a CPU would --------------------------------------------------------
-#if STEP == 1
 KERNEL(1, 1)
 matmul_sequential(MATRICES)
 {
     for (index_t i = 0; i < m; ++i)
         for (index_t j = 0; j < n; ++j) C[i * n + j] = dot(A + i * k, B + j, n, k);
 }
-#endif
 
 // -- 2. naive: a thread for each element of C -------------------------------------------------------------------------
 // The threads of a warp lie along a row of C: they read neighbouring elements of B in one go, and one element of A for
 // all. uncoalesced (SWAPPED): they lie along a column of C, and read and write elements that are a row apart.
 // The patterns that White rejects: a thread makes NX x NY elements one after another. grouped: they are neighbours.
 // row, hybrid-row and hybrid-column: they are as far apart as there are threads; DOWN: columns first.
-#if STEP == 2
 #define WIDE (SWAPPED ? BY : BX)
 #define HIGH (SWAPPED ? BX : BY)
 KERNEL(BX *BY, 1)
@@ -54,11 +51,9 @@ matmul_naive(MATRICES)
         if (i < m && j < n) C[i * n + j] = dot(A + i * k, B + j, n, k);
     }
 }
-#endif
 
 // -- 3 and 4. rows2, rows4: a thread has EACH elements of a column of C -----------------------------------------------
 // An element of B serves EACH products: EACH + 1 loads do what took 2 EACH. Rows beyond the last one repeat it.
-#if STEP == 3 || STEP == 4
 KERNEL(BX *BY, 1)
 matmul_rows(MATRICES)
 {
@@ -78,7 +73,6 @@ matmul_rows(MATRICES)
     UNROLLED(r, EACH)
         if (i + r < m) C[(i + r) * n + j] = sums[r];
 }
-#endif
 
 // -- 5. shared: tiles of A and of B in shared memory ------------------------------------------------------------------
 // White's listing 4.8: a thread has one element of C. The block brings a tile of A, BY x BX, and one of B, BX x BX, and
@@ -152,8 +146,7 @@ matmul_column(MATRICES)
         int l = 0;
         NO_UNROLL
         for (; l + PIECE <= length; l += PIECE) {
-            UNROLL
-            for (int u = 0; u < PIECE; ++u, b += n) {
+            UNROLL for (int u = 0; u < PIECE; ++u, b += n) {
                 const REAL one = *b;
                 UNROLLED(r, EACH) sums[r] += tile[r][l + u] * one;
             }

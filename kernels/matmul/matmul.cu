@@ -16,8 +16,7 @@
 #include "matmul_registers.cu"
 #include "matmul_buffers.cu"
 
-#define LOADS_A (TILE_M * TILE_K / (PIECE * THREADS))
-#define LOADS_B (TILE_N * TILE_K / (PIECE * THREADS))
+#define LOADS(tile) ((tile) * TILE_K / (PIECE * THREADS))
 
 // A tile is cut into pieces, numbered so that a warp's loads coalesce; a thread has the pieces
 // thread + slot * THREADS. A piece's first element is at (k, outer), where outer is the row of A or
@@ -37,27 +36,26 @@ DEVICE int piece_outer(int piece, int k_fast, int tile)
 
 #define FIRST_K(fast, piece, tile) piece_k(thread, fast, tile)
 #define FIRST_OUTER(fast, piece, tile) piece_outer(thread, fast, tile)
-#define SLOT_AK(s) piece_k((s) * THREADS, A_K, TILE_M)
-#define SLOT_M(s) piece_outer((s) * THREADS, A_K, TILE_M)
-#define SLOT_BK(s) piece_k((s) * THREADS, B_K, TILE_N)
-#define SLOT_N(s) piece_outer((s) * THREADS, B_K, TILE_N)
-// Loads those of a thread's pieces of both tiles that are there; at first the others become zero.
-#define LOAD_NEXT(at_first, there_a, there_b) \
-    UNROLLED(s, LOADS_A) { \
-        if (at_first) CLEAR_PIECE(next_a[s]); \
-        if (there_a) next_a[s] = LOAD(A + SLOT_AK(s) * A_K_STRIDE + SLOT_M(s) * A_M_STRIDE); \
-    } \
-    UNROLLED(s, LOADS_B) { \
-        if (at_first) CLEAR_PIECE(next_b[s]); \
-        if (there_b) next_b[s] = LOAD(B + SLOT_BK(s) * B_K_STRIDE + SLOT_N(s) * B_N_STRIDE); \
+#define SLOT_K(s, fast, tile) piece_k((s) * THREADS, fast, tile)
+#define SLOT_OUTER(s, fast, tile) piece_outer((s) * THREADS, fast, tile)
+// Loads those of a thread's pieces of an operand's tile that are there: of `left` rows or columns, and of k by `there`,
+// where `own` of it is before the thread's. At first the others become zero.
+#define LOAD_PIECES(next, from, fast, tile, k_stride, stride, at_first, left, own, there) \
+    UNROLLED(s, LOADS(tile)) { \
+        if (at_first) CLEAR_PIECE(next[s]); \
+        if (SLOT_OUTER(s, fast, tile) < left && (!at_first || own + SLOT_K(s, fast, tile) < there)) \
+            next[s] = LOAD(from + SLOT_K(s, fast, tile) * k_stride + SLOT_OUTER(s, fast, tile) * stride); \
     }
+#define LOAD_NEXT(at_first, left_a, left_b) \
+    LOAD_PIECES(next_a, A, A_K, TILE_M, A_K_STRIDE, A_M_STRIDE, at_first, left_a, a_k, first) \
+    LOAD_PIECES(next_b, B, B_K, TILE_N, B_K_STRIDE, B_N_STRIDE, at_first, left_b, b_k, first)
+#define STORE_PIECES(next, to, fast, tile, pitch, buffer) \
+    UNROLLED(s, LOADS(tile)) \
+        store_piece(to + (buffer) * (TILE_K * pitch) + SLOT_K(s, fast, tile) * pitch + SLOT_OUTER(s, fast, tile), \
+                    pitch, fast, next[s])
 #define STORE_NEXT(buffer) \
-    UNROLLED(s, LOADS_A) \
-        store_piece(to_a + (buffer) * (TILE_K * PITCH_A) + SLOT_AK(s) * PITCH_A + SLOT_M(s), \
-                    PITCH_A, A_K, next_a[s]); \
-    UNROLLED(s, LOADS_B) \
-        store_piece(to_b + (buffer) * (TILE_K * PITCH_B) + SLOT_BK(s) * PITCH_B + SLOT_N(s), \
-                    PITCH_B, B_K, next_b[s])
+    STORE_PIECES(next_a, to_a, A_K, TILE_M, PITCH_A, buffer); \
+    STORE_PIECES(next_b, to_b, B_K, TILE_N, PITCH_B, buffer)
 #define READ_FACTORS(set, buffer, kk) \
     READ_FACTORS_AT(set, read_a + (buffer) * (TILE_K * PITCH_A) + (kk) * PITCH_A, \
                     read_b + (buffer) * (TILE_K * PITCH_B) + (kk) * PITCH_B)
@@ -79,10 +77,9 @@ matmul(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL
     LOCAL REAL *const to_a = (LOCAL REAL *)shared_a + a_k * PITCH_A + a_m;
     LOCAL REAL *const to_b = (LOCAL REAL *)shared_b + b_k * PITCH_B + b_n;
 
-    LOADED next_a[LOADS_A];
-    LOADED next_b[LOADS_B];
-    LOAD_NEXT(true, SLOT_M(s) < left_m && a_k + SLOT_AK(s) < first,
-              SLOT_N(s) < left_n && b_k + SLOT_BK(s) < first)
+    LOADED next_a[LOADS(TILE_M)];
+    LOADED next_b[LOADS(TILE_N)];
+    LOAD_NEXT(true, left_m, left_n)
     GO_ON(first)
 
     DECLARE_SUMS
@@ -101,7 +98,7 @@ matmul(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL
         // would let the compiler move the loads down to their use, and their latency would show.
         const int rows_left = step + 1 < steps ? left_m : 0;
         const int columns_left = step + 1 < steps ? left_n : 0;
-        LOAD_NEXT(false, SLOT_M(s) < rows_left, SLOT_N(s) < columns_left)
+        LOAD_NEXT(false, rows_left, columns_left)
         GO_ON(TILE_K)
 
         // The other buffer is free: its last reading came before the last barrier.

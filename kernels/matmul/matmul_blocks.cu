@@ -52,8 +52,7 @@
 #define BEGIN_COPIES \
     COPY_TILES(0, first); \
     end_of_copies(); \
-    UNROLL \
-    for (int stage = 1; stage < STAGES - 1; ++stage) { \
+    UNROLLED_RANGE(stage, 1, STAGES - 1, 1) { \
         if (stage < steps) COPY_TILES(stage, TILE_K); \
         end_of_copies(); \
     }

@@ -23,8 +23,6 @@
 // k-major does not lie together.
 #define PIECE_A (ALIGNED && !A_K ? WIDTH : 1)
 #define PIECE_B (ALIGNED && !B_K ? WIDTH : 1)
-#define LOADS_A (TILE_M * TILE_K / (PIECE_A * THREADS))
-#define LOADS_B (TILE_N * TILE_K / (PIECE_B * THREADS))
 
 #include "ptx.cu"
 
@@ -42,11 +40,11 @@
 
 // Copy a thread's pieces of one operand's tile; from its own on, `left` rows belong to the matrix. Of k
 // `depth` are there, and its own is the k-th.
-#define COPY_OPERAND(from, to, fast, piece, tile, pitch, loads, k_step, step, left, depth, k) \
+#define COPY_OPERAND(from, to, fast, piece, tile, pitch, k_step, step, left, depth, k) \
     { \
         const REAL *at = from; \
-        const int apart = APART(piece, fast, tile); \
-        const int in_turn = (fast) ? (tile) / apart : (loads); \
+        const int apart = APART(piece, fast, tile), loads = (tile) * TILE_K / ((piece) * THREADS); \
+        const int in_turn = (fast) ? (tile) / apart : loads; \
         UNROLLED(slot, loads) { \
             const int row = (fast) ? slot % in_turn * apart : 0; \
             const int of_k = (fast) ? slot / in_turn * RUN_LENGTH : slot * apart; \
@@ -60,10 +58,10 @@
 // A stage's tiles, of which `depth` of k are there; and on to the next ones.
 #define COPY_TILES(stage, depth) \
     { \
-        COPY_OPERAND(A, to_a + BYTES * STAGE * (stage), A_K, PIECE_A, TILE_M, PITCH_A, LOADS_A, \
-                     A_K_STRIDE, step_a, left_m, depth, a_k) \
-        COPY_OPERAND(B, to_b + BYTES * STAGE * (stage), B_K, PIECE_B, TILE_N, PITCH_B, LOADS_B, \
-                     B_K_STRIDE, step_b, left_n, depth, b_k) \
+        COPY_OPERAND(A, to_a + BYTES * STAGE * (stage), A_K, PIECE_A, TILE_M, PITCH_A, A_K_STRIDE, \
+                     step_a, left_m, depth, a_k) \
+        COPY_OPERAND(B, to_b + BYTES * STAGE * (stage), B_K, PIECE_B, TILE_N, PITCH_B, B_K_STRIDE, \
+                     step_b, left_n, depth, b_k) \
         GO_ON(depth) \
     }
 #define READ_FACTORS(set, stage, kk) \

@@ -38,11 +38,9 @@
 
 // A thread's factors of one k, from two places in k-major shared tiles.
 #define READ_FACTORS_AT(set, from_a, from_b) \
-    UNROLL \
-    for (int i = 0; i < THREAD_M; i += WIDTH) \
+    UNROLLED_RANGE(i, 0, THREAD_M, WIDTH) \
         READ(factors_a[set] + i, (LOCAL const VECTOR *)((from_a) + i * 8)); \
-    UNROLL \
-    for (int j = 0; j < THREAD_N; j += WIDTH) \
+    UNROLLED_RANGE(j, 0, THREAD_N, WIDTH) \
         READ(factors_b[set] + j, (LOCAL const VECTOR *)((from_b) + j * 4));
 #define MULTIPLY_FACTORS(set) \
     UNROLLED(i, THREAD_M) UNROLLED(j, THREAD_N) sum[i][j] += factors_a[set][i] * factors_b[set][j];
@@ -63,8 +61,7 @@
     UNROLLED(i, THREAD_M) { \
         const index_t row = tile_m + warp_m + LANE_M(lane) + i / WIDTH * (8 * WIDTH) + i % WIDTH; \
         if (row < m) { \
-            UNROLL \
-            for (int j = 0; j < THREAD_N; j += WIDTH) { \
+            UNROLLED_RANGE(j, 0, THREAD_N, WIDTH) { \
                 const index_t col = tile_n + warp_n + LANE_N(lane) + j * 4; \
                 if (c_vector) { \
                     if (col < n) WRITE((GLOBAL VECTOR *)(C + row * c_row + col), sum[i] + j); \

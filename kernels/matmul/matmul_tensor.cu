@@ -23,18 +23,13 @@
 
 // Where an element lies. With k slow a row is 4 elements longer than the tile, with k fast see PLACE_KFAST. So the
 // 16 lanes that read together, 4 rows by 4 of k, meet 32 banks.
-#define PITCH_A (A_K ? TILE_K : TILE_M + 4)
-#define PITCH_B (B_K ? TILE_K : TILE_N + 4)
-#define SIZE_A (A_K ? TILE_M * TILE_K : TILE_K * (TILE_M + 4))
-#define SIZE_B (B_K ? TILE_N * TILE_K : TILE_K * (TILE_N + 4))
-#define STAGE (SIZE_A + SIZE_B)
-#define PLACE_A(outer, k) (A_K ? PLACE_KFAST(outer, k) : (k) * PITCH_A + (outer))
-#define PLACE_B(outer, k) (B_K ? PLACE_KFAST(outer, k) : (k) * PITCH_B + (outer))
+#define PITCH(fast, tile) ((fast) ? TILE_K : (tile) + 4)
+#define SIZE(fast, tile) ((fast) ? (tile) * TILE_K : TILE_K * ((tile) + 4))
+#define STAGE (SIZE(A_K, TILE_M) + SIZE(B_K, TILE_N))
+#define PLACE(fast, tile, outer, k) ((fast) ? PLACE_KFAST(outer, k) : (k) * PITCH(fast, tile) + (outer))
 
-#define LOADS_A (TILE_M * TILE_K / (PIECE * THREADS))
-#define LOADS_B (TILE_N * TILE_K / (PIECE * THREADS))
-#define SLOT_A (A_K ? THREADS * PIECE / TILE_K : THREADS * PIECE / TILE_M)
-#define SLOT_B (B_K ? THREADS * PIECE / TILE_K : THREADS * PIECE / TILE_N)
+#define LOADS(tile) ((tile) * TILE_K / (PIECE * THREADS))
+#define SLOT(fast, tile) (THREADS * PIECE / ((fast) ? TILE_K : (tile)))
 
 // Pieces of a tile are numbered so that neighbouring threads copy neighbours; a thread has the pieces
 // thread + slot * THREADS. With powers of two, and slots of 4 rows or more, each slot lies at a fixed
@@ -54,32 +49,32 @@ matmul(const double *__restrict__ A, const double *__restrict__ B, double *__res
 
     FIND_BLOCK
 
-    // A thread's pieces are SLOT_A apart along the slow dimension: with k fast they are rows, of which
+    // A thread's pieces are SLOT apart along the slow dimension: with k fast they are rows, of which
     // those past the edge are not there; else they are steps of k, and all of them are there or none.
     GO_TO_FIRST(PIECE, PIECE)
-    const index_t slot_a = SLOT_A * (A_K ? A_M_STRIDE : A_K_STRIDE);
-    const index_t slot_b = SLOT_B * (B_K ? B_N_STRIDE : B_K_STRIDE);
+    const index_t slot_a = SLOT(A_K, TILE_M) * (A_K ? A_M_STRIDE : A_K_STRIDE);
+    const index_t slot_b = SLOT(B_K, TILE_N) * (B_K ? B_N_STRIDE : B_K_STRIDE);
     const int there_a = A_K ? left_m : left_m > 0 ? TILE_K : 0;
     const int there_b = B_K ? left_n : left_n > 0 ? TILE_K : 0;
     const unsigned int base = shared_address(shared);
-    const unsigned int to_a = base + 8 * PLACE_A(a_m, a_k);
-    const unsigned int to_b = base + 8 * (SIZE_A + PLACE_B(b_n, b_k));
+    const unsigned int to_a = base + 8 * PLACE(A_K, TILE_M, a_m, a_k);
+    const unsigned int to_b = base + 8 * (SIZE(A_K, TILE_M) + PLACE(B_K, TILE_N, b_n, b_k));
 
     // A stage's tiles, of which `depth` of k are there; and on to the next ones.
-#define COPY_OPERAND(from, to, fast, loads, apart, pitch, step, there, own_k, stage, depth) \
+#define COPY_OPERAND(from, to, fast, tile, step, there, own_k, stage, depth) \
     { \
         const double *piece = from; \
-        UNROLLED(slot, loads) { \
-            copy_piece(to + 8 * (STAGE * (stage) + slot * (apart) * (pitch)), piece, PIECE, \
-                       slot * (apart) < there && \
-                           ((depth) == TILE_K || own_k + ((fast) ? 0 : slot * (apart)) < (depth))); \
+        UNROLLED(slot, LOADS(tile)) { \
+            const int apart = slot * SLOT(fast, tile); \
+            copy_piece(to + 8 * (STAGE * (stage) + apart * PITCH(fast, tile)), piece, PIECE, \
+                       apart < there && ((depth) == TILE_K || own_k + ((fast) ? 0 : apart) < (depth))); \
             piece += step; \
         } \
     }
 #define COPY_TILES(stage, depth) \
     { \
-        COPY_OPERAND(A, to_a, A_K, LOADS_A, SLOT_A, PITCH_A, slot_a, there_a, a_k, stage, depth) \
-        COPY_OPERAND(B, to_b, B_K, LOADS_B, SLOT_B, PITCH_B, slot_b, there_b, b_k, stage, depth) \
+        COPY_OPERAND(A, to_a, A_K, TILE_M, slot_a, there_a, a_k, stage, depth) \
+        COPY_OPERAND(B, to_b, B_K, TILE_N, slot_b, there_b, b_k, stage, depth) \
         GO_ON(depth) \
     }
 
@@ -89,10 +84,11 @@ matmul(const double *__restrict__ A, const double *__restrict__ B, double *__res
     CLEAR_SUMS;
 
     // With k fast, another quarter of a row is the first one's place with bits changed.
-    const int read_a = PLACE_A(warp_m + g, t) + slice * 16 * (A_K ? 1 : PITCH_A);
-    const int read_b = SIZE_A + PLACE_B(warp_n + g, t) + slice * 16 * (B_K ? 1 : PITCH_B);
-#define AT_A(q) (A_K ? read_a ^ (q) * 4 : read_a + (q) * 4 * PITCH_A)
-#define AT_B(q) (B_K ? read_b ^ (q) * 4 : read_b + (q) * 4 * PITCH_B)
+    const int k_a = A_K ? 1 : PITCH(A_K, TILE_M), k_b = B_K ? 1 : PITCH(B_K, TILE_N);
+    const int read_a = PLACE(A_K, TILE_M, warp_m + g, t) + slice * 16 * k_a;
+    const int read_b = SIZE(A_K, TILE_M) + PLACE(B_K, TILE_N, warp_n + g, t) + slice * 16 * k_b;
+#define AT_A(q) (A_K ? read_a ^ (q) * 4 : read_a + (q) * 4 * k_a)
+#define AT_B(q) (B_K ? read_b ^ (q) * 4 : read_b + (q) * 4 * k_b)
 #define EIGHT_A (8 * (A_K ? TILE_K : 1))
 #define EIGHT_B (8 * (B_K ? TILE_K : 1))
 
@@ -111,8 +107,7 @@ matmul(const double *__restrict__ A, const double *__restrict__ B, double *__res
 #define SUMS (WARP_M * WARP_N / 32)
     double *const place = shared + warp * 32 + lane;
     double *const mine = &sum[0][0][0];
-    UNROLL
-    for (int s = 1; s < SLICES; ++s) {
+    UNROLLED_RANGE(s, 1, SLICES, 1) {
         __syncthreads();
         if (slice == s) {
             UNROLLED(i, SUMS) place[i * (THREADS / SLICES)] = mine[i];

@@ -16,13 +16,13 @@ struct Tiles {           // where the tiles of C are, and those of A and B
     index_t batch, down, across, a_between, b_between;
 };
 
-DEVICE void tile_at(const Tiles &all, index_t number, index_t *matrix, index_t *row, index_t *column)
+struct Place { index_t matrix, row, column; };
+
+DEVICE Place place_of_tile(const Tiles &all, index_t number)
 {
     const index_t each = all.down * all.across, within = number % each, band = within / (BAND * all.across);
     const index_t first = band * BAND, rows = min((index_t)BAND, all.down - first), at = within - first * all.across;
-    *matrix = number / each;
-    *row = first + at % rows;
-    *column = at / rows;
+    return {number / each, first + at % rows, at / rows};
 }
 
 template <int PIECES>
@@ -31,11 +31,10 @@ DEVICE void copy_tiles(const unsigned char *A, const unsigned char *B, const Til
 {
     Turn turn = {0, 0};
     for (index_t number = blockIdx.x; number < all.batch * all.down * all.across; number += gridDim.x) {
-        index_t matrix, row, column;
-        tile_at(all, number, &matrix, &row, &column);
+        const Place at = place_of_tile(all, number);
         const index_t bytes = steps * PIECES * PIECE_BYTES;  // of a PANEL
-        copy_tile<PIECES>(A + (matrix * all.a_between + row) * bytes, B + (matrix * all.b_between + column) * bytes,
-                          steps, in, turn);
+        copy_tile<PIECES>(A + (at.matrix * all.a_between + at.row) * bytes,
+                          B + (at.matrix * all.b_between + at.column) * bytes, steps, in, turn);
     }
 }
 
@@ -72,13 +71,12 @@ DEVICE void multiply_tiles(float *C, const int *a_exponents, const int *b_expone
     const int warp = (int)threadIdx.x / 32 - 4;
     Turn turn = {0, 0};
     for (index_t number = blockIdx.x; number < all.batch * all.down * all.across; number += gridDim.x) {
-        index_t matrix, row, column;
-        tile_at(all, number, &matrix, &row, &column);
+        const Place at = place_of_tile(all, number);
         float sum[64];
         multiply_tile<PIECES>(sum, steps, in, turn);
-        write_sums(C + matrix * c_batch, sum, a_exponents + matrix * all.a_between * PANEL,
-                   b_exponents + matrix * all.b_between * PANEL, row * PANEL + warp * 16, column * PANEL, m, n, c_row,
-                   c_col, c_vector);
+        write_sums(C + at.matrix * c_batch, sum, a_exponents + at.matrix * all.a_between * PANEL,
+                   b_exponents + at.matrix * all.b_between * PANEL, at.row * PANEL + warp * 16, at.column * PANEL, m, n,
+                   c_row, c_col, c_vector);
     }
 }
 

@@ -37,17 +37,14 @@ struct Shared {
 };
 
 // Add up, or take the largest of, what the threads of a row found: neighbours in a warp have the same one where k is fast.
-DEVICE void most_of(unsigned int *shared, unsigned int value, bool fast)
-{
-    if (fast) value = __reduce_max_sync(~0u, value);
-    if (!fast || threadIdx.x % 32 == 0) atomicMax(shared, value);
-}
-
-DEVICE void sum_of(unsigned int *shared, unsigned int value, bool fast)
-{
-    if (fast) value = __reduce_add_sync(~0u, value);
-    if (!fast || threadIdx.x % 32 == 0) atomicAdd(shared, value);
-}
+#define COMBINE(name, of_warp, of_block) \
+    DEVICE void name(unsigned int *shared, unsigned int value, bool fast) \
+    { \
+        if (fast) value = of_warp(~0u, value); \
+        if (!fast || threadIdx.x % 32 == 0) of_block(shared, value); \
+    }
+COMBINE(most_of, __reduce_max_sync, atomicMax)
+COMBINE(sum_of, __reduce_add_sync, atomicAdd)
 
 template <bool FAST>
 DEVICE void split_rows(const Operand &of, index_t block, Finding *finding, bool vectors)

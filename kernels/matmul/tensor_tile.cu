@@ -73,8 +73,7 @@ DEVICE void multiply_pairs(float (&sum)[64], unsigned int a, unsigned int b, int
 {
     const int order[6][2] = {{0, 0}, {0, 1}, {1, 0}, {0, 2}, {2, 0}, {1, 1}};
     begin_products();
-    UNROLL
-    for (int pair = first; pair < last; ++pair)
+    UNROLLED_RANGE(pair, first, last, 1)
         UNROLLED(slice, 2 * DEPTH) {
             const int at = slice / 2 * 2 * PIECES * PIECE_BYTES + slice % 2 * 32;
             multiply<PIECES == 2>(sum, tile_descriptor(a + at + order[pair][0] * PIECE_BYTES),

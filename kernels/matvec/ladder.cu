@@ -66,8 +66,7 @@ matvec_squares(GLOBAL const REAL *RESTRICT A, CONSTANT(REAL, held), GLOBAL REAL 
     REAL sum = 0;
     for (int step = 0; step < squares; ++step) {
         const int j = (PAD ? (start + step) % squares : step) * BX, wide = k - j < BX ? (int)k - j : BX;
-        UNROLL
-        for (int r = begin; r < begin + BX / BY; ++r) {
+        UNROLLED_RANGE(r, begin, begin + BX / BY, 1) {
             const index_t row = first + (r < high ? r : high - 1);
             square[r * (BX + PAD) + thread] = A[row * k + j + (thread < wide ? thread : wide - 1)];
         }

@@ -6,9 +6,7 @@
 // Per point: 4 (nz + ny + nx) flops.
 
 #define EACH ((POOL + THREADS - 1) / THREADS)
-#define FOR_POINTS(e, i) \
-    UNROLL               \
-    for (int e = 0, i = t; e < EACH; ++e, i += THREADS) if (i < points)
+#define FOR_POINTS(e, i) UNROLL for (int e = 0, i = t; e < EACH; ++e, i += THREADS) if (i < points)
 
 // v = the product along an axis of n points, `stride` apart.
 DEVICE void transform(LOCAL REAL *v, GLOBAL const REAL *sines, int t, int points, int n, int stride)

@@ -20,7 +20,6 @@ from hetero.kernels import Target
 from hetero.kernels.kmeans import plan as plans
 from hetero.kernels.kmeans import shapes
 from hetero.ops.kmeans.device import DeviceRows
-from hetero.ops.kmeans.fit import NumpyRows
 
 DTYPES = ("float32", "float64")
 GPU = Target(multiprocessors=132, shared_limit=227 << 10, capability=(9, 0))
@@ -165,31 +164,6 @@ def test_ties_go_to_the_lowest(portable, d, k):
     X = np.repeat(places, 50, axis=0)
     first = [int(np.flatnonzero(which == place)[0]) for place in range(3)]
     assert np.array_equal(labelled(portable, X, places[which])[0], np.repeat(first, 50))
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_seeding(portable, weighted):
-    """Distances, potentials and chosen rows as the CPU's, over several parts and columns."""
-    X, weights, _ = points(5000, 35, 2, "float64", weighted)
-    plain = NumpyRows(X, weights)
-    with on_device(portable, X, weights, 2) as rows:
-        X = X - rows.mean
-        seedings, which = (rows.seeding(), plain.seeding()), 0
-        sums = [seeding.first(17) for seeding in seedings]
-        for shares in ((0.001, 0.3), (0.5, 0.999), (0.0, 1.1)):
-            potentials = [found.sum(axis=0) for found in sums]
-            np.testing.assert_allclose(*potentials)
-            values, tried = np.array(shares) * potentials[0][which], []
-            for seeding, found in zip(seedings, sums, strict=True):
-                seeding.take(which)
-                running = np.cumsum(found[:, which])
-                blocks = np.minimum(np.searchsorted(running, values), len(running) - 1)
-                rest = values - np.concatenate([[0.0], running])[blocks]
-                tried.append(seeding.draw(blocks, rest))
-            np.testing.assert_array_equal(tried[0][0], tried[1][0])
-            sums, which = [found for _, found in tried], 1
-        np.testing.assert_allclose(*(found.sum(axis=0) for found in sums))
-        np.testing.assert_array_equal(rows.rows(np.array([3, 17])), X[[3, 17]])
 
 
 # -- What copies asynchronously, as fibers on the CPU ----------------------------------------------

@@ -18,7 +18,7 @@ from hetero.kernels.common.plan import WORDS, exchange
 from hetero.ops.solvers.operators import Poisson
 
 PATIENCE = 4000  # turns that a device waits for another one: no device stops for so long
-LOST = 0  # place of a word: kernels/common/peer_flags.cu
+LOST = 0  # place of a word: kernels/common/exchange.cu
 RUNNING, CONVERGED = 0, 1
 SPACING = (0.9, 1.2)
 

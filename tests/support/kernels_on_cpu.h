@@ -9,7 +9,8 @@
 #define RESTRICT
 #define UNROLL
 #define NO_UNROLL
-#define UNROLLED(i, n) for (int i = 0; i < (n); ++i)
+#define UNROLLED_RANGE(i, begin, end, step) for (int i = begin; i < (end); i += step)
+#define UNROLLED(i, n) UNROLLED_RANGE(i, 0, n, 1)
 typedef long long index_t;
 struct Index { unsigned x, y, z; };
 

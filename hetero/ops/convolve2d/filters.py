@@ -205,7 +205,7 @@ def _are_close(taps: np.ndarray, found: tuple[Any, Any], enough: float, info: np
 # the image; the direct sum's is eps times the sum of the products' absolute values at each point.
 # One value of 1e20 among others of 1 leaves nothing of them in a transform's result.
 
-_FAMILY = loops.register("ranges", f"{__name__}:examples")
+SUMS = loops.register("convolutions", "hetero.ops.convolve2d.methods:examples")
 _LOST = 1e3  # eps of the sum of the products' absolute values by which a transform may be off
 _LARGEST = 32  # one in this many of a filter's values may be as large as it likes
 
@@ -275,19 +275,13 @@ def is_wide(
     batch, height, width = planes.shape
     down, across = -(-height // rows), -(-width // columns)
     bounds = np.empty((batch, down, 3))
-    loops.vectors_for(_FAMILY, image.dtype).block_bounds(planes, across, bounds)
+    loops.vectors_for(SUMS, image.dtype).block_bounds(planes, across, bounds)
     means, least, peaks = bounds[..., 0].max(1), bounds[..., 1].min(1), bounds[..., 2].max(1)
     if not np.isfinite(means).all():
         return None
     fill = abs(fillvalue) if window.filled else 0.0
     peak, mean = (np.sqrt(np.maximum(x, fill)) for x in (peaks, means))
     return bool((facts.norm * peak * mean > _LOST * facts.mean * least).any())
-
-
-def examples(dtype: np.dtype) -> None:
-    """Call the loop."""
-    vectors = load("hetero.kernels.cpu.vectors")
-    vectors.block_bounds(np.ones((1, 40, 40), dtype), 9, np.empty((1, 9, 3)))
 
 
 # Seconds of a look: fixed; for a byte of the image on one core (16 cores of an H100's host go over
@@ -301,7 +295,7 @@ def with_look(plan: Plan, machine: dict[str, dict[str, Any]]) -> Plan:
     """The plan, with the time that `is_wide` takes for its image added to the candidates that
     transform, on a machine with these descriptions of devices; the cheapest is first."""
     (image, filter), cpu, w = plan.problem.inputs, machine.get(CPU, {}), plan.problem.options
-    compiled = cpu.get("elsewhere") or loops.is_ready(loops.named(_FAMILY, image.dtype))
+    compiled = cpu.get("elsewhere") or loops.is_ready(loops.named(SUMS, image.dtype))
     cores = min(cpu.get("cores") or 1, _MOST_CORES) if compiled else 1
     rows, columns = (w.filter_height + 1) // 2, (w.filter_width + 1) // 2
     blocks = plan.problem.batch * -(-w.height // rows) * -(-w.width // columns)

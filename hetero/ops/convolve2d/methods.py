@@ -32,6 +32,7 @@ from hetero.moving import ranges, streaming
 from hetero.ops.convolve2d import fft
 from hetero.ops.convolve2d.filters import (
     LARGEST_REMEMBERED,
+    SUMS,
     FilterOptions,
     flipped_factors,
     is_finite,
@@ -64,7 +65,6 @@ Box = tuple[tuple[int, int], ...]
 _SPECTRUM_CALLS = 0.7
 _WORKSPACE = 4  # of transforms, times a range and its result
 _SERIAL = 1 << 17  # elements below which NumPy multiplies faster than our threads start
-SUMS = loops.register("convolutions", f"{__name__}:examples")
 
 # -- Why a method cannot do a problem --------------------------------------------------------------
 
@@ -223,10 +223,11 @@ def _correlate(
 
 
 def examples(dtype: np.dtype) -> None:
-    """Call every loop: the direct sum and the two passes share them."""
+    """Call every loop: the direct sum and the two passes share them; and the look at values."""
     image, taps = np.ones((1, 64, 64), dtype), np.ones((3, 3), dtype)
-    convolve = load("hetero.kernels.cpu.convolve")
+    convolve, vectors = (load(f"hetero.kernels.cpu.{name}") for name in ("convolve", "vectors"))
     convolve.correlate(image, np.zeros_like(image), (1, 1), convolve.WRAP, 0.0, taps)
+    vectors.block_bounds(image, 9, np.empty((1, 9, 3)))
 
 
 def _loops(problem: Problem) -> tuple[str, ...]:

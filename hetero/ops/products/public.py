@@ -17,7 +17,6 @@ from hetero.arrays.kept import written
 from hetero.calling.call_cache import MISS
 from hetero.imports import load
 from hetero.ops.products.operands import as_given, cut, describe_problem, from_dims
-from hetero.registry.problem import Problem
 from hetero.tables import bind, find, forced, placement
 
 _CALLS = "hetero.ops.products.calls"
@@ -26,6 +25,9 @@ Function = Callable[..., Any]
 Public = TypeVar("Public", bound=Callable[..., Any])
 _ndarray = np.ndarray
 _forced = forced.get
+# The problems of ``matvec(A, x)`` and ``matmul(A, B)`` for arrays or `hetero.spec` stand-ins.
+matvec_problem = functools.partial(describe_problem, "matvec")
+matmul_problem = functools.partial(describe_problem, "matmul")
 
 
 def product(function: Function) -> Callable[[Public], Public]:
@@ -211,11 +213,6 @@ def matvec(
     """
 
 
-def matvec_problem(A: Any, x: Any) -> Problem:
-    """The problem of ``matvec(A, x)`` for arrays or `hetero.spec` stand-ins."""
-    return describe_problem("matvec", A, x)
-
-
 registry.register_operation(
     registry.Operation(
         name="matvec",
@@ -296,11 +293,6 @@ def matmul(
     array([[1., 2.],
            [3., 4.]])
     """
-
-
-def matmul_problem(A: Any, B: Any) -> Problem:
-    """The problem of ``matmul(A, B)`` for arrays or `hetero.spec` stand-ins."""
-    return describe_problem("matmul", A, B)
 
 
 registry.register_operation(

@@ -81,6 +81,15 @@ def test_shares_and_ranges(device, number, rows, weighted, cut):
     assert not devices.troubles()
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_seeds_of_several_parts(device, weighted):
+    """By rows of one device and from the host: the CPU's, over parts of rows and of columns."""
+    X, weights = points(5000, 35, 6), np.random.default_rng(1).random(5000) if weighted else None
+    asked, whole = {"max_iter": 2, "sample_weight": weights}, {"device": device.name}
+    agrees(hetero.kmeans(X, 6, random_state=5, **asked, **whole), X, 6, **asked)
+    agrees(parted(2 * [device], X, 6, weights, maxiter=2), X, 6, **asked)
+
+
 @pytest.mark.parametrize("stay", [0, 5])
 def test_ranges_that_stay(device, stay, monkeypatch, cut):
     """Rows go up once where they have room, the others once an iteration but for two ranges."""

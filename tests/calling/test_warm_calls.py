@@ -111,10 +111,8 @@ def ran(monkeypatch: Any) -> list[tuple[str, str]]:
 
 def on_fake(entry: registry.Implementation) -> Callable[..., Any]:
     """What stands for a CUDA implementation on the fake device."""
-    if entry.operation in ("matvec", "matmul"):
-        return fakes.compute
-    if entry.operation == "convolve2d":
-        return fakes.convolve
+    if entry.operation in ("matvec", "matmul", "convolve2d"):
+        return entry.run
     cpu = [i for i in registry.lookup(entry.operation) if i.kind == "cpu"]
     same = [i for i in cpu if i.method == entry.method]
 

@@ -405,25 +405,16 @@ def install(monkeypatch, count: int = 1) -> list[FakeCuda]:
     monkeypatch.setattr(devices, "found", {**{f.name: f for f in fakes}, **others})
     known = {n: health for n, health in devices.health.items() if n in others}
     monkeypatch.setattr(devices, "health", defaultdict(devices.Health, known))
-    for operation, method, run in (
-        ("matvec", "tiled", compute),
-        ("matmul", "tiled", compute),
-        ("matmul", "tensor", compute),
-        ("convolve2d", "direct", convolve),
-    ):
+    runs = {"matvec": compute, "matmul": compute, "convolve2d": convolve}
 
-<<<<<<< HEAD
     def computed(row):
         is_whole = row.kind == "cuda" and not row.from_host
         if not is_whole:
             return row
         return dataclasses.replace(row, run=runs[row.operation], prepare=row.prepare and prepare)
-=======
-        def changed(row, of=("cuda", method), run=run):
-            return dataclasses.replace(row, run=run) if (row.kind, row.method) == of else row
->>>>>>> parent of ee437dfe (All methods of products and convolutions on fake devices compute)
 
-        change_rows(monkeypatch, operation, changed)
+    for operation in runs:
+        change_rows(monkeypatch, operation, computed)
 
     def empty(shape, dtype):
         return Cupy.empty(shape, dtype, fakes[Place.current])

@@ -146,7 +146,7 @@ def norm(x: np.ndarray) -> float:
 # -- Poisson's equation along an axis --------------------------------------------------------------
 
 
-@by_size()
+@by_size(1 << 18)
 def tridiagonal(team, v, nears, parts, begins, square):
     """Solve (-D + m) x = v in place, for the columns of v, each with its own m.
 
@@ -164,21 +164,23 @@ def tridiagonal(team, v, nears, parts, begins, square):
 def _tridiagonal(start, stop, v, nears, parts, begins, square):
     no_overlap()
     n, columns = v.shape
+    nothing = np.zeros(COLUMNS, v.dtype)
     for block in range(start, stop):
         low, high = block * COLUMNS, min((block + 1) * COLUMNS, columns)
-        width, begin = high - low, begins[block]
+        width, begin, near = high - low, begins[block], nears[low:high]
         last = begins[block + 1] - width
         for j in range(1, n):
-            at = min(begin + (j - 1) * width, last) - low
-            for k in range(low, high):
-                before = v[j - 1, k]
-                v[j, k] = (v[j, k] + nears[k] * before) - parts[at + k] * before
+            at = min(begin + (j - 1) * width, last)
+            here, before, part = v[j, low:high], v[j - 1, low:high], parts[at : at + width]
+            for k in range(width):
+                here[k] = (here[k] + near[k] * before[k]) - part[k] * before[k]
         for j in range(n - 1, -1, -1):
-            at = min(begin + j * width, last) - low
-            for k in range(low, high):
-                after = v[j + 1, k] if j + 1 < n else v.dtype.type(0.0)
-                whole = v[j, k] * square + after
-                v[j, k] = nears[k] * whole - parts[at + k] * whole
+            at = min(begin + j * width, last)
+            here, part = v[j, low:high], parts[at : at + width]
+            after = v[j + 1, low:high] if j + 1 < n else nothing[:width]
+            for k in range(width):
+                whole = here[k] * square + after[k]
+                here[k] = near[k] * whole - part[k] * whole
 
 
 # -- How large an image's values are, block by block -----------------------------------------------

@@ -23,6 +23,7 @@ from scipy.fft import dstn
 from hetero.devices.base import Device
 from hetero.devices.storage import Workspace
 from hetero.host import cpu
+from hetero.host.loops import as_loops_take
 from hetero.imports import load
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.common.launch import REAL, Launch
@@ -30,7 +31,9 @@ from hetero.ops.solvers import cg_loop, systems
 from hetero.ops.solvers.systems import CONVERGED, ROUNDING, Outcome, Solve, Stencil, judged
 from hetero.profile.inventory import loop_threads
 
-_DOT = 10_000  # elements of which BLAS adds up squares at a time: for more it would start threads
+# Elements of which BLAS adds up squares at a time: for more it would start threads; of which
+# compiled loops do so in theirs.
+_DOT, _SHARED = 10_000, 1 << 16
 _BLOCK = 1 << 15  # points that NumPy divides at a time: temporaries stay in the cache
 _DOUBLE = np.dtype(np.float64)
 # Points at most, and points of an axis for the cost of its transform, on average, up to which
@@ -175,11 +178,13 @@ def _factors(stencil: Stencil, dtype: np.dtype, width: int) -> tuple[Any, ...]:
     return nears.astype(dtype), np.concatenate(blocks), begins, dtype.type(square)
 
 
-def _norm(v: np.ndarray) -> float:
-    """2-norm, in v's own precision and range."""
+def _norm(v: np.ndarray, loops: ModuleType) -> float:
+    """2-norm; infinite or 0 where squares leave v's range, or float64's if v has many elements."""
     if v.size <= _DOT:
         return math.sqrt(np.vdot(v, v))
     v = v.reshape(-1)
+    if v.size >= _SHARED:
+        return loops.norm(as_loops_take(v))
     blocks = (v[begin : begin + _DOT] for begin in range(0, v.size, _DOT))
     return math.sqrt(sum(np.vdot(block, block) for block in blocks))
 
@@ -234,13 +239,14 @@ def _on_cpu(asked: Solve, f: np.ndarray, u: np.ndarray) -> Outcome:
     where rounding may leave one above the tolerance: up to eps norm(A) norm(u), which is small
     enough if ``lenient``, and some roundings of f. A residual that is too large is solved for."""
     stencil, rtol = asked.system, asked.rtol
-    given = stencil, f.dtype, asked.lenient, systems.on_vectors(f.dtype, f.size)
+    loops = systems.on_vectors(f.dtype, f.size)
+    given = stencil, f.dtype, asked.lenient, loops
     apply, eps, low, high, roundings, is_double = _prepared(*given)
     apply(f, u)
-    of_u = eps * high * _norm(u)
+    of_u = eps * high * _norm(u, loops)
     enough = 0.0 < of_u < math.inf
     if not (is_double or eps * (roundings + high / low) <= rtol):  # norm(u) <= norm(f) / low
-        whole = _norm(f)
+        whole = _norm(f, loops)
         of_f = roundings * eps * whole
         enough = enough and 0.0 < whole < math.inf  # neither squares nor their sum left the range
         enough = enough and (of_f + of_u <= rtol * whole or (asked.lenient and of_f <= of_u))

@@ -37,7 +37,7 @@ _VECTORS = register("vectors", f"{__name__}:vectors")
 # ``on_vectors(dtype)`` for float32 or float64: compiled, or NumPy's where they are not.
 on_vectors = partial(vectors_for, _VECTORS)
 _LARGEST_FACTOR = 386  # from here on all prime factors cost a transform the same
-_FEW_POINTS = 1 << 15  # of which threads of transforms, however many, cost more than they save
+_FEW_POINTS = 1 << 16  # of which threads of transforms, however many, cost more than they save
 # Norms of b that need no scaling: a residual may fall by many orders, and its square counts.
 _SAFE = {4: 2.0**50, 8: 2.0**300}
 
@@ -83,7 +83,7 @@ class Stencil(NamedTuple):
 
 def by_threads(points: int, cores: int) -> bool:
     """Whether the CPU's cores share sine transforms of this many points."""
-    return points * (cores - 1) >= _FEW_POINTS * cores
+    return cores > 1 and points >= _FEW_POINTS
 
 
 def largest_factor(n: int) -> int:

@@ -15,8 +15,6 @@ import hetero.ops
 from hetero import tables
 from hetero.calling import planner
 from hetero.errors import DeviceError
-from hetero.moving import transfer
-from hetero.ops.convolve2d import planning
 
 rng = np.random.default_rng(5)
 
@@ -159,16 +157,3 @@ def test_filters_that_lie_on_the_device_are_read_there(cuda):
     assert convolved(cuda, image, filter, fillvalue=0.0) == 1
     assert convolved(cuda, image, filter.get()) == 1, "its values on the host are another call"
     assert convolved(cuda, image, filter) == 0
-
-
-def test_a_filter_of_low_rank_whose_sum_is_cheapest_is_looked_at_once(cuda, monkeypatch):
-    monkeypatch.setattr(planning, "_WORTH_A_DOWNLOAD", 0.0)
-    looks = []
-    fakes.noting(monkeypatch, transfer, "to_host", lambda *_: looks.append(1))
-    image, line = put(cuda, 20, 30), rng.standard_normal((3, 1)).astype("float32")
-    filter = fakes.Cupy.of(line * line.T, cuda)
-    assert convolved(cuda, image, filter, method=None) == 1
-    assert looks
-    looks.clear()
-    assert [convolved(cuda, image, filter, method=None) for _ in range(2)] == [0, 0]
-    assert not looks

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import weakref
 
 import fakes
 import numpy as np
@@ -73,21 +72,6 @@ def test_a_host_without_memory_is_not_the_devices_trouble(opencl, monkeypatch, w
     (text,) = warnings_of()
     assert text.startswith("the host has not enough free memory (out of host memory")
     assert opencl not in devices.troubles()
-
-
-def test_what_a_failed_call_held_is_free_before_the_next_attempt(cuda, monkeypatch):
-    kept, seen = [], []
-
-    def note(nbytes, allocate=cuda.allocate):
-        address, memory = allocate(nbytes)
-        kept.append(weakref.ref(memory))
-        return address, memory
-
-    monkeypatch.setattr(cuda, "allocate", note)
-    fakes.failing(monkeypatch, cuda, "enqueue", 1, DeviceMemoryError("full"))
-    monkeypatch.setattr(cuda, "trim", lambda: [seen.append(r() is None) for r in kept] != [])
-    hetero.matmul(A32, B32, device="cuda")
-    assert seen == [True]
 
 
 def test_reset_takes_a_device_back(fails, opencl, warnings_of):

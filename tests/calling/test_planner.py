@@ -4,7 +4,6 @@ method= and `use`; remembered until something changes that they depend on."""
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import copy
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -95,22 +94,6 @@ def test_without_a_profile_a_gpu_computes_with_what_lies_there(dtype):
 # -- Forced ----------------------------------------------------------------------------------------
 
 
-def test_use_may_end_in_another_thread():
-    """As where a generator is closed there; the block holds in the thread that it began in."""
-
-    def generator():
-        with hetero.use(device="cpu"):
-            yield
-
-    blocks = generator()
-    contextvars.copy_context().run(next, blocks)
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(blocks.close).result()
-    with pytest.raises(RuntimeError), hetero.use(device="cpu"):
-        raise RuntimeError  # which undoes it, too
-    assert planner.placement(None, None) == (None, None)
-
-
 def test_the_calls_own_placement_counts_before_the_innermost_blocks(cuda):
     """What a block leaves out is that of the block around it."""
     A = np.ones((5, 5), np.float32)
@@ -192,19 +175,6 @@ def test_calls_follow_the_profile(cuda):
     profile.set_current(machine(models=fast))
     np.testing.assert_array_equal(hetero.matmul(A, A), A @ A)
     assert "compute" in cuda.log
-
-
-def test_memory_is_bounded():
-    table = {}
-    for n in range(tables._MOST + 10):
-        tables.remember(table, n, n, tables.generation())
-    assert len(table) <= tables._MOST
-    # A plan made before a change is not kept.
-    before = tables.generation()
-    profile.set_current(machine())
-    table = {}
-    tables.remember(table, "key", "old", before)
-    assert not table
 
 
 def test_threads_that_plan_while_things_change():

@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import numpy as np
 import processes
 import pytest
 
 import hetero
-from hetero import calibration, devices, kernels, locks
+from hetero import calibration, kernels, locks
 
 # -- Forks ---------------------------------------------------------------------------------------
 
@@ -97,22 +96,3 @@ def test_what_a_sandbox_denies_is_done_by_numpy_and_scipy(what):
     lines = [line.split() for line in printed.splitlines() if why in line]
     assert [line[0] for line in lines if "on" in line] == ["multigrid", "jacobi"]
     assert [line[:3] for line in lines if "compiled" in line] == [["compiled", "loops:", "none,"]]
-
-
-def test_a_call_in_the_middle_of_a_launch(opencl, monkeypatch):
-    """As a signal handler's: a kernel keeps the arguments of the call that it came between."""
-    A, B = np.arange(12.0).reshape(3, 4), np.arange(20.0).reshape(4, 5)
-    first = hetero.matmul(A, B, device=opencl)
-    device = devices.get(opencl)
-    enqueue, come = device.cl.enqueue_nd_range_kernel, [True]
-
-    def disturbed(*arguments):
-        if come and come.pop():
-            between = hetero.matmul(-A, B, device=opencl)
-            np.testing.assert_array_equal(between, -first)
-        return enqueue(*arguments)
-
-    monkeypatch.setattr(device.cl, "enqueue_nd_range_kernel", disturbed)
-    np.testing.assert_array_equal(hetero.matmul(A, B, device=opencl), first)
-    assert not come
-    assert not devices.troubles()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import processes
@@ -215,21 +213,3 @@ def test_nothing_can_be_kept(obstacle, tmp_path):
     processes.python("-c", OBSTACLES[obstacle] + CALLS, **homes)
     left = [f for f in (tmp_path / "hetero").rglob("*") if f.is_file()]
     assert not [f for f in left if "pyopencl" not in f.parts]  # which keeps its own, by SQLite
-
-
-def test_processes_that_compile_import_nothing_from_the_scripts_folder(
-    cache, monkeypatch, tmp_path
-):
-    """A user's html.py that calls hetero would be run by each of them."""
-    (tmp_path / "html.py").write_text("raise SystemExit('the script was run')")
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    commands = []
-    real = subprocess.run
-    monkeypatch.setattr(subprocess, "run", lambda given, **more: commands.append(given))
-    monkeypatch.setattr(loops, "_compile", lambda name, marker: None)
-    loops.ensure([f"{family} in float32" for family in ("sweeps", "vectors")])
-    assert len(commands) == 2
-    for *python, code in commands:
-        first = code.partition("\n")[0]
-        asked = [*python, f"{first}\nimport html; print(html.escape('<'))"]
-        assert real(asked, capture_output=True, text=True).stdout.strip() == "&lt;"

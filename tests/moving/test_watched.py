@@ -104,19 +104,6 @@ def test_an_array_that_is_written_to_between_calls_is_left_alone(device, begun):
     assert np.diff([-1, *np.flatnonzero(np.diff(counts))]).tolist() == [2, 4, 8, 16, 32, 64]
 
 
-def test_what_lies_where_a_result_was_is_not_that_result(device, begun):  # noqa: F811
-    """So the results of such a loop are not watched, to stay on the device."""
-    A, B = operands(N)[0], operands(N)[0].copy()
-    for factor in range(1, 31):
-        C = hetero.matmul(A, B, device="cuda:0")
-        np.add(B, factor, out=C)  # a new array that NumPy puts there
-        expected = A[:2] @ C
-        D = hetero.matmul(A, C, device="cuda:0")
-        np.testing.assert_allclose(D[:2], expected, rtol=1e-4)
-        del C, D
-    assert len(begun) <= 2, "A and B"
-
-
 # -- Random programs -------------------------------------------------------------------------------
 
 

@@ -4,7 +4,6 @@ by test_failing_driver.py."""
 from __future__ import annotations
 
 import gc
-import signal
 import time
 import weakref
 
@@ -131,24 +130,6 @@ def nothing_is_kept(used) -> None:
     assert held() is None
 
 
-def within_a_signals_handler(used) -> None:
-    """Wherever it comes in a copy, a copy of its own is right, and so is the other one."""
-    array, ran = rng.random((30, 4000)), []
-
-    def handler(*_: object) -> None:
-        there_and_back(used, array[:7, 5:60])
-        ran.append(used)
-        signal.setitimer(signal.ITIMER_REAL, 1e-3 * rng.random() + 1e-5)
-
-    signal.signal(signal.SIGALRM, handler)
-    handler()
-    while len(ran) < 300:
-        there_and_back(used, array[:, 5:])
-        there_and_back(used, array[:, ::2])
-    signal.signal(signal.SIGALRM, signal.SIG_IGN)  # also one that is under way
-    signal.setitimer(signal.ITIMER_REAL, 0.0)
-
-
 def without_pinned_memory(used) -> None:
     """The driver copies."""
     driver.fail(1, "cuMemHostRegister_v2", good=True)
@@ -223,7 +204,7 @@ def lost_context() -> None:
 
 with device.active():
     check(sizes, threads=6)
-    check(layouts, stores_past_the_caches, nothing_is_kept, within_a_signals_handler)
+    check(layouts, stores_past_the_caches, nothing_is_kept)
     without_compiled_code()
     failures()
     helpers_sleep_between_copies()

@@ -1,4 +1,4 @@
-"""First calls of a process: by several threads, beside a fork."""
+"""First and last calls of a process: by several threads, beside a fork, at the end."""
 
 from __future__ import annotations
 
@@ -137,3 +137,72 @@ sys.exit(f"children ended with {codes}" if any(codes) else 0)
 @pytest.mark.parametrize(("name", "milliseconds"), [("convolve2d", 60), ("KMeans", 5)])
 def test_a_fork_beside_the_first_call_of_another_thread(name, milliseconds, run):
     run(FORKS, name, str(milliseconds / 1000))
+
+
+AT_EXIT = """
+import atexit, time
+import concurrent.futures.thread  # which SciPy 1.18 imports, and which cannot be imported later
+
+
+def call(where):
+    for name, made in OPERATIONS.items():
+        if name not in ("multigrid", "dst", "machine", "opencl", "calibrate"):
+            assert made(), (where, name)
+    print(where)
+
+
+def late():
+    time.sleep(0.3)
+    call("thread")
+
+
+class Last:
+    def __del__(self):
+        try:
+            assert np.array_equal(hetero.matmul(A, A), A @ A)
+        except ImportError:  # so near the end nothing can be imported any more
+            pass
+
+
+if sys.argv[1] == "used before":
+    call("main")
+atexit.register(call, "exit")
+threading.Thread(target=late).start()
+last = Last()
+"""
+
+
+@pytest.mark.parametrize("before", ["used before", "not used before"])
+def test_calls_at_the_interpreters_end(before, run):
+    assert run(AT_EXIT, before).stdout.split()[-2:] == ["thread", "exit"]
+
+
+SMALL = {
+    "cg": """
+A, b = sp.csr_array(sp.diags_array([4.0] * 9)), np.ones(9)
+solve = lambda: hetero.solve_cg(A, b)[1]
+""",
+    "poisson": """
+f = np.ones((9, 9))
+solve = lambda: int((hetero.solve_poisson(f, device="cpu", method="dst") <= 0).sum())
+""",
+}
+
+
+@pytest.mark.parametrize("solve", SMALL.values(), ids=SMALL)
+def test_many_small_solves_import_numba_in_the_end(solve):
+    """Not the first one; and the later ones are planned anew."""
+    done = processes.python(
+        "-c",
+        f"""
+import sys, numpy as np, scipy.sparse as sp, hetero
+from hetero.ops.solvers import systems
+{solve}
+def found():
+    return solve(), "numba" in sys.modules
+print(found(), found())
+systems._IMPORT = 0.0
+print(found(), found())
+""",
+    )
+    assert done.stdout.splitlines() == ["(0, False) (0, False)", "(0, True) (0, True)"]

@@ -105,6 +105,61 @@ def test_a_watch_of_the_same_pages_ends_the_one_before(watched):
     assert not beside.is_written()
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("ends", ["in the middle of it", "whole"])
+def test_a_signal_handler_that_comes_while_pages_are_protected(watched, monkeypatch, when, ends):
+    """It watches some of them itself, and others write; the handler may raise, too."""
+    array = bytes_of(2 * N)
+    first = watched(array)
+    scan, within = write_tracking._scan, []
+
+    def interrupted(low, high, flags, most):
+        if most or within:
+            return scan(low, high, flags, most)
+        found = scan(low, high, flags, most) if when == "after" else None
+        within.append(None)
+        within[0] = watched(array[8192:])
+        array[N] += 1
+        assert first.is_written()
+        if ends != "whole":
+            raise KeyboardInterrupt
+        return scan(low, high, flags, most) if found is None else found
+
+    monkeypatch.setattr(write_tracking, "_scan", interrupted)
+    try:
+        watched(array[4096:])
+    except KeyboardInterrupt:
+        assert ends != "whole"
+    assert first.is_written()
+    assert within[0].is_written()
+
+
+WATCHES = ("watch", "_QUERY"), ("watch", "_REGISTER"), ("watch", "_SCAN")
+
+
+@pytest.mark.parametrize(
+    ("call", "asked"), [*WATCHES, ("is_written", "_SCAN"), ("close", "_UNREGISTER")]
+)
+def test_a_handlers_time_limit_is_no_error_of_the_kernels(watched, monkeypatch, call, asked):
+    """`TimeoutError` is an `OSError`."""
+    array, ioctl = bytes_of(), write_tracking.fcntl.ioctl
+    calls = {"watch": lambda: write_tracking.watch(*addresses(array))}
+    if call != "watch":
+        first = watched(array)
+        calls |= {"is_written": first.is_written, "close": first.close}
+
+    def limited(file, request, *arguments):
+        if request == getattr(write_tracking, asked):
+            raise TimeoutError("late")
+        return ioctl(file, request, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(write_tracking.fcntl, "ioctl", limited)
+        with pytest.raises(TimeoutError, match="late"):
+            calls[call]()
+    assert watched(array) is not None
+
+
 def test_a_forked_child_watches_its_own_memory(watched):
     array = bytes_of(2 * N)
     watch = watched(array)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import sys
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +20,7 @@ from hetero.ops.solvers.systems import CONVERGED, Outcome, Solve, execute, on_ho
 from hetero.pricing.plan import Plan
 from hetero.registry import Arguments
 from hetero.registry.problem import Problem
-from hetero.tables import bind, forget
+from hetero.tables import bind
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["OPERATION", "from_dims", "problem", "solve_cg"]
 
 _LEAST_SHARED = 1024  # unknowns from which several devices may share
-_IMPORT = 0.25  # seconds, of Numba
-_spent = {"seconds": 0.0}  # by solves without it
 _GRIDS = ("stencil2", "stencil3")
 _SPARSE = ("csr", *_GRIDS)
 _MATRICES = {
@@ -161,27 +157,9 @@ def solved(
         plan = systems.ready(planner.of_call(problem, device, method))
         run = functools.partial(_solve, plan)
         waits = plan.chosen.method == "scipy" and all(map(loops.is_ready, _loops(problem)))
-        return _without_numba(run) if waits else run
+        return systems.without_numba(run) if waits else run
 
     return bind(key, make)(matrix, rhs, x0, M, rtol, atol, limit, callback)
-
-
-def _without_numba(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Solves by SciPy's products while Numba is not imported, though loops are compiled: it is
-    imported once they have taken as long as that does, and they are planned anew."""
-    if "numba" in sys.modules:
-        return run
-
-    def solve(*arguments: Any) -> Any:
-        began = time.perf_counter()
-        result = run(*arguments)
-        _spent["seconds"] += time.perf_counter() - began
-        if _spent["seconds"] >= _IMPORT:
-            load("numba")
-            forget()
-        return result
-
-    return solve
 
 
 def _solve(

@@ -18,13 +18,14 @@ import numpy as np
 from hetero import registry
 from hetero.arrays import HOST, Array, array_or_spec, describe
 from hetero.calling import planner
+from hetero.host import loops
 from hetero.imports import load
 from hetero.moving.results import staying
 from hetero.ops.solvers import poisson_methods as methods
 from hetero.ops.solvers import systems
 from hetero.ops.solvers.poisson_methods import JACOBI, NAME, UNLIMITED, from_dims, problem
 from hetero.ops.solvers.systems import Outcome, Solve, Stencil, execute, judged, like, on_host, warn
-from hetero.pricing.plan import Plan
+from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
 from hetero.tables import bind
 
@@ -147,8 +148,12 @@ def solve_poisson(
 
     def make() -> Callable[..., Any]:
         asked = {"spacing": spacing, "rtol": rtol, "maxiter": maxiter, "method": method}
-        plan = planner.of_call(problem(f, x0=x0, **asked), device, method)
-        return _bound(systems.ready(plan), spacing, rtol, maxiter)
+        plan = systems.ready(planner.of_call(problem(f, x0=x0, **asked), device, method))
+        run = _bound(plan, spacing, rtol, maxiter)
+        vectors = loops.named(systems.VECTORS, plan.problem.dtype)
+        waits = (plan.chosen.device, plan.chosen.method) == (CPU, methods.DST)
+        waits = waits and loops.is_ready(vectors)
+        return systems.without_numba(run) if waits else run
 
     # A plan that is made before devices are looked for is not the last one.
     key = NAME, device, method, spacing, rtol, maxiter, _facts(f), x0 is not None and _facts(x0)

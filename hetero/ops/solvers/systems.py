@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetero import tables
 from hetero.arrays import HOST, Operand, describe
 from hetero.errors import outside
 from hetero.host import pages
@@ -33,10 +36,12 @@ ROWS = register("rows", "hetero.ops.solvers.cg_loop:rows")
 STENCILS = register("stencils", "hetero.ops.solvers.cg_loop:stencils")
 CYCLES = register("multigrid", "hetero.ops.solvers.multigrid:example")
 SWEEPS = register("sweeps", "hetero.ops.solvers.jacobi:example")
-_VECTORS = register("vectors", f"{__name__}:vectors")
+VECTORS = register("vectors", f"{__name__}:vectors")
 # ``on_vectors(dtype)`` for float32 or float64: compiled, or NumPy's where they are not.
-on_vectors = partial(vectors_for, _VECTORS)
+on_vectors = partial(vectors_for, VECTORS)
 _LARGEST_FACTOR = 386  # from here on all prime factors cost a transform the same
+_IMPORT = 0.25  # seconds, of Numba
+_spent = {"seconds": 0.0}  # by solves without it
 _FEW_POINTS = 1 << 16  # of which threads of transforms, however many, cost more than they save
 # Norms of b that need no scaling: a residual may fall by many orders, and its square counts.
 _SAFE = {4: 2.0**50, 8: 2.0**300}
@@ -260,6 +265,24 @@ def warn(what: str, outcome: Any, residual: str) -> None:
         RuntimeWarning,
         stacklevel=outside(),
     )
+
+
+def without_numba(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Solves without compiled loops while Numba is not imported: it is imported once they have
+    taken as long as that does, and they are planned anew."""
+    if "numba" in sys.modules:
+        return run
+
+    def solve(*arguments: Any) -> Any:
+        began = time.perf_counter()
+        result = run(*arguments)
+        _spent["seconds"] += time.perf_counter() - began
+        if _spent["seconds"] >= _IMPORT:
+            load("numba")
+            tables.forget()
+        return result
+
+    return solve
 
 
 def least_tolerance(dtype: Any) -> float:

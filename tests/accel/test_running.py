@@ -115,16 +115,6 @@ def test_what_python_runs_runs(what, tmp_path):
     assert _places(ours.stdout) == _places(plain.stdout)
 
 
-@pytest.mark.parametrize(
-    ("options", "file", "given", "printed"),
-    [([], "/dev/stdin", "print(42)", "42\n"), (["-iq"], "script.py", "print(x + 2)\n", "42\n")],
-)
-def test_a_pipe_runs_and_a_prompt_has_the_scripts_names(tmp_path, options, file, given, printed):
-    (tmp_path / "script.py").write_text("x = 40")
-    plain, ours = both(tmp_path, options, file, input=given)
-    assert ours.stdout == plain.stdout == printed
-
-
 def test_nothing_is_loaded_that_a_script_does_not_ask_for(tmp_path):
     file = tmp_path / "script.py"
     file.write_text(

@@ -84,17 +84,6 @@ def test_links_of_one_device(stages, monkeypatch):
         assert 1 << 22 < constants.least_staged("cuda:0", "upload") <= 1 << 23
 
 
-def test_uploads_come_from_memory_that_no_cache_holds():
-    places = []
-    device = Slowly(False)
-    device.enqueue = lambda way, source, _: places.append(source.__array_interface__["data"][0])
-    found = Copies(device, 1 << 22)
-    for _ in range(5):
-        found("upload", "pageable", 1 << 20)
-    assert len(set(places[:4])) == 4
-    assert places[4] == places[0]
-
-
 # -- Several devices at once -----------------------------------------------------------------------
 
 

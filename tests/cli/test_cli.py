@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
 import subprocess
 import sys
 
@@ -13,7 +12,7 @@ import pytest
 from command_line import FAILED, NO_CHOICE, OK, USAGE
 
 import hetero
-from hetero import cli, devices, errors, profile, registry, terminal
+from hetero import cli, devices, errors, profile, registry
 from hetero.cli.parser import parser
 from hetero.devices.cuda import libraries
 from hetero.evaluation import problems, report
@@ -198,16 +197,6 @@ def test_a_bar_on_a_terminal_and_none_in_a_pipe(command, run, monkeypatch, profi
     assert "\r" not in out
     # In the end the line is free: the bar is taken away.
     assert err.endswith("\r")
-
-
-def test_a_warning_has_a_line_of_its_own(monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    bar = terminal.progress_bar()
-    bar(0.5, "half")
-    handler = terminal.LogHandler(sys.stderr)
-    handler.emit(logging.LogRecord("hetero", logging.WARNING, "", 0, "a warning", (), None))
-    assert "\ra warning\n\r[" in capsys.readouterr().err
-    terminal.clear()
 
 
 def test_a_shell_completes_commands_and_their_options(data):

@@ -10,7 +10,6 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from fakes import raising
 
-from hetero import paths
 from hetero.devices import cuda
 from hetero.devices.cuda import compiler, driver, memory
 from hetero.errors import KernelCompileError
@@ -96,9 +95,9 @@ def test_what_is_missing_is_told(here, monkeypatch):
 # -- Kernels ------------------------------------------------------------------------------------
 
 
-def test_a_kernel_is_compiled_once_and_looked_up_once_ahead(monkeypatch, tmp_path):
-    """Every fit of k-means asks for its files: reading them took most of its set-up."""
-    seen, names, read = [], [], paths.cached
+def test_a_kernel_is_compiled_once(monkeypatch, tmp_path):
+    """Ahead, with others, or when it is asked for."""
+    seen = []
 
     def compile_(text, arch, options):
         seen.append(text)
@@ -116,11 +115,6 @@ def test_a_kernel_is_compiled_once_and_looked_up_once_ahead(monkeypatch, tmp_pat
     found = [compiler.cubin(text, "sm_90", (("N", 4),)) for text in "abac"]
     assert found == [b"code of a", b"code of b", b"code of a", b"code of c"]
     assert sorted(seen) == ["a", "b", "c"]
-    monkeypatch.setattr(paths, "cached", lambda *a: names.append(a) or read(*a))
-    ahead(wanted)
-    assert not names
-    ahead([*wanted, ("c", ())])
-    assert len(names) == 1
 
 
 def test_without_nvrtc_the_error_says_what_to_install(monkeypatch):

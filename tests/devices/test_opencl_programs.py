@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
-
 import pytest
 import runtimes
 from fakes import noting, raising
@@ -65,25 +62,3 @@ def test_a_program_that_cannot_be_kept_runs(sources, monkeypatch):
 
     monkeypatch.setattr(cl.Program, "get_info", raising(cl.RuntimeError("no binaries")))
     assert [sources(), len(kept())] == [1, 0]
-
-
-@pytest.mark.filterwarnings("ignore:Pre-build attribute access")
-def test_programs_without_end_are_not_all_kept(sources, monkeypatch):
-    """Nor does one that is kept hold what its compiler made: its code is loaded instead."""
-    import pyopencl as cl
-
-    monkeypatch.setattr(backend, "_MOST", 8)
-    compiled, loaded, make = weakref.WeakSet(), weakref.WeakSet(), cl.Program.__init__
-
-    def noted(self, context, *rest):
-        make(self, context, *rest)
-        (compiled if isinstance(rest[0], str) else loaded).add(self)
-
-    monkeypatch.setattr(cl.Program, "__init__", noted)
-    device = OpenCLDevice(0, runtimes.opencl_device()._device)
-    for number in range(20):
-        device.build("probe.cu", "probe", (("BLOCK", 32), ("NUMBER", number)))
-    gc.collect()
-    assert not compiled
-    assert 0 < len(loaded) <= 8
-    assert device.build("probe.cu", "probe", (("BLOCK", 32), ("NUMBER", 0)))

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import time
-from collections import Counter
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -192,22 +191,6 @@ def test_what_ran_before_counts_for_nobody(monkeypatch):
     assert comparing.timed(calls, failed=failed) == pytest.approx(took)
     assert not failed
     assert host.spins_until < host.now
-
-
-def test_a_long_call_that_met_other_load_is_timed_again(monkeypatch):
-    host, taken = SimpleNamespace(now=0.0), []
-
-    def run(name, *seconds):
-        host.now += seconds[min(taken.count(name), len(seconds) - 1)]
-        taken.append(name)
-
-    monkeypatch.setattr(time, "perf_counter", lambda: host.now)
-    monkeypatch.setattr(comparing, "wait_until_idle", lambda: None)
-    calls = {"steady": partial(run, "steady", 0.3), "met": partial(run, "met", 1, 1.2, 0.3, 0.4)}
-    calls |= {"slow": partial(run, "slow", 2.0), "longer": partial(run, "longer", 0.7)}
-    found = comparing.timed(calls, failed={})
-    assert found == pytest.approx({"steady": 0.3, "met": 0.3, "slow": 2.0, "longer": 0.7})
-    assert Counter(taken) == {"steady": 5, "met": 5, "slow": 3, "longer": 3}
 
 
 # -- docs/benchmarks/programs.py -------------------------------------------------------------------

@@ -17,13 +17,15 @@ from hetero.calibration.sizes import Case, Place
 from hetero.errors import DeviceError
 from hetero.profile import inventory
 
+CONVOLUTIONS = {row.method: row.run for row in registry.lookup("convolve2d") if row.kind == "cuda"}
+
 
 def here():
     return Place("cpu", inventory.devices()["cpu"])
 
 
-def cases(name):
-    return sizes.cases(name, here(), False)
+def cases(*names, place=None):
+    return [case for name in names for case in sizes.cases(name, place or here(), False)]
 
 
 def evenly(case, *_, **__):
@@ -96,6 +98,37 @@ def test_every_method_of_every_place_gets_a_model(quick, two, hasty, monkeypatch
     fractions = [fraction for fraction, _ in shown]
     assert fractions == sorted(fractions)
     assert shown[-1] == (1.0, "done")
+
+
+def test_kernels_are_compiled_before_any_is_measured(cuda, monkeypatch):
+    """Those of tables by their plans; of solves by one step, where operands are small, whatever
+    fails."""
+    place, ahead, solved = Place(cuda.name, cuda.describe(), (cuda,)), [], []
+    found = [
+        replace(case, knots={k: d for k, d in case.knots.items() if max(d) <= 256})
+        for case in cases("convolve2d", "poisson", place=place)
+    ]
+    found += [
+        replace(case, row=replace(case.row, run=CONVOLUTIONS[case.row.method]))
+        for case in found
+        if case.row.operation == "convolve2d"  # the fake ones ask for no kernels
+    ]
+
+    def prepared(case, dims, bench):
+        solved.append((case, dims))
+        raise DeviceError("planted")
+
+    monkeypatch.setattr(type(cuda), "compile_ahead", lambda device, wanted: ahead.extend(wanted))
+    monkeypatch.setattr(calibrate, "prepared", prepared)
+    calibrate.compile_first(found, lambda *_: None, lambda: solved.append("meanwhile"))
+    assert solved.pop(0) == "meanwhile"  # a solve would disturb what a device's clock times
+    assert "convolve.cu" in {file for file, _ in ahead}
+    assert len(ahead) > 10
+    solves = [case for case in found if case.steps]
+    assert {case for case, _ in solved} == set(solves)
+    every = {(case, dims) for case in solves for dims in sizes.grid(case.axes)}
+    small = {one for one in every if one[0].problem(*one[1]).inputs[0].nbytes <= 1 << 22}
+    assert set(solved) == small < every
 
 
 def test_loops_are_compiled_where_a_method_has_some(monkeypatch):

@@ -6,6 +6,8 @@ that is missing, by the lack of PyOpenCL.
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import defaultdict
 from pathlib import Path
 
@@ -162,6 +164,23 @@ def test_who_has_a_runtime_is_not_asked_to_install_one(monkeypatch):
 # -- Finding Intel's runtime ---------------------------------------------------------------------
 
 
+def test_the_loader_is_shown_the_library_for_a_moment(monkeypatch, tmp_path):
+    for name in ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    system = tmp_path / "vendors"
+    system.mkdir()
+    (system / "other.icd").write_text("libother.so")
+    monkeypatch.setattr(backend, "_SYSTEM", system)
+    library = tmp_path / "with space and ü" / "libintelocl.so.1"
+    with backend._shown(library):
+        folder = Path(os.environ["OCL_ICD_VENDORS"])
+        assert folder.stat().st_mode & 0o777 == 0o700
+        texts = {file.read_text().strip() for file in folder.glob("*.icd")}
+        assert texts == {"libother.so", str(library)}
+    assert not folder.exists()
+    assert "OCL_ICD_VENDORS" not in os.environ
+
+
 def test_one_runtime_that_fails_leaves_the_others(monkeypatch):
     class Platform:
         name = "planted"
@@ -174,3 +193,21 @@ def test_one_runtime_that_fails_leaves_the_others(monkeypatch):
     found, missing = backend.find()
     assert [d.describe()["platform"] for d in found] == [device.describe()["platform"]]
     assert missing == ["opencl: no device of planted can be used (planted)"]
+
+
+def test_what_a_handler_raises_while_devices_are_looked_for_is_raised(monkeypatch):
+    """And no runtime is taken for a broken one from then on."""
+
+    def handler(*_):
+        raise TimeoutError("late")
+
+    monkeypatch.setattr(devices, "found", None)
+    monkeypatch.setattr(devices, "absent", [])
+    monkeypatch.setattr(backend, "platforms", lambda: signal.raise_signal(signal.SIGUSR1) or [])
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(TimeoutError, match="late"):
+            devices.everything()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert "late" not in str(devices.absent)

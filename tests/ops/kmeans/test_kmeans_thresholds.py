@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,7 @@ import hetero
 from hetero.host import threads
 from hetero.kernels.cpu import kmeans as loops
 from hetero.ops.kmeans import compiled_cpu
-from hetero.ops.kmeans.compiled_cpu import CompiledRows
-from hetero.ops.kmeans.fit import Fit, column_means, fit
+from hetero.ops.kmeans.fit import column_means
 
 METHODS = ["products", "lloyd"]
 
@@ -113,30 +114,16 @@ def test_heavy_rows_that_leave_a_cluster_leave_nothing_in_it(weight, n, method):
 # -- Hamerly's bounds change no bit of a result ----------------------------------------------------
 
 
-class Always(CompiledRows):
-    """With bounds from the first iteration on."""
-
-    bounded = True
-
-    def restart(self, centroids):
-        super().restart(centroids)
-        self._below, self._bounded = 1.0, self.bounded
-
-
-class Never(Always):
-    bounded = False
-
-
 def bounds_change_nothing(X, start, iterations, weights=None):
-    asked = Fit(iterations, 1e-4, start)
-    with np.errstate(all="ignore"):
-        plain, *others = (
-            fit(kind(X, weights), asked, len(start)) for kind in (Never, Always, CompiledRows)
-        )
-    for found in others:
-        assert found[0] == plain[0]
-        np.testing.assert_array_equal(found[1], plain[1])
-        np.testing.assert_array_equal(found[2], plain[2])
+    """Without bounds, with them from the first iteration on, and once few labels change."""
+    given = {"init": start, "max_iter": iterations, "sample_weight": weights}
+    fits = []
+    for costly, moved in ((np.inf, 0.0), (0, 1.0), (0, compiled_cpu._MOVED)):
+        with mock.patch.multiple(compiled_cpu, _COSTLY=costly, _LEAST=costly, _MOVED=moved):
+            fits.append(hetero.kmeans(X, len(start), **given, device="cpu", method="lloyd"))
+    for found in fits[1:]:
+        for one, plain in zip(found, fits[0], strict=True):
+            np.testing.assert_equal(one, plain)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

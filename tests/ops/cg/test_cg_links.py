@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from functools import partial
 from types import SimpleNamespace
 
 import fakes
@@ -12,8 +14,8 @@ from fakes import FakeCuda
 
 from hetero.devices import peers
 from hetero.devices.base import Device
-from hetero.errors import DeviceError
-from hetero.ops.solvers.exchange import Part
+from hetero.errors import DeviceError, DeviceMemoryError
+from hetero.ops.solvers.exchange import Exchange, Part
 
 
 @pytest.mark.gpu
@@ -99,6 +101,37 @@ def test_a_link_that_damages_or_fails_is_not_used(damage, text, warnings_of):
         assert moved(source, target)
         assert (one.direct - before, three.direct) == direct
     assert len(warnings_of()) == 1
+
+
+def test_no_room_for_the_check_is_no_verdict(monkeypatch):
+    one, two = Linked(0), Linked(1)
+    with monkeypatch.context() as short:
+        short.setattr(two, "allocate", fakes.raising(DeviceMemoryError("full")))
+        assert not peers.trusted(one, two)
+    assert peers.trusted(one, two)
+
+
+def test_parts_that_meet_are_started_in_turn():
+    """Each gets its launches and copies in order, and none eight steps more than another."""
+    started, ahead = ([], [], []), []
+
+    def repeat(own, launches):
+        own.extend(launches)
+        steps = [max((int(one.split()[0]) for one in each), default=-1) for each in started]
+        ahead.append(max(steps) - min(steps))
+
+    parts = [
+        SimpleNamespace(active=contextlib.nullcontext, unbuilt=(), repeat=partial(repeat, own))
+        for own in started
+    ]
+    exchange = Exchange(parts[:1])
+    exchange.parts, exchange.meeting = parts, "they meet"
+    steps = [([[f"{i} a"], [f"{i} b", f"{i} c"], []], [f"{i} to others"] * 3) for i in range(19)]
+    exchange.run_all([*steps, ([["19 a"], ["19 b"], ["19 c"]], ())])
+    for number, own in enumerate(started):
+        expected = [one for launches, moves in steps for one in (*launches[number], moves[number])]
+        assert own == [*expected, f"19 {'abc'[number]}"]
+    assert max(ahead) == 8
 
 
 def test_launches_that_come_the_third_time_are_a_graph():

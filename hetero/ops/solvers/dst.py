@@ -35,6 +35,8 @@ from hetero.profile.inventory import loop_threads
 # compiled loops do so in theirs.
 _DOT, _SHARED = 10_000, 1 << 16
 _BLOCK = 1 << 15  # points that NumPy divides at a time: temporaries stay in the cache
+_KEPT_POINTS = 1 << 18  # of grids of which many solvers are kept
+_ROWS = 256  # of factors that are made at a time
 _DOUBLE = np.dtype(np.float64)
 # Points at most, and points of an axis for the cost of its transform, on average, up to which
 # transforms are products with matrices, in float64: those of fewer points are as fast as SciPy's in
@@ -82,15 +84,15 @@ def applied(stencil: Stencil, dtype: np.dtype, loops: ModuleType) -> Callable[..
     ``loops`` is what `systems.on_vectors` gives for them. Compiled ones solve tridiagonal systems
     along the first axis; without them that is transformed, too.
     """
-    solve = getattr(loops, "tridiagonal", None)
-    transform = _transform(stencil, dtype, 0 if solve is None else 1)
-    if solve is None:
+    first = _first(stencil, dtype, loops)
+    transform = _transform(stencil, dtype, first)
+    if first == 0:
         between = _division(stencil, dtype)
     else:
         factors = _factors(stencil, dtype, loops.COLUMNS)
 
         def between(v: np.ndarray) -> None:
-            solve(v.reshape(len(v), -1), *factors)
+            loops.tridiagonal(v.reshape(len(v), -1), *factors)
 
     def apply(f: np.ndarray, u: np.ndarray) -> np.ndarray:
         spectrum = transform(f, u)
@@ -101,6 +103,15 @@ def applied(stencil: Stencil, dtype: np.dtype, loops: ModuleType) -> Callable[..
         return u
 
     return apply
+
+
+def _first(stencil: Stencil, dtype: np.dtype, loops: ModuleType) -> int:
+    """The first axis that is transformed: 1 where compiled loops solve systems along axis 0, unless
+    h^2 or their factors may leave the range."""
+    square, most = stencil.spacing[0] ** 2, float(np.finfo(dtype).tiny) ** -0.5
+    largest = sum(4.0 * (stencil.spacing[0] / h) ** 2 for h in stencil.spacing[1:])
+    fits = 1.0 / most <= square <= most and largest <= most**1.5
+    return int(fits and hasattr(loops, "tridiagonal"))
 
 
 def is_by_matrices(shape: tuple[int, ...], dtype: str, first: int = 1) -> bool:
@@ -164,18 +175,22 @@ def _factors(stencil: Stencil, dtype: np.dtype, width: int) -> tuple[Any, ...]:
     rows, square = stencil.shape[0], stencil.spacing[0] ** 2
     z = square * functools.reduce(np.add.outer, stencil.eigenvalues()[1:]).reshape(-1)
     above = 0.5 * z + np.sqrt(z + 0.25 * z**2)  # exp(t) - 1
-    nears, blocks = above < 1.0, []
+    starts, nears = range(0, z.size, width), above < 1.0
+    angles = [np.log1p(above[begin : begin + width]) for begin in starts]
     rounding = math.log(4.0 / np.finfo(dtype).eps)
-    for begin in range(0, z.size, width):
+    kept = [int(min(rows, 1.0 + rounding / (2.0 * t.min()))) for t in angles]
+    parts = [np.empty((n, t.size), dtype) for n, t in zip(kept, angles, strict=True)]
+    for begin, t, part in zip(starts, angles, parts, strict=True):
         of = slice(begin, begin + width)
-        t = np.log1p(above[of])
-        j = np.arange(1.0, min(rows, 1.0 + rounding / (2.0 * t.min())) + 1.0)[:, None]
-        below = np.expm1(-2.0 * (j + 1.0) * t) * (1.0 + above[of])
-        rest = -above[of] * (1.0 + np.exp(-(2.0 * j + 1.0) * t))  # 1 - r, by below
-        ratio = np.expm1(-2.0 * j * t)  # r, likewise
-        blocks.append((np.where(nears[of], rest, -ratio) / below).astype(dtype).reshape(-1))
-    begins = np.cumsum([0, *map(len, blocks)])
-    return nears.astype(dtype), np.concatenate(blocks), begins, dtype.type(square)
+        for first in range(0, len(part), _ROWS):  # temporaries stay in the cache
+            j = np.arange(first + 1.0, min(first + _ROWS, len(part)) + 1.0)[:, None]
+            below = np.expm1(-2.0 * (j + 1.0) * t) * (1.0 + above[of])
+            rest = -above[of] * (1.0 + np.exp(-(2.0 * j + 1.0) * t))  # 1 - r, by below
+            ratio = np.expm1(-2.0 * j * t)  # r, likewise
+            part[first : first + _ROWS] = np.where(nears[of], rest, -ratio) / below
+    begins = np.cumsum([0, *(part.size for part in parts)])
+    together = np.concatenate([part.reshape(-1) for part in parts])
+    return nears.astype(dtype), together, begins, dtype.type(square)
 
 
 def _norm(v: np.ndarray, loops: ModuleType) -> float:
@@ -208,8 +223,7 @@ def _norm_in_range(v: np.ndarray) -> float:
     return size
 
 
-@functools.lru_cache(maxsize=64)
-def _prepared(
+def _prepare(
     stencil: Stencil, dtype: np.dtype, lenient: bool, loops: ModuleType
 ) -> tuple[Callable[..., Any], float, float, float, float, bool]:
     """``apply(f, u)``, the rounding of a number, the bounds of the eigenvalues (the upper one times
@@ -218,12 +232,12 @@ def _prepared(
     solution would take twice as long."""
     low, high = stencil.eigenvalue_bounds()
     is_large = any(systems.largest_factor(n + 1) >= _LARGE for n in stencil.shape)
-    by_matrices = is_by_matrices(stencil.shape, dtype.name, int(hasattr(loops, "tridiagonal")))
+    by_matrices = is_by_matrices(stencil.shape, dtype.name, _first(stencil, dtype, loops))
     roundings = _MATRICES if by_matrices else _TRANSFORMS[is_large]
     is_double = lenient and dtype != _DOUBLE and (by_matrices or high < roundings * low)
     if is_double:
         loops = systems.on_vectors(_DOUBLE, math.prod(stencil.shape))
-    apply = applied(stencil, _DOUBLE if is_double else dtype, loops)
+    apply = applied.__wrapped__(stencil, _DOUBLE if is_double else dtype, loops)
 
     def in_double(f: np.ndarray, u: np.ndarray) -> None:
         double = f.astype(_DOUBLE)
@@ -234,6 +248,10 @@ def _prepared(
     return in_double if is_double else apply, of_number, low, high, roundings, is_double
 
 
+# Factors may take as much memory as f: those of two large grids are kept.
+_of_small, _of_large = (functools.lru_cache(maxsize=n)(_prepare) for n in (64, 2))
+
+
 def _on_cpu(asked: Solve, f: np.ndarray, u: np.ndarray) -> Outcome:
     """Solve; the residual, which takes as long as that, is computed only if it is asked for, or
     where rounding may leave one above the tolerance: up to eps norm(A) norm(u), which is small
@@ -241,7 +259,8 @@ def _on_cpu(asked: Solve, f: np.ndarray, u: np.ndarray) -> Outcome:
     stencil, rtol = asked.system, asked.rtol
     loops = systems.on_vectors(f.dtype, f.size)
     given = stencil, f.dtype, asked.lenient, loops
-    apply, eps, low, high, roundings, is_double = _prepared(*given)
+    prepared = (_of_large if f.size > _KEPT_POINTS else _of_small)(*given)
+    apply, eps, low, high, roundings, is_double = prepared
     apply(f, u)
     of_u = eps * high * _norm(u, loops)
     enough = 0.0 < of_u < math.inf

@@ -135,6 +135,24 @@ def test_noise_in_single_precision_takes_no_more_than_the_transforms(shape, monk
     assert left <= np.finfo("f4").eps * 4 * len(shape) * np.linalg.norm(u)
 
 
+@pytest.mark.parametrize("method", ["dst", "multigrid"])
+@pytest.mark.parametrize(
+    ("shape", "spacing"),
+    [((5, 7), (1e20, 1.0)), ((3, 4, 5), (1e25, 1.0, 2.0)), ((1, 1), (2e9, 1e-12))],
+)
+def test_a_first_axis_with_points_far_apart_stays_finite_in_float32(
+    method, shape, spacing, along_first
+):
+    """Its h^2 overflows, and factors of tridiagonal systems along it vanish."""
+    f = np.random.default_rng(4).random(shape).astype("f4")
+    placed = {"device": "cpu", "spacing": spacing, "method": method, "rtol": 1e-4}
+    expected = hetero.solve_poisson(f.astype("f8"), **placed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        u = hetero.solve_poisson(f, **placed)
+    np.testing.assert_allclose(u, expected, rtol=1e-5)
+
+
 def unaligned(f):
     made = np.empty(f.nbytes + 1, np.uint8)[1:].view(f.dtype).reshape(f.shape)
     made[...] = f

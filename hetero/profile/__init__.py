@@ -381,8 +381,7 @@ class Stored(NamedTuple):
 
 
 def survey(path: str | os.PathLike[str] | None = None) -> Stored | None:
-    """What a file has, by default `default_path`: a profile, or why it cannot be used; None without
-    a file."""
+    """A file's profile, by default `default_path`'s, or why it is not used; None without one."""
     path = Path(path) if path is not None else inventory.default_path()
     try:
         found = _trusted(path)
@@ -433,9 +432,8 @@ def _load() -> Profile:
     if (stored := survey()) is not None:
         if stored.profile is not None and stored.obstacle is None:
             return stored.profile
-        other = "is of another machine or other circumstances"
-        other = other if stored.profile else "cannot be used"
-        why = f"the profile {stored.path} {other}: {stored.obstacle}"
+        how = "is of another machine or other circumstances" if stored.profile else "cannot be used"
+        why = f"the profile {stored.path} {how}: {stored.obstacle}"
     ask = "Run hetero.calibrate() once, or 'hetero calibrate'."
     log.warning("%s: taking conservative constants. %s", why, ask)
     return shipped("conservative")

@@ -338,8 +338,9 @@ class Session:
         not loaded and nobody reads notes."""
         if self.recording or note.code != "start":
             note = note._replace(line=line_of_script())
-        if self.book.add(note) and self.verbose:
-            print(f"hetero.accel: {note}", file=sys.stderr)
+        if self.book.add(note) and self.verbose and sys.stderr:
+            with contextlib.suppress(Exception):  # it may be closed
+                print(f"hetero.accel: {note}", file=sys.stderr)
 
     @unseen
     def _by_hetero(

@@ -304,6 +304,8 @@ def ladder(arguments: argparse.Namespace) -> None:
 
 def sweep(arguments: argparse.Namespace) -> None:
     """Time a kernel with every legal shape of its blocks; compare its default shape."""
+    if arguments.method is None:
+        raise ValueError("--method names the rung to sweep, and is not given")
     _on_ladder("sweep", arguments.operation, arguments)
 
 

@@ -104,7 +104,7 @@ def test_loops_on_some_threads(data, monkeypatch):
         (("ladder", "matmul", "--sizes", "0"), "sizes must be 1 or more, got 0"),
         (("ladder", "kmeans", "--dims", "3,4"), "--dims are N,D,K, alone, got 3,4"),
         (("ladder", "matmul", "--device", "cpu", "--threads", "0"), "threads are of device 'cpu'"),
-        (("sweep", "matmul"), "--method for matmul must be one of 'naive'"),
+        (("sweep", "matmul"), "--method names the rung to sweep"),
         (("sweep", "matmul", "--method", "sequential"), "'naive'"),
         (("sweep", "matmul", "--method", "naive", "--device", "cpu"), "'cpu' runs none"),
         (("probe", "banks", "--device", "cpu"), "banks is a kernel of a device, and 'cpu' runs"),

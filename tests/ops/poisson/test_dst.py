@@ -70,7 +70,8 @@ def test_matrices_and_tridiagonal_systems_solve_as_transforms_do(shape, dtype, a
     spectrum = fft.dstn(f.astype("f8"), 1) / reduce(np.add.outer, eigenvalues)
     expected = fft.idstn(spectrum, 1)
     u = hetero.solve_poisson(f, spacing=spacing, device="cpu", method="dst")
-    atol = 32.0 * np.finfo(dtype).eps * abs(expected).max()
+    times = 24.0 if shape == (256, 256) else 16.0  # the longest sums, along both axes
+    atol = times * np.finfo(dtype).eps * abs(expected).max()
     np.testing.assert_allclose(u, expected, rtol=0, atol=atol)
     f.flat[0] = np.nan
     with pytest.warns(RuntimeWarning, match="not finite"):

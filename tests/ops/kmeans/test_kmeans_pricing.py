@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import types
 
 import pytest
 
 import hetero
 from hetero import profile
+from hetero.calibration import fit, sizes
 from hetero.calibration.fit import derived
-from hetero.calibration.sizes import FIRST, grid
+from hetero.calibration.samples import Samples
+from hetero.calibration.sizes import FIRST, Place, grid
 from hetero.ops import kmeans
 from hetero.ops.kmeans import operands
 from hetero.pricing import pricing
@@ -69,3 +72,21 @@ def test_seeds_are_in_the_price(place):
             assert seconds == pytest.approx(whole(place, dims, iterations), rel=0.021)
         again = priced(content, dims, place, max_iter=10, n_init=3)
         assert again == pytest.approx(3 * whole(place, dims, 10), rel=0.021), "each its own"
+
+
+def test_what_several_devices_are_sent_is_no_part_of_a_whole_fit():
+    """A fit that is timed as one step is less what is moved, as the set-up of others is."""
+    device = types.SimpleNamespace(name="cuda:0")
+    info = DEVICE | {"members": ("cuda:0", "cuda:1"), "constants": "cuda*2"}
+    place = Place("cuda*2", info, (device, device))
+    made = {c.layout: c for c in sizes.cases("kmeans", place, False) if c.dtype == "float64"}
+    first, whole = made[FIRST], made[operands.DENSE]
+    segment = {"below": None, "bytes_per_second": 1e9, "seconds_per_byte": 0.0, "seconds": 0.0}
+    link = {"pageable": {"form": "segments", "constants": [segment]}}
+    links = {"cuda:0": {"upload": link, "download": link}}
+    constants = profile.Profile({"name": "", "devices": {}, "links": links})
+    dims = (131072, 128, 16)
+    moved = math.prod(dims[:2]) * 8 / 1e9  # a half of X to each, by one bus
+    for case, expected in ((first, (1.0 - moved, 1.0)), (whole, (1.0, 1.0 - moved))):
+        left = fit.unmoved(case, Samples({dims: 1.0}, setup={dims: 1.0}), constants)
+        assert (left.seconds[dims], left.setup[dims]) == pytest.approx(expected, rel=1e-3)

@@ -156,6 +156,19 @@ def test_names_imported_before_are_listed(monkeypatch):
         assert [x for x in installed.missed if __name__ in x] == [f"{__name__}.mine"]
 
 
+def test_modules_that_are_not_loaded_yet_stay_so(monkeypatch, tmp_path):
+    (tmp_path / "later.py").write_text("raise ImportError('not now')", "utf-8")
+    spec = importlib.util.spec_from_file_location("later", tmp_path / "later.py")
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    lazy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(lazy)
+    monkeypatch.setitem(sys.modules, "scipy.later", lazy)
+    with hetero.install():
+        pass
+    with pytest.raises(ImportError, match="not now"):
+        lazy.anything  # noqa: B018
+
+
 def test_stand_ins_look_like_what_they_stand_for():
     held, dot = scipy.signal.convolve2d, np.dot
     with hetero.install(recording=True):

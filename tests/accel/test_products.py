@@ -6,6 +6,7 @@ import ctypes
 import functools
 import signal
 import sys
+import time
 
 import fakes
 import numpy as np
@@ -22,13 +23,17 @@ from hetero.ops.convolve2d import device as direct_device
 pytestmark = pytest.mark.skipif(not products._FILE.exists(), reason="the gate was not compiled")
 
 
-def loops():
-    """Addresses of NumPy's loops of products: each is taken from its place and put back."""
+def swap(which, loop):
+    """What stood in the place of a loop of products, where another one stands from now on."""
     gates = products.gates()
-    swap = functools.partial(gates._library.swap, gates._matmul)
-    swap.func.restype = ctypes.c_void_p
+    gates._library.swap.restype = ctypes.c_void_p
+    return gates._library.swap(gates._matmul, which, ctypes.c_void_p(loop))
+
+
+def loops():
+    """Addresses of NumPy's loops of products."""
     found = [swap(which, None) for which in (0, 1)]
-    return [x for which, x in enumerate(found) if swap(which, ctypes.c_void_p(x)) is None]
+    return [found[which] for which in (0, 1) if swap(which, found[which]) is None]
 
 
 def named(note):
@@ -49,6 +54,36 @@ def test_loops_and_names_come_back():
     assert accel.last() is note
     with pytest.raises(RuntimeError, match="not installed"):
         hetero.uninstall()
+
+
+def test_a_loop_that_somebody_else_put_there_stays():
+    gates, (floats, doubles) = products.gates(), loops()
+    gates.set(1 << 60, 1 << 60)
+    swap(0, doubles)
+    gates.restore()
+    assert loops() == [doubles, doubles]
+    swap(0, floats)
+
+
+def test_a_loop_that_somebody_else_put_before_the_gate_is_not_called_by_it():
+    gates, before, calls = products.gates(), loops(), []
+    kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)
+
+    @kind
+    def other(*given):
+        calls.append(given)
+        if len(calls) < 9:
+            kind(gate)(*given)
+
+    gates.set(1, 1)
+    gate = swap(1, ctypes.cast(other, ctypes.c_void_p).value)
+    gates.restore()
+    gates.set(1, 1)
+    assert (np.eye(3) @ np.eye(3)).sum() == 3
+    assert len(calls) == 1
+    swap(1, gate)
+    gates.restore()
+    assert loops() == before
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -176,6 +211,22 @@ def test_an_exception_in_a_thread_is_raised_there_after_a_whole_product(all_call
     caught = []
     fakes.in_threads(lambda: caught.append(raised()))
     assert len(caught) == 1
+
+
+def test_signals_at_any_time_lose_neither_product_nor_exception(alarm):
+    """While NumPy casts an operand, too, before Python is called."""
+    random = np.random.default_rng(0)
+    A, B = random.random((700, 700)), random.integers(0, 9, (700, 700))
+    expected, outcomes = A @ B, []
+    with hetero.install(recording=True):
+        for number in range(20):
+            C = np.full((700, 700), -7.0)
+            try:
+                alarm(1e-4 + 2e-4 * number, functools.partial(np.matmul, A, B, out=C))
+                time.sleep(1)
+            except TimeoutError:
+                outcomes.append(np.allclose(C, expected) or (C == -7.0).all())
+    assert outcomes == [True] * 20
 
 
 def test_a_product_near_the_recursion_limit_is_computed(all_calls):

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 PRECISION = "HETERO_PRECISION"  # "ieee": float32 products multiply and add in float32 alone
 VECTOR_BYTES = 16  # of the widest loads; operands are expected to be aligned for them
-_SPLIT_CALLS = 1.15  # what a second launch and its buffer add to what a call costs the host
 _N, _T = 0, 1  # CUBLAS_OP_N, CUBLAS_OP_T
 _INT32 = 2**31 - 1
 _constants = {
@@ -129,8 +128,7 @@ def _tiled_work(problem: Problem, info: dict[str, Any], family: str = "") -> Wor
         capability=divmod(int(info["arch"].removeprefix("sm_")), 10),
     )
     planned = launch_plan(problem, VECTOR_BYTES, target, family)
-    calls = 1.0 if len(planned.launches) == 1 else _SPLIT_CALLS
-    return work._replace(estimate=planned.seconds, calls=calls)
+    return work._replace(estimate=planned.seconds)
 
 
 _ON_HOPPER = registry.Unasked("as tiled, but on NVIDIA GPUs of compute capability 9.0")

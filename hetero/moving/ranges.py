@@ -92,14 +92,6 @@ class Ranges(NamedTuple):
             for axes, number in zip(self.cut.needs, self.slots, strict=False)
         ]
 
-    def are_passed(self, number: int, devices: int) -> bool:
-        """Whether devices that do ranges like these, of that number, pass the parts of an array on:
-        all parts stay on each device, which uploads at least one of them."""
-        axes = self.cut.needs[number]
-        count = prod(self.counts[axis] for axis in axes)
-        is_used_again = len(axes) == 1 and count < prod(self.counts)
-        return is_used_again and devices <= count == self.slots[number]
-
     def box(self, index: Index) -> Box:
         """(begin, end) of a range along each axis."""
         return tuple(
@@ -123,8 +115,7 @@ def choose(
 ) -> Ranges | None:
     """The fastest ranges that fit ``room`` bytes of a device; None where none fit.
 
-    The smallest are tried without memory for their method where they do not fit with it. ``info``
-    may have "passed", as `pricing.moves.passed_on` gives it.
+    The smallest are tried without memory for their method where they do not fit with it.
     """
     cut = registry.cut(problem)
     assert cut is not None
@@ -317,8 +308,6 @@ def _terms(
     (call, each), last = cut.seconds, down(sizes[-1])
     each_part = zip(loads, cut.needs, strict=True)
     times = [n * prod(full[axis] for axis in axes) for n, axes in each_part]
-    for i, (devices, left) in info.get("passed", {}).items():
-        times[i] *= left if ranges.are_passed(i, devices) else 1.0
     first, up = _in_turn(links, sizes, [1] * len(times)), _in_turn(links, sizes, times)
     more, rest = max(up - first, 0.0), last * (share - 1.0)
     overhead = constants.dispatch(name, "host") + _LOAD * sum(loads) + each * number

@@ -7,7 +7,6 @@ when all copy at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from typing import NamedTuple
@@ -132,7 +131,7 @@ def moved(problem: Problem) -> int:
     return sum(o.nbytes for o in (*problem.inputs, problem.output) if o.location == HOST)
 
 
-def contended(candidate: Candidate, part: Problem, info: Info, constants: Profile) -> Candidate:
+def contended(candidate: Candidate, part: Problem, constants: Profile) -> Candidate:
     """The price of a method that moves ranges both ways while it computes, on all devices at once.
 
     Staged copies of all devices share the host's threads: both directions add up. Pinned memory
@@ -142,33 +141,14 @@ def contended(candidate: Candidate, part: Problem, info: Info, constants: Profil
     moves = [*((o, "upload") for o in part.inputs), (part.output, "download")]
     staged, by_way = 0.0, {"upload": 0.0, "download": 0.0}
     with suppress(KeyError):  # links that are not known
-        for number, (operand, way) in enumerate(moves):
+        for operand, way in moves:
             seconds = 2 * constants.link(candidate.device, way, operand.memory)(operand.nbytes // 2)
-            seconds *= info["passed"].get(number, (1, 1.0))[1]
             by_way[way] += seconds
             staged += 0.0 if operand.pinned else seconds
         both = max(staged, *by_way.values()), candidate.terms.get("compute", 0.0)
         more = max(both) + min(both) / 2 - (candidate.seconds or 0.0)
         return with_terms(candidate, {"upload": max(more, 0.0)})
     return candidate
-
-
-def passed_on(
-    arrays: Sequence[Operand], numbers: Iterable[int], name: str, devices: int, constants: Profile
-) -> dict[int, tuple[int, float]]:
-    """Number of an array that several devices read whole -> how many devices, and what one takes
-    that uploads a part and has the rest from the others, as a share of the time of the whole
-    upload; without arrays for which that is not known to be less."""
-    found: dict[int, tuple[int, float]] = {}
-    with suppress(KeyError):
-        peer = constants.link(name, "peer", "device")
-        for i in numbers:
-            nbytes = arrays[i].nbytes
-            alone = constants.link(name, "upload", arrays[i].memory)(nbytes)
-            share = (1.0 + (devices - 1) * peer(nbytes) / alone) / devices
-            if share < 1.0:
-                found[i] = devices, share
-    return found
 
 
 def bounds(extent: int, weights: list[float]) -> list[tuple[int, int]]:

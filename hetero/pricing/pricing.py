@@ -24,16 +24,7 @@ from hetero import registry
 from hetero.arrays import HOST, Operand
 from hetero.devices import at_once
 from hetero.pricing import places
-from hetero.pricing.moves import (
-    bounds,
-    contended,
-    cut,
-    moved,
-    moves,
-    passed_on,
-    to_all,
-    upload_next,
-)
+from hetero.pricing.moves import bounds, contended, cut, moved, moves, to_all, upload_next
 from hetero.pricing.places import UNKNOWN_THERE, Devices, Info, groups
 from hetero.pricing.plan import (
     ALL_AT_ONCE,
@@ -271,7 +262,6 @@ def _in_ranges(
         ranges = bounds(extent, weights)
         problems = [whole.problem(whole.box(axis, *ends), HOST) for ends in ranges]
         in_turn = min(map(moved, problems)) < at_once.LEAST
-        passed = [] if in_turn else whole.read_whole(axis)
         known: dict[tuple[str, Problem], Candidate] = {}  # equal devices are priced once
         shares = []
         for name, ends, part in zip(alike, ranges, problems, strict=True):
@@ -279,7 +269,7 @@ def _in_ranges(
             if key not in known:
                 at = constants if in_turn else constants.at_once(group)
                 beside = ways._replace(problem=part, constants=at)
-                known[key] = _beside(beside, row, name, len(members), passed, in_turn)
+                known[key] = _beside(beside, row, name, in_turn)
             plan = Plan(part, (known[key]._replace(device=name),), constants.title)
             shares.append(Share(along, *ends, plan))
         chosen = [share.plan.candidates[0] for share in shares]
@@ -297,21 +287,18 @@ def _in_ranges(
     return way._replace(links=ALL_AT_ONCE)
 
 
-def _beside(
-    ways: Ways, row: Implementation, name: str, number: int, passed: list[int], in_turn: bool
-) -> Candidate:
-    """A range on one of a number of devices, which pass on arrays of the numbers ``passed``."""
+def _beside(ways: Ways, row: Implementation, name: str, in_turn: bool) -> Candidate:
+    """A range on one of several devices, which do theirs at the same time or in turn."""
     part, constants, rows = ways.problem, ways.constants, registry.lookup(ways.problem.operation)
     same = [i for i in rows if (i.kind, i.method) == (row.kind, row.method)]
     if not same:  # a single row may be another operation's
         return Candidate(name, row.method, None, {}, f"no {part.operation} has it", row)
     # It is priced as itself, whether or not it equals another one.
     info = {key: value for key, value in ways.devices[name].items() if key != "same_as"}
-    info["passed"] = passed_on(part.inputs, passed, name, number, constants)
     named = ways.named or ways.device is not None
     (candidate,) = ways._replace(named=named).on(name, info, same)
     if row.blocks == registry.ALWAYS and not in_turn:
-        candidate = contended(candidate, part, info, constants)
+        candidate = contended(candidate, part, constants)
     # The copy from a dense range to a result of the whole that has gaps.
     gaps = not part.output.is_c_contiguous()
     return with_terms(candidate, {"pack": constants.pack(part.output.nbytes)} if gaps else {})

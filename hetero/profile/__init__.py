@@ -10,8 +10,7 @@ A profile is one JSON file::
     links            device name -> {"upload", "download"} -> {"pageable", "pinned"} -> model;
                      optional: "staged", pageable memory through pinned buffers, taken from the size
                      on where it is faster; and "cuda*2" for a device name, two at once with that
-                     number of bytes each, also "peer" -> {"device"}, what each has from another.
-                     What is not there is as it is alone
+                     number of bytes each. What is not there is as it is alone
     host             {"pack": model, "dispatch": {device: {case: seconds}}}: copies within the
                      host's memory, and the host's work around one call on a device
     load, stages     how busy other work kept the machine meanwhile; seconds of each stage

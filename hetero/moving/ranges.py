@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Index = tuple[int, ...]
 Box = tuple[tuple[int, int], ...]
-_ROOM = 0.9  # of a call's: the pool rounds sizes up, and a range's method may allocate memory, too
+_ROOM = 0.95  # of a call's: a range's method may allocate memory, too
 _MOST = 1 << 14  # ranges; more take longer to begin than the CPU takes for the call
 _IN_WORK = 3  # parts of an array, or results: one moves, one is computed with, one waits
 _LOAD = 2e-5  # seconds of the host for a copy that is begun; H100, 16 cores

@@ -372,7 +372,7 @@ def named(name: str) -> Profile:
 
 
 class Stored(NamedTuple):
-    """A stored profile: its file; None where that cannot be read; why it is not used, or None."""
+    """A stored profile: its file; None where it is not used; why it is not, or None."""
 
     path: Path
     profile: Profile | None
@@ -388,7 +388,8 @@ def survey(path: str | os.PathLike[str] | None = None) -> Stored | None:
         return None
     except (ProfileError, OSError) as error:
         return Stored(path, None, str(error))
-    return Stored(path, found, inventory.obstacle(found.data["fingerprint"]))
+    obstacle = inventory.obstacle(found.data["fingerprint"])
+    return Stored(path, found if obstacle is None else None, obstacle)
 
 
 def current() -> Profile:
@@ -420,7 +421,7 @@ def set_current(new: Profile | None) -> None:
 def held(path: str | os.PathLike[str] | None = None) -> Profile | None:
     """The profile of this machine that a file has, by default `default_path`; None without one."""
     stored = survey(path)
-    return stored.profile if stored and stored.obstacle is None else None
+    return stored and stored.profile
 
 
 def _load() -> Profile:
@@ -429,10 +430,9 @@ def _load() -> Profile:
     if named:
         why = f"HETERO_PROFILE names the file {named}, which is not there"
     if (stored := survey()) is not None:
-        if stored.profile is not None and stored.obstacle is None:
+        if stored.profile is not None:
             return stored.profile
-        how = "is of another machine or other circumstances" if stored.profile else "cannot be used"
-        why = f"the profile {stored.path} {how}: {stored.obstacle}"
+        why = f"the profile {stored.path} is not used: {stored.obstacle}"
     ask = "Run hetero.calibrate() once, or 'hetero calibrate'."
     log.warning("%s: taking conservative constants. %s", why, ask)
     return shipped("conservative")

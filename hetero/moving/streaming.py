@@ -37,7 +37,6 @@ from hetero.registry.problem import Problem
 
 Key = tuple[Any, ...]  # number of an array, and the part of it
 Part = Future["tuple[Slot, Sequence[Any]] | None"]
-_ALIGNED = 16  # bytes that divide the addresses of slots
 _LOOKED_AHEAD = 0.5  # of the host's memory: a larger array is a file, which is read but once
 _LATE = 0.5  # seconds that a home may take to begin, before the others do without it
 _schedules = tables.new_table()
@@ -135,13 +134,16 @@ def _go_through(
         return plans[part]
 
     @cache
-    def launch(part: Problem) -> Callable[..., None]:
-        return _launch(device, planned(part), options)
+    def chosen(at: int) -> Plan:
+        plan = planned(problems[at])
+        return planned(cut.look(plan, parts[at][0], options)) if cut.look else plan
 
-    @cache
-    def chosen(at: int) -> Problem:
-        look, part = cut.look, problems[at]
-        return look(planned(part), parts[at][0], options) if look else part
+    def compute(at: int, inputs: tuple[Any, ...], result: Any) -> None:
+        plan, look = chosen(at), results.look.get()
+        arguments = Arguments(inputs, result, options)
+        plan.chosen.implementation.run((device,), plan.problem, arguments)
+        if look is not None:
+            look(device, plan.problem.dtype, result, plan.problem.output.size)
 
     columns = [*zip(*parts, strict=True), targets]
     sizes = [max(view.nbytes for view in views) for views in columns]
@@ -149,7 +151,7 @@ def _go_through(
     memory = inventory.devices()[CPU].get("memory_bytes", inf)
     if cut.look is None or sum(array.nbytes for array in whole) <= _LOOKED_AHEAD * memory:
         for at in range(len(boxes)):  # before anything moves: a look takes longer during copies
-            launch(chosen(at))
+            chosen(at)
 
     def step(at: int) -> Step:
         used, loads, operands = [], [], problems[at].inputs
@@ -158,12 +160,12 @@ def _go_through(
             used.append(slots[number][slot])
             if load:
                 where = number, *(boxes[at][axis] for axis in cut.needs[number])
-                begin = passed(where) if passed is not None else None
-                loads.append(Load(_as_packed(view, operand), used[-1], begin))
+                start = passed(where) if passed is not None else None
+                loads.append(Load(_as_packed(view, operand), used[-1], start))
         target = slots[-1][at % len(slots[-1])]
-        buffers = [slot.buffer for slot in (*used, target)]
+        begin = partial(compute, at, tuple([slot.buffer for slot in used]), target.buffer)
         store = Store(target, _as_packed(targets[at], problems[at].output))
-        return Step(lambda: launch(chosen(at))(*buffers), tuple(loads), (store,), tuple(used))
+        return Step(begin, tuple(loads), (store,), tuple(used))
 
     pipeline.run(device, map(step, range(len(boxes))))
 
@@ -172,23 +174,6 @@ def _as_packed(view: np.ndarray, operand: Operand) -> np.ndarray:
     """A view with the C order of an operand on the device."""
     by_columns = operand.strides[-1] > operand.strides[-2]
     return np.swapaxes(view, -1, -2) if by_columns else view
-
-
-def _launch(device: Device, plan: Plan, options: Any) -> Callable[..., None]:
-    """``launch(*parts, result)`` of buffers begins a range."""
-    row, problem, look = plan.chosen.implementation, plan.problem, results.look.get()
-    prepared = row.prepare and row.prepare(device, problem, _ALIGNED, options)  # less overhead
-
-    def begin(*buffers: Any) -> None:
-        *parts, result = buffers
-        if prepared:
-            prepared(parts[0], parts[-1], result)
-        else:
-            row.run((device,), problem, Arguments(tuple(parts), result, options))
-        if look is not None:
-            look(device, problem.dtype, result, problem.output.size)
-
-    return begin
 
 
 # -- Parts that several devices need ---------------------------------------------------------------

@@ -123,7 +123,7 @@ class Profile:
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write the profile as a whole; by default to `default_path`. A link is replaced."""
         target = inventory.place(path)
-        paths.replace_file(target, encode(self.data), durable=True)
+        paths.replace_file(target, encode(self.data))
         return target
 
     def link(self, device: str, direction: str, memory: str = "pageable") -> Callable[[int], float]:

@@ -203,6 +203,4 @@ def _make_room(folder: Path) -> None:
 
 def _digest(name: str, content: bytes) -> bytes:
     """The digest of an entry, of `_BYTES` bytes."""
-    digest = hashlib.blake2b(name.encode() + b"\0", digest_size=_BYTES)
-    digest.update(content)
-    return digest.digest()
+    return hashlib.blake2b(name.encode() + b"\0" + content, digest_size=_BYTES).digest()

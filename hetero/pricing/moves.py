@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from itertools import accumulate
-from typing import NamedTuple
 
 from hetero import registry
 from hetero.arrays import HOST, Operand
@@ -25,21 +24,14 @@ from hetero.registry.problem import Problem
 _STEPS, _LEAST_STEPS = (64, 16, 4), 16
 
 
-class Moves(NamedTuple):
-    """Seconds of moves before and after computing, by terms."""
-
-    before: Terms
-    after: Terms
-    is_staged: bool = False  # some of them go through pinned buffers (`host.copying.staging`)
-
-
-def moves(problem: Problem, name: str, constants: Profile) -> Moves:
-    """Those for computing on a device."""
+def moves(problem: Problem, name: str, constants: Profile) -> tuple[Terms, Terms, bool]:
+    """Seconds of moves before and after computing on a device, by terms; whether some go through
+    pinned buffers (`host.copying.staging`)."""
     here = HOST if name == CPU else name
     before: Terms = {}
     after: Terms = upload_next(problem, constants) if here == HOST else {}
     if here == HOST and problem.device is None:
-        return Moves(before, after)
+        return before, after, False
     at_the_same_time: list[tuple[int, float]] = []  # bytes, and seconds alone
     staged = False
 
@@ -76,7 +68,7 @@ def moves(problem: Problem, name: str, constants: Profile) -> Moves:
         before["upload"] += 0.5 * min(together - sum(s for _, s in at_the_same_time), 0.0)
     if problem.next_device is None:
         move(after, problem.output, here, problem.output.location)
-    return Moves(before, after, staged)
+    return before, after, staged
 
 
 def upload_next(problem: Problem, constants: Profile) -> Terms:

@@ -320,10 +320,9 @@ _operations: dict[str, Operation] = {}
 _ORDER = ("matvec", "matmul", "convolve2d", "cg", "poisson", "kmeans")
 
 
-def register_operation(operation: Operation) -> Operation:
+def register_operation(operation: Operation) -> None:
     """Add an operation."""
     _operations[operation.name] = operation
-    return operation
 
 
 def operations() -> tuple[Operation, ...]:

@@ -12,7 +12,6 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from hetero.calibration.measure import awaited, leaving_out, measure, once, undi
 from hetero.calibration.samples import Bench
 from hetero.calibration.sizes import Budget, Case, Place
 from hetero.calling import planner
-from hetero.devices import at_once, peers
+from hetero.devices import at_once
 from hetero.devices.base import Device
 from hetero.host import pages
 from hetero.ops.products.calls import host_call
@@ -136,12 +135,13 @@ def links(device: Device, budget: Budget) -> dict[str, Any]:
 
 def together(place: Place, links: dict[str, Any], largest: int) -> dict[str, Any]:
     """The links of all equal devices at once: of the ways that are slower then, ``links`` of the
-    first, times how much longer a copy on each of them takes; and from one to the next."""
+    first, times how much longer a copy on each of them takes."""
     room = min(int(device.describe()["memory_bytes"]) for device in place.devices)
     sizes = [n for n in _SIZES if n <= min(largest, room // 4)]
     if not sizes:
         return {}
-    models, nbytes = from_peers(place.devices, sizes), sizes[-1]
+    models: dict[str, Any] = {}
+    nbytes = sizes[-1]
     for (direction, memory), taken in at_once_seconds(place.devices, nbytes).items():
         alone = links.get(direction, {}).get(memory)
         if alone is not None and (times := taken / bind_link(alone)(nbytes)) > _NOISE:
@@ -163,45 +163,14 @@ def at_once_seconds(devices: Sequence[Device], nbytes: int) -> dict[Way, float]:
         with devices[number].active():
             copies[number](*way, nbytes)
 
-    return {
-        way: _seconds_of_all(partial(copy, way), devices, nbytes, partial(copies[0].rest, way))
-        for way in copies[0].ways
-    }
-
-
-def _seconds_of_all(
-    copy: Callable[[int], object],
-    devices: Sequence[Device],
-    nbytes: int,
-    rest: Callable[[], object] = lambda: None,
-) -> float:
-    """Seconds of ``copy(number)`` for all devices at once; ``rest()`` comes before, untimed."""
-    tasks, samples = [partial(copy, number) for number in range(len(devices))], []
-    for _ in range(_SAMPLES):
-        rest()
-        samples.append(once(partial(at_once.run, devices, tasks, nbytes)))
-    return undisturbed(samples)
-
-
-def from_peers(devices: Sequence[Device], sizes: Sequence[int]) -> dict[str, Any]:
-    """The link model of copies from another device, while each device makes one: "peer"; nothing
-    where not all pairs have direct paths."""
-    if not all(peers.trusted(*pair) for pair in combinations(devices, 2)):
-        return {}
-    room = []
-    for device in devices:
-        with device.active():
-            room.append((device.allocate(sizes[-1]), device.allocate(sizes[-1])))
-
-    def copy(nbytes: int, number: int) -> None:
-        other = (number + 1) % len(devices)
-        (target, _), (source, _) = room[number][0], room[other][1]
-        with devices[number].active():
-            devices[number].copy_from_peer(target, devices[other], source, nbytes)
-            devices[number].synchronize()
-
-    taken = [_seconds_of_all(partial(copy, nbytes), devices, nbytes) for nbytes in sizes]
-    return {"peer": {"device": fit.segments(sizes, taken)}}
+    found = {}
+    for way in copies[0].ways:
+        tasks, samples = [partial(copy, way, number) for number in range(len(devices))], []
+        for _ in range(_SAMPLES):
+            copies[0].rest(way)
+            samples.append(once(partial(at_once.run, devices, tasks, nbytes)))
+        found[way] = undisturbed(samples)
+    return found
 
 
 # -- All of them, and the host's own work ----------------------------------------------------------

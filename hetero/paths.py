@@ -93,18 +93,12 @@ def _others(info: os.stat_result) -> str | None:
     return None
 
 
-def replace_file(path: Path, content: bytes, *, durable: bool = False) -> None:
-    """Put a file in place as a whole, in a folder that is there, or leave what is there (OSError).
-
-    A ``durable`` one outlasts a loss of power right after.
-    """
+def replace_file(path: Path, content: bytes) -> None:
+    """Put a file in place as a whole, in a folder that is there, or leave what is there."""
     handle, temporary = tempfile.mkstemp(_TEMPORARY, f"{path.name}.", path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)  # Ctrl-C may come right after it was renamed
@@ -209,6 +203,4 @@ def _make_room(folder: Path) -> None:
 
 def _digest(name: str, content: bytes) -> bytes:
     """The digest of an entry, of `_BYTES` bytes."""
-    digest = hashlib.blake2b(name.encode() + b"\0", digest_size=_BYTES)
-    digest.update(content)
-    return digest.digest()
+    return hashlib.blake2b(name.encode() + b"\0" + content, digest_size=_BYTES).digest()

@@ -115,19 +115,12 @@ def bind(key: Any, make: Callable[[], Any]) -> Any:
     """
     if key is None:
         return make()
-    if _forced() is not None:
-        key = here(key)
+    outer = _forced()
+    if outer is not None and not (outer.results is outer.memory_limit is None):
+        key = outer.results, outer.memory_limit, key
     run = find(key)
     if run is None:
         now = generation()
         run = make()
         remember(bound, key, run, now)
     return run
-
-
-def here(key: Any) -> Any:
-    """A key, with what else the enclosing `use` blocks set."""
-    outer = _forced()
-    if outer is None or outer.results is outer.memory_limit is None:
-        return key
-    return outer.results, outer.memory_limit, key

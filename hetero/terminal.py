@@ -68,8 +68,9 @@ def aligned(text: str) -> str:
             continue
         rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in part]
         rows = [row for row in rows if set("".join(row)) != {"-"}]
-        right = [all(_is_figure(cell) for cell in column[1:]) for column in zip(*rows, strict=True)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        columns = [*zip(*rows, strict=True)]
+        right = [all(not cell or cell[0].isdigit() for cell in one[1:]) for one in columns]
+        widths = [max(map(len, one)) for one in columns]
         for row in rows:
             cells = [
                 cell.rjust(width) if figures else cell.ljust(width)
@@ -77,7 +78,3 @@ def aligned(text: str) -> str:
             ]
             lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
-
-
-def _is_figure(cell: str) -> bool:
-    return not cell or cell[0].isdigit()

@@ -96,7 +96,7 @@ def machine() -> Inventory:
     here = inventory.devices()
     constants = profile.current()
     stored = profile.survey()
-    is_used = constants.data["fingerprint"] and stored and stored.obstacle is None
+    is_used = constants.data["fingerprint"] and stored and stored.profile
     size = 2**28
     links: dict[str, Any] = {}
     together = [info["constants"] for info in pricing.groups(here).values()]

@@ -265,8 +265,8 @@ class Machine:
         the host; empty where nothing is moved, and where the links are not known."""
         with suppress(KeyError):
             if problem.device:
-                found = moves(problem, CPU, self._constants or profile.current())
-                return {**found.before, **found.after}
+                before, after, _ = moves(problem, CPU, self._constants or profile.current())
+                return before | after
         return {}
 
 

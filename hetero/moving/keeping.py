@@ -178,13 +178,6 @@ class Step(NamedTuple):
     seconds: float  # of each call, predicted
     moves: tuple[int, ...]  # operands that move to the device, to stay there, from 1
 
-    def __str__(self) -> str:
-        calls, each = f"call {self.first}", ""
-        if self.last > self.first:
-            calls, each = f"calls {self.first} to {self.last}", " each"
-        moved = f", operand {' and '.join(map(str, self.moves))} moves there" if self.moves else ""
-        return f"{calls}: {self.device} {self.method}, {readable(self.seconds)}{each}{moved}"
-
 
 class Course(NamedTuple):
     """The calls of a loop over the same operands, and the seconds of all of them together, with
@@ -199,8 +192,14 @@ class Course(NamedTuple):
         return self._asdict() | {"steps": [step._asdict() for step in self.steps]}
 
     def __str__(self) -> str:
+        lines = []
+        for first, last, device, method, seconds, moves in self.steps:
+            calls, each = (
+                (f"call {first}", "") if first == last else (f"calls {first} to {last}", " each")
+            )
+            moved = f", operand {' and '.join(map(str, moves))} moves there" if moves else ""
+            lines.append(f"   {calls}: {device} {method}, {readable(seconds)}{each}{moved}")
         total, without = readable(self.seconds), readable(self.without)
-        lines = [f"   {step}" for step in self.steps]
         return "\n".join([*lines, f"   in all {total}; {without} without copies that stay"])
 
 

@@ -3,14 +3,15 @@
 An operation says how its calls are cut (`registry.Cut`). A range reads a part of each array; ranges
 that read the same part share it, so that a product's tiles of C share panels of A and of B. Parts
 lie in slots on the device. Where there is room for all, each goes up once; else as many parts of
-one array are held as have room, and those of the others go by. A part replaces the one that is
-needed again last (Belady's rule, which moves the fewest). What computes a range is what its plan on
-the device chooses; that and the links make the price.
+one array are held as have room, and those of the others go by. A part replaces the one that was
+used first: in the order of the ranges that moves the fewest. What computes a range is what its plan
+on the device chooses; that and the links make the price.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import product
 from math import inf, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hetero import registry
 from hetero.arrays import HOST, Operand
 from hetero.devices.storage import rounded
-from hetero.pricing import pricing
+from hetero.pricing import places, pricing
 from hetero.pricing.plan import Plan
 from hetero.profile import PINNED, STAGED
 from hetero.registry import Cut, Price
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
 
 Index = tuple[int, ...]
 Box = tuple[tuple[int, int], ...]
-_ROOM = 0.8  # of a device's memory: its pool rounds sizes up, and others use it too
-_OF_LIMIT = 0.95  # of a limit that the caller set: a range's method may allocate memory, too
+_ROOM = 0.95  # of a call's: a range's method may allocate memory, too
 _MOST = 1 << 14  # ranges; more take longer to begin than the CPU takes for the call
 _IN_WORK = 3  # parts of an array, or results: one moves, one is computed with, one waits
 _LOAD = 2e-5  # seconds of the host for a copy that is begun; H100, 16 cores
@@ -51,7 +51,7 @@ def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile)
 
 def room_of(info: dict[str, Any]) -> float:
     """Bytes of a device that ranges may take."""
-    return min(_ROOM * info["memory_bytes"], _OF_LIMIT * info.get("memory_limit", inf))
+    return _ROOM * places.room(info)
 
 
 # -- Which ranges ----------------------------------------------------------------------------------
@@ -92,15 +92,7 @@ class Ranges(NamedTuple):
             for axes, number in zip(self.cut.needs, self.slots, strict=False)
         ]
 
-    def are_passed(self, number: int, devices: int) -> bool:
-        """Whether devices that do ranges like these, of that number, pass the parts of an array on:
-        all parts stay on each device, which uploads at least one of them."""
-        axes = self.cut.needs[number]
-        count = prod(self.counts[axis] for axis in axes)
-        is_used_again = len(axes) == 1 and count < prod(self.counts)
-        return is_used_again and devices <= count == self.slots[number]
-
-    def box(self, index: Index) -> Box:
+    def box(self, index: Sequence[int]) -> Box:
         """(begin, end) of a range along each axis."""
         return tuple(
             (i * length, min((i + 1) * length, extent))
@@ -123,18 +115,19 @@ def choose(
 ) -> Ranges | None:
     """The fastest ranges that fit ``room`` bytes of a device; None where none fit.
 
-    The smallest are tried without memory for their method where they do not fit with it. ``info``
-    may have "passed", as `pricing.moves.passed_on` gives it.
+    The smallest are tried without memory for their method where they do not fit with it.
     """
     cut = registry.cut(problem)
     assert cut is not None
     for workspace in dict.fromkeys((cut.workspace, 0)):
         best, least = None, inf
         for lengths in dict.fromkeys(_cuts(cut, room / (_IN_WORK + workspace))):
-            number = prod(Ranges(cut, lengths).counts)
-            if best is not None and number > _FINEST * prod(best.counts):
+            whole = Ranges(cut, lengths)
+            if best is not None and prod(whole.counts) > _FINEST * prod(best.counts):
                 break
-            middle, sizes, taken = _measured(cut, lengths, name, workspace)
+            middle = cut.problem(whole.box([(n - 1) // 2 for n in whole.counts]), name)
+            sizes = _sizes(cut, middle)  # where it reads most
+            taken = workspace * sum(sizes)
             found = _slots(cut, lengths, sizes, room - taken)
             plan = planned(cut, middle, name, info, constants) if found else None
             for slots, held in found:
@@ -198,17 +191,6 @@ def _by_bytes(cut: Cut, extents: list[int], size: float) -> Iterator[Index]:
             yield *(1 for _ in outer), int(min(max((most - least) // each + 1, 1), extent))
 
 
-def _measured(
-    cut: Cut, lengths: Index, name: str, workspace: int
-) -> tuple[Problem, list[int], int]:
-    """A range in the middle, the most bytes of each part and of a result, and of workspace."""
-    whole = Ranges(cut, lengths)
-    places = zip(*(((n - 1) // 2, 0, n - 1) for n in whole.counts), strict=True)
-    problems = [cut.problem(whole.box(index), name) for index in places]
-    sizes = [_sizes(cut, problem) for problem in problems]
-    return problems[0], [max(each) for each in zip(*sizes, strict=True)], workspace * sum(sizes[0])
-
-
 def _sizes(cut: Cut, problem: Problem) -> list[int]:
     """Bytes of the part of each array that is cut, and of the result, of a range."""
     return [o.nbytes for o in problem.inputs[: len(cut.needs)]] + [problem.output.nbytes]
@@ -261,22 +243,13 @@ def _tiles(held: int, passing: int, a: int, b: int) -> list[tuple[int, int]]:
 
 def _placed(keys: Sequence[Index], slots: int) -> list[tuple[int, bool]]:
     """(slot, whether to load) of each key in turn."""
-    again: list[float] = [inf] * len(keys)
-    later: dict[Index, int] = {}
-    for at in reversed(range(len(keys))):
-        again[at] = later.get(keys[at], inf)
-        later[keys[at]] = at
-    where: dict[Index, int] = {}
-    uses: dict[Index, tuple[float, int]] = {}  # when next, and minus when last
+    where: dict[Index, int] = {}  # the one that was used first comes first
     steps = []
-    for at, key in enumerate(keys):
+    for key in keys:
         load = key not in where
-        if load and len(where) == slots:
-            last = max(uses, key=uses.__getitem__)
-            del uses[last]
-            where[key] = where.pop(last)
-        slot = where.setdefault(key, len(where))
-        uses[key] = again[at], -at
+        is_full = load and len(where) == slots
+        slot = where.pop(next(iter(where)) if is_full else key, len(where))
+        where[key] = slot
         steps.append((slot, load))
     return steps
 
@@ -317,8 +290,6 @@ def _terms(
     (call, each), last = cut.seconds, down(sizes[-1])
     each_part = zip(loads, cut.needs, strict=True)
     times = [n * prod(full[axis] for axis in axes) for n, axes in each_part]
-    for i, (devices, left) in info.get("passed", {}).items():
-        times[i] *= left if ranges.are_passed(i, devices) else 1.0
     first, up = _in_turn(links, sizes, [1] * len(times)), _in_turn(links, sizes, times)
     more, rest = max(up - first, 0.0), last * (share - 1.0)
     overhead = constants.dispatch(name, "host") + _LOAD * sum(loads) + each * number
@@ -353,18 +324,7 @@ def _links(
     """Seconds of copies of each array and of the result by their bytes, and whether they overlap
     with the computation, as the driver's own do not. KeyError if the profile knows none."""
     moved = [*((o, "upload") for o in arrays), (output, "download")]
-    overlap = True
-    try:
-        links = [constants.link(name, way, PINNED if o.pinned else STAGED) for o, way in moved]
-    except KeyError:
-        links = [constants.link(name, way, o.memory) for o, way in moved]
-        overlap = False
-    if len(arrays) > 1:  # they follow one another
-        return links, overlap
-    return [_of_whole(link, o.nbytes) for link, (o, _) in zip(links, moved, strict=True)], overlap
-
-
-def _of_whole(link: Callable[[float], float], whole: int) -> Callable[[float], float]:
-    """Seconds of a part's copy: by its own size, and no less than its share of the whole's."""
-    rate = link(whole) / max(whole, 1)
-    return lambda nbytes: max(link(nbytes), nbytes * rate)
+    with suppress(KeyError):
+        ours = [constants.link(name, way, PINNED if o.pinned else STAGED) for o, way in moved]
+        return ours, True
+    return [constants.link(name, way, o.memory) for o, way in moved], False

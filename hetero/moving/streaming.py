@@ -10,14 +10,13 @@ device. That takes direct paths between all of them.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import cache, partial
 from itertools import combinations
-from math import inf
+from math import inf, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +29,7 @@ from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.host.copying.staging import Flight
 from hetero.moving import failures, pipeline, ranges, results
 from hetero.moving.pipeline import Load, Slot, Step, Store
-from hetero.pricing import moves, places
+from hetero.pricing import places
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
 from hetero.registry import Arguments
@@ -38,7 +37,6 @@ from hetero.registry.problem import Problem
 
 Key = tuple[Any, ...]  # number of an array, and the part of it
 Part = Future["tuple[Slot, Sequence[Any]] | None"]
-_ALIGNED = 16  # bytes that divide the addresses of slots
 _LOOKED_AHEAD = 0.5  # of the host's memory: a larger array is a file, which is read but once
 _LATE = 0.5  # seconds that a home may take to begin, before the others do without it
 _schedules = tables.new_table()
@@ -53,8 +51,8 @@ def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
     room, others = ranges.room_of(places.described(device)), relay.get()
     while (schedule := _remembered(problem, device, room, others)) is not None:
         try:
-            homes = others.joined(device, schedule.homes) if others else nullcontext()
-            with device.active(), homes as passed:  # which turns the driver's errors into ours
+            joined = others.joined(device, schedule.own) if others else nullcontext()
+            with device.active(), joined as passed:  # which turns the driver's errors into ours
                 _go_through(device, arguments, schedule, passed)
             return
         except DeviceMemoryError as error:
@@ -67,14 +65,14 @@ def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
 
 class _Schedule(NamedTuple):
     """What calls of a problem have in common: `ranges.Ranges`, its boxes, their problems, which
-    parts lie where, the plans of problems, and the homes of parts that devices pass on."""
+    parts lie where, the plans of problems, and the parts that this device passes on to others."""
 
     choice: ranges.Ranges
     boxes: list[ranges.Box]
     problems: list[Problem]
     placed: list[list[tuple[int, bool]]]
     plans: dict[Problem, Plan]
-    homes: dict[Key, Device]
+    own: set[Key]
 
 
 def _remembered(
@@ -87,38 +85,36 @@ def _remembered(
         now = tables.generation()
         info, constants = inventory.devices()[device.name], profile.current()
         if others is not None:  # as it was planned
-            number = len(others.devices)
-            constants = constants.at_once(f"{device.kind}*{number}")
-            given = problem.inputs, others.arrays, device.name, number, constants
-            info = {**info, "passed": moves.passed_on(*given)}
+            constants = constants.at_once(f"{device.kind}*{len(others.devices)}")
         choice = ranges.choose(problem, device.name, info, constants, room)
         if choice is None:
             return None
-        order, homes = choice.order(), {}
+        order, own = choice.order(), set()
         if others is not None:
-            order, homes = _passed_on(choice, order, device, others)
+            order, own = _passed_on(choice, order, device, others)
         boxes = [choice.box(index) for index in order]
         problems = [choice.cut.problem(box, device.name) for box in boxes]
-        schedule = _Schedule(choice, boxes, problems, choice.placed(order), {}, homes)
+        schedule = _Schedule(choice, boxes, problems, choice.placed(order), {}, own)
         tables.remember(_schedules, key, schedule, now)
     return schedule
 
 
 def _passed_on(
     choice: ranges.Ranges, order: list[ranges.Index], device: Device, others: Relay
-) -> tuple[list[ranges.Index], dict[Key, Device]]:
-    """The order that begins with the parts that this device uploads for the others, and the homes
-    of all."""
-    homes: dict[Key, Device] = {}
+) -> tuple[list[ranges.Index], set[Key]]:
+    """The order that begins with the parts that this device uploads for the others, and these: of
+    arrays of which all parts stay on each device, which uploads at least one of them."""
+    own, turn, devices = set(), others.devices.index(device), len(others.devices)
     for number in others.arrays:
-        if choice.are_passed(number, len(others.devices)):
-            (axis,) = choice.cut.needs[number]
-            count = choice.counts[axis]
-            first = next(part for part in range(count) if others.home(part, count) is device)
+        axes = choice.cut.needs[number]
+        count = prod(choice.counts[axis] for axis in axes)
+        is_used_again = len(axes) == 1 and count < prod(choice.counts)
+        if is_used_again and devices <= count == choice.slots[number]:
+            (axis,) = axes
+            first, end = -(-turn * count // devices), -(-(turn + 1) * count // devices)
             order = [(*i[:axis], (i[axis] + first) % count, *i[axis + 1 :]) for i in order]
-            for index in order:
-                homes[number, choice.box(index)[axis]] = others.home(index[axis], count)
-    return order, homes
+            own |= {(number, choice.box(i)[axis]) for i in order if first <= i[axis] < end}
+    return order, own
 
 
 def _go_through(
@@ -138,13 +134,16 @@ def _go_through(
         return plans[part]
 
     @cache
-    def launch(part: Problem) -> Callable[..., None]:
-        return _launch(device, planned(part), options)
+    def chosen(at: int) -> Plan:
+        plan = planned(problems[at])
+        return planned(cut.look(plan, parts[at][0], options)) if cut.look else plan
 
-    @cache
-    def chosen(at: int) -> Problem:
-        look, part = cut.look, problems[at]
-        return look(planned(part), parts[at][0], options) if look else part
+    def compute(at: int, inputs: tuple[Any, ...], result: Any) -> None:
+        plan, look = chosen(at), results.look.get()
+        arguments = Arguments(inputs, result, options)
+        plan.chosen.implementation.run((device,), plan.problem, arguments)
+        if look is not None:
+            look(device, plan.problem.dtype, result, plan.problem.output.size)
 
     columns = [*zip(*parts, strict=True), targets]
     sizes = [max(view.nbytes for view in views) for views in columns]
@@ -152,7 +151,7 @@ def _go_through(
     memory = inventory.devices()[CPU].get("memory_bytes", inf)
     if cut.look is None or sum(array.nbytes for array in whole) <= _LOOKED_AHEAD * memory:
         for at in range(len(boxes)):  # before anything moves: a look takes longer during copies
-            launch(chosen(at))
+            chosen(at)
 
     def step(at: int) -> Step:
         used, loads, operands = [], [], problems[at].inputs
@@ -161,12 +160,12 @@ def _go_through(
             used.append(slots[number][slot])
             if load:
                 where = number, *(boxes[at][axis] for axis in cut.needs[number])
-                begin = passed(where) if passed is not None else None
-                loads.append(Load(_as_packed(view, operand), used[-1], begin))
+                start = passed(where) if passed is not None else None
+                loads.append(Load(_as_packed(view, operand), used[-1], start))
         target = slots[-1][at % len(slots[-1])]
-        buffers = [slot.buffer for slot in (*used, target)]
+        begin = partial(compute, at, tuple([slot.buffer for slot in used]), target.buffer)
         store = Store(target, _as_packed(targets[at], problems[at].output))
-        return Step(lambda: launch(chosen(at))(*buffers), tuple(loads), (store,), tuple(used))
+        return Step(begin, tuple(loads), (store,), tuple(used))
 
     pipeline.run(device, map(step, range(len(boxes))))
 
@@ -175,23 +174,6 @@ def _as_packed(view: np.ndarray, operand: Operand) -> np.ndarray:
     """A view with the C order of an operand on the device."""
     by_columns = operand.strides[-1] > operand.strides[-2]
     return np.swapaxes(view, -1, -2) if by_columns else view
-
-
-def _launch(device: Device, plan: Plan, options: Any) -> Callable[..., None]:
-    """``launch(*parts, result)`` of buffers begins a range."""
-    row, problem, look = plan.chosen.implementation, plan.problem, results.look.get()
-    prepared = row.prepare and row.prepare(device, problem, _ALIGNED, options)  # less overhead
-
-    def begin(*buffers: Any) -> None:
-        *parts, result = buffers
-        if prepared:
-            prepared(parts[0], parts[-1], result)
-        else:
-            row.run((device,), problem, Arguments(tuple(parts), result, options))
-        if look is not None:
-            look(device, problem.dtype, result, problem.output.size)
-
-    return begin
 
 
 # -- Parts that several devices need ---------------------------------------------------------------
@@ -206,37 +188,28 @@ class Relay:
         self.news = locks.condition()
         self.begun: set[Device] = set()
         self.ended: set[Device] = set()  # who need no part any longer
-        self.late = time.monotonic() + _LATE
-        # Its home promises a part by setting it running; others may cancel what is not promised.
-        # The result is where it lies and the events that come when it is up, or None. It is gone
-        # from here with the home's memory.
-        self._parts: dict[Key, Part] = {}
-
-    def home(self, part: int, parts: int) -> Device:
-        """The device that uploads a part of an array."""
-        return self.devices[part * len(self.devices) // parts]
+        # Part -> its home, which uploads it, and where it lies and the events that come when it is
+        # up, or None. It is gone from here with the home's memory.
+        self._parts: dict[Key, tuple[Device, Part]] = {}
 
     @contextmanager
-    def joined(self, device: Device, homes: dict[Key, Device]) -> Iterator[Callable[..., Any]]:
-        """``begin(key)`` gives what begins a load of a part, where ``homes`` has its home.
+    def joined(self, device: Device, own: set[Key]) -> Iterator[Callable[..., Any]]:
+        """``begin(key)`` gives what begins a load of a part that one of the devices passes on; this
+        one uploads its ``own``.
 
-        Until the others have what lies on this device, it stays there.
+        Devices that are late are not waited for: what they have comes from the host. Until the
+        others have what lies on this device, it stays there.
         """
-        with self.news:
-            parts = {key: self._parts.setdefault(key, Future()) for key in homes}
-            own = {key: part for key, part in parts.items() if homes[key] is device}
-            promised = [part for part in own.values() if part.set_running_or_notify_cancel()]
-            self.begun.add(device)
-            self.news.notify_all()
+        promised: dict[Key, Part] = {key: Future() for key in own}
 
         def begin(key: Key) -> Callable[[np.ndarray, Slot], Copy] | None:
-            part, home = parts.get(key), homes.get(key)
-            if part is None or home is not device:
-                return part and partial(_Passed, self, part, home, device)
-            return partial(_upload, part, device) if part in promised else None
+            if key in promised:
+                return partial(_upload, promised[key], device)
+            home, part = self._parts.get(key, (None, None))
+            return part and partial(_Passed, part, home, device)
 
         def end() -> None:
-            for part in promised:
+            for part in promised.values():
                 _settle(part, None)
             with self.news:
                 self.ended.add(device)
@@ -246,6 +219,12 @@ class Relay:
                     self._parts.pop(key, None)
 
         try:
+            with self.news:
+                self._parts |= {key: (device, part) for key, part in promised.items()}
+                self.begun.add(device)
+                self.news.notify_all()
+                if own:
+                    self.news.wait_for(lambda: len(self.begun) == len(self.devices), _LATE)
             yield begin
             end()
         finally:
@@ -268,11 +247,10 @@ class _Passed(Copy):
     """A part on its way from its home to another device; from the host where it does not come."""
 
     def __init__(
-        self, relay: Relay, part: Part, home: Device, device: Device, source: np.ndarray, slot: Slot
+        self, part: Part, home: Device, device: Device, source: np.ndarray, slot: Slot
     ) -> None:
         super().__init__(device, Flight())
-        self._relay, self._part, self._home = relay, part, home
-        self._source, self._slot = source, slot
+        self._home, self._source, self._slot = home, source, slot
         part.add_done_callback(self._begin)
 
     def _begin(self, part: Part) -> None:
@@ -280,7 +258,7 @@ class _Passed(Copy):
         device, marks = self._device, []
         error: Exception | None = DeviceError("the part does not come")
         try:
-            if not part.cancelled() and (found := part.result()) is not None:
+            if (found := part.result()) is not None:
                 source, up = found
                 with device.active():
                     stream = device.new_stream()
@@ -295,11 +273,6 @@ class _Passed(Copy):
             self._flight.end(marks, error)
 
     def wait(self) -> None:
-        relay = self._relay
-        with relay.news:
-            left = max(relay.late - time.monotonic(), 0.0)
-            relay.news.wait_for(lambda: self._home in relay.begun, left)
-        self._part.cancel()  # which its home has not promised
         try:
             super().wait()
         except DeviceError:

@@ -7,10 +7,8 @@ when all copy at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import accumulate
-from typing import NamedTuple
 
 from hetero import registry
 from hetero.arrays import HOST, Operand
@@ -26,21 +24,14 @@ from hetero.registry.problem import Problem
 _STEPS, _LEAST_STEPS = (64, 16, 4), 16
 
 
-class Moves(NamedTuple):
-    """Seconds of moves before and after computing, by terms."""
-
-    before: Terms
-    after: Terms
-    is_staged: bool = False  # some of them go through pinned buffers (`host.copying.staging`)
-
-
-def moves(problem: Problem, name: str, constants: Profile) -> Moves:
-    """Those for computing on a device."""
+def moves(problem: Problem, name: str, constants: Profile) -> tuple[Terms, Terms, bool]:
+    """Seconds of moves before and after computing on a device, by terms; whether some go through
+    pinned buffers (`host.copying.staging`)."""
     here = HOST if name == CPU else name
     before: Terms = {}
     after: Terms = upload_next(problem, constants) if here == HOST else {}
     if here == HOST and problem.device is None:
-        return Moves(before, after)
+        return before, after, False
     at_the_same_time: list[tuple[int, float]] = []  # bytes, and seconds alone
     staged = False
 
@@ -77,7 +68,7 @@ def moves(problem: Problem, name: str, constants: Profile) -> Moves:
         before["upload"] += 0.5 * min(together - sum(s for _, s in at_the_same_time), 0.0)
     if problem.next_device is None:
         move(after, problem.output, here, problem.output.location)
-    return Moves(before, after, staged)
+    return before, after, staged
 
 
 def upload_next(problem: Problem, constants: Profile) -> Terms:
@@ -132,7 +123,7 @@ def moved(problem: Problem) -> int:
     return sum(o.nbytes for o in (*problem.inputs, problem.output) if o.location == HOST)
 
 
-def contended(candidate: Candidate, part: Problem, info: Info, constants: Profile) -> Candidate:
+def contended(candidate: Candidate, part: Problem, constants: Profile) -> Candidate:
     """The price of a method that moves ranges both ways while it computes, on all devices at once.
 
     Staged copies of all devices share the host's threads: both directions add up. Pinned memory
@@ -142,33 +133,14 @@ def contended(candidate: Candidate, part: Problem, info: Info, constants: Profil
     moves = [*((o, "upload") for o in part.inputs), (part.output, "download")]
     staged, by_way = 0.0, {"upload": 0.0, "download": 0.0}
     with suppress(KeyError):  # links that are not known
-        for number, (operand, way) in enumerate(moves):
+        for operand, way in moves:
             seconds = 2 * constants.link(candidate.device, way, operand.memory)(operand.nbytes // 2)
-            seconds *= info["passed"].get(number, (1, 1.0))[1]
             by_way[way] += seconds
             staged += 0.0 if operand.pinned else seconds
         both = max(staged, *by_way.values()), candidate.terms.get("compute", 0.0)
         more = max(both) + min(both) / 2 - (candidate.seconds or 0.0)
         return with_terms(candidate, {"upload": max(more, 0.0)})
     return candidate
-
-
-def passed_on(
-    arrays: Sequence[Operand], numbers: Iterable[int], name: str, devices: int, constants: Profile
-) -> dict[int, tuple[int, float]]:
-    """Number of an array that several devices read whole -> how many devices, and what one takes
-    that uploads a part and has the rest from the others, as a share of the time of the whole
-    upload; without arrays for which that is not known to be less."""
-    found: dict[int, tuple[int, float]] = {}
-    with suppress(KeyError):
-        peer = constants.link(name, "peer", "device")
-        for i in numbers:
-            nbytes = arrays[i].nbytes
-            alone = constants.link(name, "upload", arrays[i].memory)(nbytes)
-            share = (1.0 + (devices - 1) * peer(nbytes) / alone) / devices
-            if share < 1.0:
-                found[i] = devices, share
-    return found
 
 
 def bounds(extent: int, weights: list[float]) -> list[tuple[int, int]]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from hetero.arrays import Operand
 from hetero.errors import NotPriced, readable
-from hetero.registry import ALWAYS, LOOPS, Implementation, Unasked
+from hetero.registry import ALWAYS, Implementation, Unasked
 from hetero.registry.problem import Problem
 
 CPU = "cpu"
@@ -105,7 +105,7 @@ def _terms(c: Candidate) -> str:
     """What the prediction adds up, and on how many threads, over which links, by what."""
     text = " + ".join(f"{name} {readable(value)}" for name, value in c.terms.items())
     if c.threads is not None and c.implementation is not None:
-        most = "at most " if c.implementation.pool == LOOPS else ""
+        most = "at most " if c.implementation.loops else ""
         text += f", on {most}{c.threads} thread{'s' * (c.threads > 1)}"
     text += f", links {c.links}" if c.links else ""
     text += f": {c.made_of}" if c.made_of else ""

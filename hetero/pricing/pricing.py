@@ -16,24 +16,16 @@ CPU, for which nothing of ours is compiled, have conservative constants then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import NamedTuple
 
 from hetero import registry
 from hetero.arrays import HOST, Operand
 from hetero.devices import at_once
 from hetero.pricing import places
-from hetero.pricing.moves import (
-    bounds,
-    contended,
-    cut,
-    moved,
-    moves,
-    passed_on,
-    to_all,
-    upload_next,
-)
+from hetero.pricing.moves import bounds, contended, cut, moved, moves, to_all, upload_next
 from hetero.pricing.places import UNKNOWN_THERE, Devices, Info, groups
 from hetero.pricing.plan import (
     ALL_AT_ONCE,
@@ -156,11 +148,8 @@ class Ways(NamedTuple):
         together = self._on_each(kinds, shared)
         if device is not None and together:
             names = kinds[device]["members"][:1]
-            of_group = f"{kinds[device]['constants']}|{problem.operation}|"
-            known = any(key.startswith(of_group) for key in self.constants.data["models"])
-            known = known and not self.named
-            done = {c.method for c in together if c.seconds is not None or not known}
-            rows = [row for row in rows if row.method not in done]
+            done = [c for c in together if c.seconds is not None] or together
+            rows = [row for row in rows if row.method not in {c.method for c in done}]
         return self._on_each({name: devices[name] for name in names}, rows) + together + ranged
 
     def _on_each(self, there: Devices, rows: Sequence[Implementation]) -> list[Candidate]:
@@ -175,7 +164,7 @@ class Ways(NamedTuple):
         if asked:
             info = {**info, "asked": True}  # for methods that would leave it idle
         here = places.of_device(problem, name, info, asked)
-        around: list[_Around] = []  # once it is needed, the same for all methods
+        around = cache(partial(self._around, name, "constants" in info))  # for all methods
         unknown: str = UNKNOWN_THERE if info.get("elsewhere") else UNKNOWN
         found = []
         for row in rows:
@@ -194,12 +183,12 @@ class Ways(NamedTuple):
             found.append(way)
         return found
 
-    def _around(self, name: str, info: Info) -> _Around:
+    def _around(self, name: str, is_group: bool) -> _Around:
         """What a call on a device takes besides the method's own time, whichever that is: seconds
         of moves before and after, those of the host, and the kind of the links. KeyError where
         links are not known."""
         problem, constants, there = self.problem, self.constants, self.problem.device
-        if "constants" in info:  # several devices share the call: it is priced from the host
+        if is_group:  # several devices share the call: it is priced from the host
             return *moves(problem, CPU, constants)[:2], 0.0, ""
         before, after, is_staged = moves(problem, name, constants)
         if name != CPU:
@@ -208,7 +197,7 @@ class Ways(NamedTuple):
             begin = constants.dispatch(there, "detour") if there else 0.0
         return before, after, begin, STAGED if is_staged else ""
 
-    def _priced(self, way: Candidate, info: Info, around: list[_Around]) -> Candidate:
+    def _priced(self, way: Candidate, info: Info, around: Callable[[], _Around]) -> Candidate:
         """A candidate with its price, if there are constants for it; KeyError and ValueError if
         they do not cover the problem."""
         problem, constants, row = self.problem, self.constants, way.implementation
@@ -231,17 +220,15 @@ class Ways(NamedTuple):
             return way
         work = row.work(problem, info)
         overhead, compute = cost(work)
-        if not around:
-            around.append(self._around(name, info))
-        before, after, begin, links = around[0]
+        before, after, begin, links = around()
         overhead = overhead * work.calls + begin
         if group and constants.moves_apart(*key):
             up, down = to_all(problem, info, constants)
             before, after, links = total(before, up), total(down, after), ALL_AT_ONCE
         terms = total({**before, "overhead": overhead, "compute": compute}, after)
         doubtful, threads = constants.is_doubtful(*key), row.threads(info)
-        made = name, row.method, sum(terms.values()), terms, way.reason, row, threads, links
-        return Candidate(*made, doubtful=doubtful)
+        way = way._replace(threads=threads, links=links, doubtful=doubtful)
+        return way._replace(seconds=sum(terms.values()), terms=terms)
 
 
 def _unless(named: bool, reason: str | None) -> str | None:
@@ -257,8 +244,7 @@ def _in_ranges(
 ) -> Candidate:
     """All devices of a kind, each with its range, by one method; balanced where they differ.
 
-    It takes as long as the slowest, or as all of them where they run one after another. To begin on
-    all of them takes some time more than on one.
+    It takes as long as the slowest. To begin on all of them takes some time more than on one.
     """
     group, constants, devices = f"{kind}*{len(members)}", ways.constants, ways.devices
     along, extent = whole.axes[axis]
@@ -270,16 +256,13 @@ def _in_ranges(
     for _ in range(1 if len({*alike.values()}) == 1 else _ROUNDS):
         ranges = bounds(extent, weights)
         problems = [whole.problem(whole.box(axis, *ends), HOST) for ends in ranges]
-        in_turn = min(map(moved, problems)) < at_once.LEAST
-        passed = [] if in_turn else whole.read_whole(axis)
         known: dict[tuple[str, Problem], Candidate] = {}  # equal devices are priced once
         shares = []
         for name, ends, part in zip(alike, ranges, problems, strict=True):
             key = alike[name], part
             if key not in known:
-                at = constants if in_turn else constants.at_once(group)
-                beside = ways._replace(problem=part, constants=at)
-                known[key] = _beside(beside, row, name, len(members), passed, in_turn)
+                beside = ways._replace(problem=part, constants=constants.at_once(group))
+                known[key] = _beside(beside, row, name)
             plan = Plan(part, (known[key]._replace(device=name),), constants.title)
             shares.append(Share(along, *ends, plan))
         chosen = [share.plan.candidates[0] for share in shares]
@@ -289,29 +272,23 @@ def _in_ranges(
     reason = next((c.reason for c in chosen if c.reason), None)
     if reason is not None or any(c.seconds is None for c in chosen):
         return way._replace(reason=reason, shares=() if reason else tuple(shares))
-    way = way._replace(reason=None, shares=tuple(shares), seconds=0.0)
-    if in_turn:
-        return with_terms(way, *(c.terms for c in chosen))
+    way = way._replace(reason=None, shares=tuple(shares), seconds=0.0, links=ALL_AT_ONCE)
     begin = {"overhead": constants.dispatch(group, "host")}
-    way = with_terms(way, max(chosen, key=lambda c: c.seconds).terms, begin)
-    return way._replace(links=ALL_AT_ONCE)
+    return with_terms(way, max(chosen, key=lambda c: c.seconds).terms, begin)
 
 
-def _beside(
-    ways: Ways, row: Implementation, name: str, number: int, passed: list[int], in_turn: bool
-) -> Candidate:
-    """A range on one of a number of devices, which pass on arrays of the numbers ``passed``."""
+def _beside(ways: Ways, row: Implementation, name: str) -> Candidate:
+    """A range on one of several devices, which do theirs at the same time."""
     part, constants, rows = ways.problem, ways.constants, registry.lookup(ways.problem.operation)
     same = [i for i in rows if (i.kind, i.method) == (row.kind, row.method)]
     if not same:  # a single row may be another operation's
         return Candidate(name, row.method, None, {}, f"no {part.operation} has it", row)
     # It is priced as itself, whether or not it equals another one.
     info = {key: value for key, value in ways.devices[name].items() if key != "same_as"}
-    info["passed"] = passed_on(part.inputs, passed, name, number, constants)
     named = ways.named or ways.device is not None
     (candidate,) = ways._replace(named=named).on(name, info, same)
-    if row.blocks == registry.ALWAYS and not in_turn:
-        candidate = contended(candidate, part, info, constants)
+    if row.blocks == registry.ALWAYS:
+        candidate = contended(candidate, part, constants)
     # The copy from a dense range to a result of the whole that has gaps.
     gaps = not part.output.is_c_contiguous()
     return with_terms(candidate, {"pack": constants.pack(part.output.nbytes)} if gaps else {})

@@ -10,8 +10,7 @@ A profile is one JSON file::
     links            device name -> {"upload", "download"} -> {"pageable", "pinned"} -> model;
                      optional: "staged", pageable memory through pinned buffers, taken from the size
                      on where it is faster; and "cuda*2" for a device name, two at once with that
-                     number of bytes each, also "peer" -> {"device"}, what each has from another.
-                     What is not there is as it is alone
+                     number of bytes each. What is not there is as it is alone
     host             {"pack": model, "dispatch": {device: {case: seconds}}}: copies within the
                      host's memory, and the host's work around one call on a device
     load, stages     how busy other work kept the machine meanwhile; seconds of each stage
@@ -124,7 +123,7 @@ class Profile:
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write the profile as a whole; by default to `default_path`. A link is replaced."""
         target = inventory.place(path)
-        paths.replace_file(target, encode(self.data), durable=True)
+        paths.replace_file(target, encode(self.data))
         return target
 
     def link(self, device: str, direction: str, memory: str = "pageable") -> Callable[[int], float]:
@@ -373,7 +372,7 @@ def named(name: str) -> Profile:
 
 
 class Stored(NamedTuple):
-    """A stored profile: its file; None where that cannot be read; why it is not used, or None."""
+    """A stored profile: its file; None where it is not used; why it is not, or None."""
 
     path: Path
     profile: Profile | None
@@ -389,7 +388,8 @@ def survey(path: str | os.PathLike[str] | None = None) -> Stored | None:
         return None
     except (ProfileError, OSError) as error:
         return Stored(path, None, str(error))
-    return Stored(path, found, inventory.obstacle(found.data["fingerprint"]))
+    obstacle = inventory.obstacle(found.data["fingerprint"])
+    return Stored(path, found if obstacle is None else None, obstacle)
 
 
 def current() -> Profile:
@@ -421,7 +421,7 @@ def set_current(new: Profile | None) -> None:
 def held(path: str | os.PathLike[str] | None = None) -> Profile | None:
     """The profile of this machine that a file has, by default `default_path`; None without one."""
     stored = survey(path)
-    return stored.profile if stored and stored.obstacle is None else None
+    return stored and stored.profile
 
 
 def _load() -> Profile:
@@ -430,10 +430,9 @@ def _load() -> Profile:
     if named:
         why = f"HETERO_PROFILE names the file {named}, which is not there"
     if (stored := survey()) is not None:
-        if stored.profile is not None and stored.obstacle is None:
+        if stored.profile is not None:
             return stored.profile
-        how = "is of another machine or other circumstances" if stored.profile else "cannot be used"
-        why = f"the profile {stored.path} {how}: {stored.obstacle}"
+        why = f"the profile {stored.path} is not used: {stored.obstacle}"
     ask = "Run hetero.calibrate() once, or 'hetero calibrate'."
     log.warning("%s: taking conservative constants. %s", why, ask)
     return shipped("conservative")

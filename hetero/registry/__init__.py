@@ -1,4 +1,4 @@
-"""Operations; with the methods (`problem`) what there is to compute, and how.
+"""Operations, and their methods: an `Implementation` does one operation on one kind of device.
 
 The operations' packages register both when they are imported; planner, calibration, evaluation, the
 command line and tests walk the same lists.
@@ -8,24 +8,194 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hetero.devices import KINDS as PORTABLE  # noqa: F401  for rows of methods
 from hetero.errors import one_of
-from hetero.registry.problem import ALWAYS as ALWAYS
-from hetero.registry.problem import BLAS as BLAS
-from hetero.registry.problem import IN_TURN as IN_TURN
-from hetero.registry.problem import LOOPS as LOOPS
-from hetero.registry.problem import NOT_COMPILED as NOT_COMPILED
-from hetero.registry.problem import WHEN_SHORT as WHEN_SHORT
-from hetero.registry.problem import Arguments as Arguments
-from hetero.registry.problem import Implementation as Implementation
-from hetero.registry.problem import Price as Price
+from hetero.imports import load
 from hetero.registry.problem import Problem
-from hetero.registry.problem import Unasked as Unasked
-from hetero.registry.problem import lookup as lookup
-from hetero.registry.problem import missing as missing
-from hetero.registry.problem import register_method as register_method
+
+if TYPE_CHECKING:
+    from hetero.registry.models import Work
+
+# -- Methods ---------------------------------------------------------------------------------------
+
+
+class Arguments(NamedTuple):
+    """The data of one call, as every ``run`` gets them.
+
+    Attributes
+    ----------
+    inputs : tuple
+        The operands, in the order of ``problem.inputs``: NumPy arrays on the CPU and for several
+        devices, buffers for one device. What an operation moves itself is among its options.
+    output : array or buffer
+        Takes the result. In a solve it holds the start on entry, and x at the end.
+    options : Any
+        The operation's own, such as a filter and the fill value, or a system and its tolerances.
+    """
+
+    inputs: tuple[Any, ...]
+    output: Any
+    options: Any = None
+
+
+class Price(NamedTuple):
+    """Price of a composite method.
+
+    Attributes
+    ----------
+    terms : dict of str to float or None
+        Seconds, which add up to its own; None where they are not known.
+    made_of : str
+        What it is made of, in words.
+    reason : str or None
+        Why it cannot do the problem; None where it can.
+    """
+
+    terms: dict[str, float] | None
+    made_of: str = ""
+    reason: str | None = None
+
+
+BLAS = "blas"  # the method that runs on the threads of the CPU's BLAS
+
+
+class Unasked(str):
+    """A reason against a method that holds unless the caller names it, or nothing else can.
+
+    Attributes
+    ----------
+    otherwise : str or None
+        The reason that holds then.
+    """
+
+    otherwise: str | None
+
+    def __new__(cls, reason: str, otherwise: str | None = None) -> Unasked:
+        """With the reason as its text."""
+        self = super().__new__(cls, reason)
+        self.otherwise = otherwise
+        return self
+
+
+NOT_COMPILED = Unasked("its loops are not compiled on this machine; 'hetero compile' does it")
+_NOT_LOADED = Unasked("to load its loops takes longer than the call")
+
+
+def missing(names: tuple[str, ...], info: dict[str, Any]) -> str | None:
+    """Why compiled loops cannot be called on a CPU, or are not to be unasked."""
+    if not names or info.get("elsewhere"):
+        return None
+    loops = load("hetero.host.loops")
+    if not all(map(loops.is_ready, names)):
+        return loops.obstacle() or NOT_COMPILED
+    return _NOT_LOADED if info.get("plain") else None
+
+
+# When a device gets arrays on the host, of which the method moves ranges: always; where it has no
+# room for them, which a plan takes only where the device is named; or always, to compute with them
+# on the CPU in turn with the device.
+ALWAYS, WHEN_SHORT, IN_TURN = "always", "when short", "in turn"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Implementation:
+    """One way to do an operation on one kind of device.
+
+    Attributes
+    ----------
+    operation, method, kind : str
+        ``kind`` is the kind of device: "cpu", "cuda" or "opencl".
+    work : callable
+        ``work(problem, info)`` counts the `Work`.
+    run : callable
+        ``run(devices, problem, arguments)`` computes `Arguments.output`, and gives how it ended, or
+        None where there is nothing to report. ``devices`` is a tuple: empty on the CPU, one active
+        device, or several.
+    excludes : callable
+        ``excludes(problem, info)`` gives the reason why it cannot do the problem on the device that
+        the dict ``info`` describes, which may be `Unasked`; None where it can. ``info`` has "asked"
+        where the caller named the device, "elsewhere" of a machine that only its profile tells of.
+    shared : callable or None
+        ``shared(problem)`` gives whether several devices of the kind can do the problem together.
+    loops : callable or None
+        ``loops(problem)`` names the compiled loops that it needs on the CPU, as
+        `hetero.host.loops.named` does. Where the description has "plain" none are called.
+    blocks : str
+        `ALWAYS`, `WHEN_SHORT` or `IN_TURN`, where one device gets arrays on the host; else "".
+    price : callable or None
+        ``price(problem, device's name, info, profile)`` gives the `Price` of a method that is made
+        of others, by theirs and by the links. None where it has models of its own.
+    prepare : callable or None
+        ``prepare(device, problem, alignment, options)`` gives the launch of ``run`` for addresses
+        that ``alignment`` divides, as ``launch(a, b, c)`` of the operands and the result, in
+        the current context. An operation on one array gets its address twice.
+    """
+
+    operation: str
+    method: str
+    kind: str
+    work: Callable[[Problem, dict[str, Any]], Work]
+    run: Callable[..., Any]
+    excludes: Callable[[Problem, dict[str, Any]], str | None] = lambda problem, info: None
+    shared: Callable[[Problem], bool] | None = None
+    loops: Callable[[Problem], tuple[str, ...]] | None = None
+    blocks: str = ""
+    price: Callable[..., Price] | None = None
+    prepare: Callable[[Any, Problem, int, Any], Callable[..., None]] | None = None
+
+    def why_not(self, problem: Problem, info: dict[str, Any]) -> str | None:
+        """The reason of ``excludes``, or that its loops are not there."""
+        reason = self.excludes(problem, info)
+        if self.loops is None or (reason is not None and not isinstance(reason, Unasked)):
+            return reason
+        return missing(self.loops(problem), info) or reason
+
+    def obstacle(self, problem: Problem, info: dict[str, Any]) -> str | None:
+        """Why it cannot do a problem even where it is named."""
+        reason = self.why_not(problem, info)
+        return reason.otherwise if isinstance(reason, Unasked) else reason
+
+    @property
+    def from_host(self) -> bool:
+        """Whether one device always gets arrays on the host, and leaves the result there."""
+        return self.blocks in (ALWAYS, IN_TURN)
+
+    def threads(self, info: dict[str, Any]) -> int | None:
+        """How many threads of the CPU that ``info`` describes it runs on at most, of loops or of
+        BLAS alone; None for others."""
+        if self.loops is not None:
+            return info.get("cores")
+        is_blas = self.method == BLAS and self.operation in ("matvec", "matmul")
+        return info.get("blas_threads") if is_blas else None
+
+    def __repr__(self) -> str:
+        return f"<{self.operation} {self.method} on {self.kind}>"
+
+    def __deepcopy__(self, memo: Any) -> Implementation:
+        return self
+
+    def __reduce__(self) -> Any:
+        return type(None), ()  # a plan that was pickled, say with a result, tells and runs nothing
+
+
+_implementations: dict[str, list[Implementation]] = {}
+
+
+def register_method(*, operation: str, kinds: tuple[str, ...], **row: Any) -> None:
+    """Add one way to do an operation: a row for each kind of device, `PORTABLE` or named, of the
+    fields of `Implementation`."""
+    rows = [Implementation(operation=operation, kind=kind, **row) for kind in kinds]
+    _implementations.setdefault(operation, []).extend(rows)
+
+
+def lookup(operation: str) -> tuple[Implementation, ...]:
+    """All implementations of an operation, in the order they were registered."""
+    return tuple(_implementations.get(operation, ()))
+
+
+# -- Operations ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -150,10 +320,9 @@ _operations: dict[str, Operation] = {}
 _ORDER = ("matvec", "matmul", "convolve2d", "cg", "poisson", "kmeans")
 
 
-def register_operation(operation: Operation) -> Operation:
+def register_operation(operation: Operation) -> None:
     """Add an operation."""
     _operations[operation.name] = operation
-    return operation
 
 
 def operations() -> tuple[Operation, ...]:

@@ -74,8 +74,6 @@ def _roofline(constants: dict[str, Any]) -> Cost:
     """The overhead, and the longer one of flops and bytes over their rates."""
     names = ("overhead", "flops_per_second", "bytes_per_second")
     overhead, flop_rate, byte_rate = (constants[name] for name in names)
-    if not (flop_rate > 0.0 and byte_rate > 0.0):
-        raise ValueError(f"rates must be positive, got {flop_rate} and {byte_rate}")
     return lambda work: (
         overhead,
         work.repeat * max(work.flops / flop_rate, work.bytes / byte_rate),

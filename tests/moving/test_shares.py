@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import fakes
 import numpy as np
 import pytest
@@ -169,6 +171,17 @@ def test_where_not_all_parts_have_room_each_has_them_from_the_host(peered, tiles
     with hetero.use(memory_limit=12 << 10):
         np.testing.assert_array_equal(streamed(A, B), A @ B)
     assert sum(peered[1]) > A.nbytes + B.nbytes
+
+
+def test_devices_that_begin_one_after_the_other_do_not_wait_for_each_other(
+    peered, tiles, monkeypatch
+):
+    """As where there are no threads: what the others would upload comes from the host."""
+    monkeypatch.setattr(at_once, "_pool", functools.cache(raising(RuntimeError("no threads"))))
+    monkeypatch.setattr(streaming, "_LATE", 0.01)
+    A, B = values(64, 30), values(30, 32)
+    np.testing.assert_array_equal(streamed(A, B), A @ B)
+    assert sum(peered[1]) == A.nbytes + 2 * B.nbytes
 
 
 @pytest.mark.parametrize("error", [DeviceError, DeviceMemoryError])

@@ -109,8 +109,8 @@ def install(computing: bool = True) -> None:
     devices.kinds.remove("opencl")
     Device.probe = trusting(Device.probe)
     compiler._compile = lambda text, arch, options: b"machine code"
-    for operation, entries in registry.problem._implementations.items():
-        registry.problem._implementations[operation] = [
+    for operation, entries in registry._implementations.items():
+        registry._implementations[operation] = [
             really(i) if computing and i.kind == "cuda" and i.run else i for i in entries
         ]
     profile.set_current(profile.shipped("conservative"))

@@ -123,7 +123,7 @@ def moves(monkeypatch, device, least):
 def change_rows(monkeypatch, operation, change):
     """Put ``change(row)`` in place of each row that the registry has of an operation."""
     rows = [change(row) for row in registry.lookup(operation)]
-    monkeypatch.setitem(registry.problem._implementations, operation, rows)
+    monkeypatch.setitem(registry._implementations, operation, rows)
 
 
 def in_threads(*tasks):

@@ -158,7 +158,7 @@ def by_cufft(request, monkeypatch, opencl):
     rows = [
         replace(row, kind="opencl") for row in known if (row.kind, row.method) == ("cuda", "fft")
     ]
-    monkeypatch.setitem(registry.problem._implementations, "convolve2d", [*known, *rows])
+    monkeypatch.setitem(registry._implementations, "convolve2d", [*known, *rows])
     monkeypatch.setattr(libraries, "cufft_obstacle", lambda: None)
     monkeypatch.setattr(device, "_transform", RealTransform)
     monkeypatch.setattr(fft, "_POWERS", (64, 128))

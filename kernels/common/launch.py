@@ -213,20 +213,18 @@ _PRELUDES = {"cuda": _CUDA + _LOOPS, "opencl": _OPENCL + _LOOPS}
 
 
 @cache
-def source(name: str) -> str:
+def kernel_text(name: str, dialect: str) -> str:
     """The text of one kernel file of any family, by its name, such as ``"matvec.cu"``, or with its
-    family, such as ``"matvec/ladder.cu"``; to be compiled with a `prelude` in front of it.
+    family, such as ``"matvec/ladder.cu"``, behind the prelude of "cuda" or "opencl".
 
     Files that it includes are in place, so that a compiler needs no search path.
     """
-    text = _files()[name].read_text(encoding="utf-8")
-    return _INCLUDE.sub(lambda match: source(match[1]), text)
 
+    def text(name: str) -> str:
+        own = _files()[name].read_text(encoding="utf-8")
+        return _INCLUDE.sub(lambda match: text(match[1]), own)
 
-@cache
-def kernel_text(name: str, dialect: str) -> str:
-    """A kernel file with the dialect's `prelude` in front."""
-    return prelude(dialect) + "\n" + source(name)
+    return _PRELUDES[dialect] + "\n" + text(name)
 
 
 @cache
@@ -240,8 +238,3 @@ def _files() -> dict[str, Any]:
         for file in family.iterdir()
         if file.name.endswith(".cu")
     }
-
-
-def prelude(dialect: str) -> str:
-    """What goes in front of a kernel's text for one dialect, "cuda" or "opencl"."""
-    return _PRELUDES[dialect]

@@ -16,8 +16,6 @@ from ..common.launch import (
     launch,
 )
 
-__all__ = ["SEPARABLE_TAPS", "direct", "separable"]
-
 _WARP = 32
 _SHARED_BYTES = 49152  # of shared memory that a kernel may declare
 _RESIDENT_THREADS = 512  # of blocks with tiles there, that a multiprocessor is to hold

@@ -1,12 +1,12 @@
 """The ways to convolve: why each cannot do a problem, what it takes, what it runs; and the table.
 
-What a method of the CPU runs is ``compute(image, options, window, out)``: the image a stack
-(batch, h, w) of float32 or float64 with contiguous rows, ``options`` the `FilterOptions` with the
-filter on the host, of which ``options.filter.taps`` are flipped already, and ``out``, which takes
-the result, C-contiguous (batch, out_height, out_width), and is not cleared before. It gives False
-where the direct sum is to take the place of a result that is not finite. The window may be of a
-band of the image, and then of no mode of SciPy's; `Window.extended` tells whether anything but
-zeros lies beyond it, and `fft.extended` gives one plane of it with that.
+What a method of the CPU runs is ``compute(image, filter, window, out)``: the image a stack
+(batch, h, w) of float32 or float64 with contiguous rows, the `Filter` with its values on the host,
+of which ``filter.taps`` are flipped already, and ``out``, which takes the result, C-contiguous
+(batch, out_height, out_width), and is not cleared before. It gives False where the direct sum is to
+take the place of a result that is not finite. The window may be of a band of the image, and then of
+no mode of SciPy's; `Window.extended` tells whether anything but zeros lies beyond it, and
+`fft.extended` gives one plane of it with that.
 
 To add a method: name it in `problem`, write what it runs, as above or as `device` says, and copy
 the row of the table that is most like it; one that adds up more than the filter covers is also in
@@ -33,7 +33,7 @@ from hetero.ops.convolve2d import fft
 from hetero.ops.convolve2d.filters import (
     LARGEST_REMEMBERED,
     SUMS,
-    FilterOptions,
+    Filter,
     flipped_factors,
     is_finite,
     is_wide,
@@ -177,22 +177,22 @@ def _on_cpu(compute: Callable[..., Any]) -> Callable[..., None]:
     """``run`` of a function of the CPU."""
 
     def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
-        (image,), out, options = arguments
-        options = options._replace(filter=options.filter.downloaded(out.dtype))
-        window, image = problem.options, np.asarray(image, out.dtype)
+        (image,), out, filter = arguments
+        filter, window = filter.downloaded(out.dtype), problem.options
+        image = np.asarray(image, out.dtype)
         image = image.reshape(-1, *image.shape[-2:])
         if image.strides[-1] != out.itemsize and image.shape[-1] > 1:
             image = np.ascontiguousarray(image)
         out = out.reshape(-1, window.out_height, window.out_width)
-        if compute(image, options, window, out) is False:
-            _direct(image, options, window, out)
+        if compute(image, filter, window, out) is False:
+            _direct(image, filter, window, out)
 
     return run
 
 
-def _direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
+def _direct(image: np.ndarray, filter: Filter, window: Window, out: np.ndarray) -> None:
     """The sum over the filter's taps: SciPy's few products, outer products, or compiled loops."""
-    taps = options.filter.array
+    taps = filter.array
     few = window.has_few(image.dtype.char, len(image))
     one = image.size < _SERIAL or taps.size > 1
     if not few and one and (window.height == 1 or len(taps) == 1) and window.is_outer:
@@ -202,24 +202,24 @@ def _direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.n
         if taps.size == 1 or is_finite(out):
             return  # else infinity in the filter meets the zeros beyond the image
     if few or (window.mode is not None and not loops.is_ready(loops.named(SUMS, image.dtype))):
-        out[...] = _of_scipys(image, options, window)
+        out[...] = _of_scipys(image, filter, window)
     else:
-        _correlate(image, options, window, out, options.filter.taps)
+        _correlate(image, filter, window, out, filter.taps)
 
 
-def _separable(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> bool:
+def _separable(image: np.ndarray, filter: Filter, window: Window, out: np.ndarray) -> bool:
     """Two one-dimensional passes for each factor."""
-    _correlate(image, options, window, out, *options.filter.found(flipped_factors))
+    _correlate(image, filter, window, out, *filter.found(flipped_factors))
     return is_finite(out)
 
 
 def _correlate(
-    image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray, *taps: np.ndarray
+    image: np.ndarray, filter: Filter, window: Window, out: np.ndarray, *taps: np.ndarray
 ) -> None:
     """The compiled loops, which load Numba."""
     corner, code = (window.top, window.left), BOUNDARIES.index(window.boundary)
     correlate = load("hetero.kernels.cpu.convolve").correlate
-    correlate(image, out, corner, code, options.fillvalue, *taps)
+    correlate(image, out, corner, code, filter.fillvalue, *taps)
 
 
 def examples(dtype: np.dtype) -> None:
@@ -278,16 +278,16 @@ def scipys(in1: Any, in2: Any, mode: str, boundary: str, fillvalue: Any) -> Any:
 
 
 def _by_scipy(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
-    (image,), out, options = arguments
-    out[...] = _of_scipys(image, options, problem.options)
+    (image,), out, filter = arguments
+    out[...] = _of_scipys(image, filter, problem.options)
 
 
-def _of_scipys(image: np.ndarray, options: FilterOptions, window: Window) -> np.ndarray:
+def _of_scipys(image: np.ndarray, filter: Filter, window: Window) -> np.ndarray:
     """`scipy.signal.convolve2d` of each image of a stack (..., h, w)."""
-    boundary, fillvalue = window.boundary, options.fillvalue
+    boundary, fillvalue = window.boundary, filter.fillvalue
     if not image.size:  # SciPy divides by the extents of what it repeats
         boundary, fillvalue = "fill", fillvalue if boundary == "fill" else 0
-    given = options.filter.array, window.mode, boundary, fillvalue
+    given = filter.array, window.mode, boundary, fillvalue
     front, shape, number = image.shape[:-2], image.shape[-2:], prod(image.shape[:-2])
     planes = image.reshape(number, *shape) if number else np.zeros((1, *shape), image.dtype)
     found = np.stack([scipys(plane, *given) for plane in planes])
@@ -304,16 +304,15 @@ def _on_device(name: str) -> dict[str, Callable[..., Any]]:
     """``run`` and ``prepare`` of a function of `device`, of which no launch is made ahead."""
 
     def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
-        (image,), output, options = arguments
-        getattr(_device(), name)(devices[0], problem, image, options, output)
+        (image,), output, filter = arguments
+        getattr(_device(), name)(devices[0], problem, image, filter, output)
 
-    def prepare(device: Any, problem: Problem, aligned: int, options: FilterOptions) -> Any:
-        storage, kept = load("hetero.devices.storage"), options.filter.at(0)
+    def prepare(device: Any, problem: Problem, aligned: int, given: Filter) -> Any:
+        storage, kept = load("hetero.devices.storage"), given.at(0)
 
         def launch(image: int, filter: int, out: int) -> None:
-            given = FilterOptions(kept.at(filter), options.fillvalue)
             with device.active(), storage.limited_to(places.memory_limit()):
-                getattr(_device(), name)(device, problem, image, given, out)
+                getattr(_device(), name)(device, problem, image, kept.at(filter), out)
 
         return launch
 
@@ -369,12 +368,12 @@ def cut(problem: Problem) -> registry.Cut:
     def images(stack: np.ndarray, box: Box) -> np.ndarray:
         return stack.reshape(-1, *stack.shape[-2:])[slice(*box[0])] if stacked else stack
 
-    def look(plan: Any, found: np.ndarray, options: FilterOptions) -> Problem:
+    def look(plan: Any, found: np.ndarray, filter: Filter) -> Problem:
         """The problem of a range as its values decide it: a transform might lose some."""
         problem = plan.problem
         if plan.chosen.method != FFT:
             return problem
-        wide = is_wide(found, options.filter, problem.options, options.fillvalue)
+        wide = is_wide(found, filter, problem.options)
         seen = problem.options._replace(finite=wide is not None, wide_range=bool(wide))
         return replace(problem, options=seen)
 

@@ -94,11 +94,7 @@ def direct(*, target: Target, alignment: int, **sizes: Any) -> LaunchPlan:
     alignment : int
         Bytes; the largest power of two, up to 16, that divides every operand's address.
     **sizes
-        ``batch`` images of ``height`` and ``width``; ``filter_height`` and ``filter_width`` of the
-        taps; ``out_height`` and ``out_width``; ``top`` and ``left``, rows and columns of the filter
-        that lie outside of the image at the first output; ``boundary``, "fill", "wrap" or "symm";
-        ``dtype``; ``image_strides`` and ``out_strides``, (batch, row, column) in elements, and
-        ``tap_strides``, (row, column).
+        The fields of `_Correlation`, but for the last one.
 
     Returns
     -------

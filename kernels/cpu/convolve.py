@@ -24,7 +24,7 @@ from numba.extending import intrinsic
 
 from hetero.host.threads import compiled, inlined, no_overlap, part, task_count, team_for
 
-from ..common.launch import FILL, SYMM, WRAP
+from ..common.launch import FILL, WRAP
 
 _TILE_ROWS = 32  # rows of a tile of the image: it stays in a core's own cache
 _TILE = 4096  # bytes of one row of a tile, at most

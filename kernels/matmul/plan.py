@@ -183,7 +183,6 @@ def plan_matmul(*, target: Target, **product: Any) -> LaunchPlan:
 class Orientation(NamedTuple):
     """A product, transposed where that makes the rows of C contiguous, and how its operands lie."""
 
-    names: tuple[str, str]  # of the buffers, of the first operand first
     m: int
     n: int
     k: int
@@ -192,46 +191,34 @@ class Orientation(NamedTuple):
     a_strides: tuple[int, int, int]
     b_strides: tuple[int, int, int]
     c_strides: tuple[int, int, int]
-    a_k: bool  # whether k is the fast dimension
-    b_k: bool
-    aligned: bool  # whether every operand's address serves vectors
-    loads: bool  # whether both operands can be loaded by vectors
+    names: tuple[str, str] = ("A", "B")  # of the buffers, of the first operand first
+    a_k: bool = False  # whether k is the fast dimension
+    b_k: bool = False
+    aligned: bool = False  # whether every operand's address serves vectors
+    loads: bool = False  # whether both operands can be loaded by vectors
 
     def shared(self, tile: Tile) -> int:
         """Bytes of shared memory that a block takes."""
         return tile.shared[self.a_k][self.b_k]
 
 
-def oriented(
-    m: int,
-    n: int,
-    k: int,
-    batch: int,
-    dtype: str,
-    a_strides: tuple[int, int, int],
-    b_strides: tuple[int, int, int],
-    c_strides: tuple[int, int, int],
-    alignment: int,
-) -> Orientation:
+def oriented(alignment: int, **product: Any) -> Orientation:
     """A product as kernels take it; parameters as of `plan_matmul`."""
-    width = VECTOR_BYTES // check_dtype(dtype)
-    names = ("A", "B")
-    if abs(c_strides[2]) != 1 and abs(c_strides[1]) == 1:
+    form = Orientation(**product)
+    m, n, k, batch, dtype, a, b, c, *_ = form
+    width, aligned = VECTOR_BYTES // check_dtype(dtype), alignment >= VECTOR_BYTES
+    if abs(c[2]) != 1 and abs(c[1]) == 1:
         # C^T = B^T A^T has rows that are contiguous.
-        m, n = n, m
-        a_strides, b_strides = _transposed(b_strides), _transposed(a_strides)
-        c_strides = _transposed(c_strides)
-        names = ("B", "A")
-    a_k = _k_is_fast(a_strides[2], a_strides[1], m, k)
-    b_k = _k_is_fast(b_strides[1], b_strides[2], n, k)
-    aligned = alignment >= VECTOR_BYTES
+        m, n, a, b, c = n, m, *map(_transposed, (b, a, c))
+        turned = {"a_strides": a, "b_strides": b, "c_strides": c, "names": ("B", "A")}
+        form = form._replace(m=m, n=n, **turned)
+    a_k, b_k = _k_is_fast(a[2], a[1], m, k), _k_is_fast(b[1], b[2], n, k)
     loads = (
         aligned
-        and _loads_aligned(a_strides if a_k else _transposed(a_strides), m, k, a_k, batch, width)
-        and _loads_aligned(_transposed(b_strides) if b_k else b_strides, n, k, b_k, batch, width)
+        and _loads_aligned(a if a_k else _transposed(a), m, k, a_k, batch, width)
+        and _loads_aligned(_transposed(b) if b_k else b, n, k, b_k, batch, width)
     )
-    strides = a_strides, b_strides, c_strides
-    return Orientation(names, m, n, k, batch, dtype, *strides, a_k, b_k, aligned, loads)
+    return form._replace(a_k=a_k, b_k=b_k, aligned=aligned, loads=loads)
 
 
 def guarded(form: Orientation) -> Launch:

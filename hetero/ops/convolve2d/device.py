@@ -97,12 +97,7 @@ def _taps_on(device: Device, filter: Filter, problem: Problem) -> tuple[Any, Any
 
 
 def direct(
-    device: Device,
-    problem: Problem,
-    image: Any,
-    filter: Filter,
-    out: Any,
-    only_if: Any = None,
+    device: Device, problem: Problem, image: Any, filter: Filter, out: Any, only_if: Any = None
 ) -> None:
     """Enqueue the sum over the filter's taps; with a flag, only where it is set."""
     taps, strides, _owner = _taps_on(device, filter, problem)

@@ -29,28 +29,10 @@ from hetero.arrays import HOST, dense
 from hetero.host import loops
 from hetero.imports import load
 from hetero.moving import ranges, streaming
-from hetero.ops.convolve2d import fft
-from hetero.ops.convolve2d.filters import (
-    LARGEST_REMEMBERED,
-    SUMS,
-    Filter,
-    flipped_factors,
-    is_finite,
-    is_wide,
-    with_look,
-)
-from hetero.ops.convolve2d.problem import (
-    BOUNDARIES,
-    DIRECT,
-    FFT,
-    NAME,
-    SCIPY,
-    SEPARABLE,
-    Window,
-    described,
-    swapped,
-    window_of,
-)
+from hetero.ops.convolve2d import fft, filters
+from hetero.ops.convolve2d import problem as asked
+from hetero.ops.convolve2d.filters import SUMS, Filter
+from hetero.ops.convolve2d.problem import DIRECT, FFT, NAME, SCIPY, SEPARABLE, Window
 from hetero.pricing import places
 from hetero.registry import Arguments
 from hetero.registry.models import Work
@@ -150,7 +132,7 @@ def of_fft_on_device(problem: Problem, info: Info) -> Work:
     A filter that is not remembered by its values is transformed too.
     """
     filter = problem.inputs[1]
-    new = filter.location != HOST or filter.size > LARGEST_REMEMBERED
+    new = filter.location != HOST or filter.size > filters.LARGEST_REMEMBERED
     weight = fft.weight_on_device(fft.on_device(problem.options), problem.batch, new)
     return _of_points(problem, weight, 1.0 + _SPECTRUM_CALLS * new)
 
@@ -199,7 +181,7 @@ def _direct(image: np.ndarray, filter: Filter, window: Window, out: np.ndarray) 
         y, x = window.filter_height - 1 - window.top, window.filter_width - 1 - window.left
         with np.errstate(all="ignore"):  # as the loops, which look at no flags
             out[...] = (image * taps)[:, y : y + window.out_height, x : x + window.out_width]
-        if taps.size == 1 or is_finite(out):
+        if taps.size == 1 or filters.is_finite(out):
             return  # else infinity in the filter meets the zeros beyond the image
     if few or (window.mode is not None and not loops.is_ready(loops.named(SUMS, image.dtype))):
         out[...] = _of_scipys(image, filter, window)
@@ -209,15 +191,15 @@ def _direct(image: np.ndarray, filter: Filter, window: Window, out: np.ndarray) 
 
 def _separable(image: np.ndarray, filter: Filter, window: Window, out: np.ndarray) -> bool:
     """Two one-dimensional passes for each factor."""
-    _correlate(image, filter, window, out, *filter.found(flipped_factors))
-    return is_finite(out)
+    _correlate(image, filter, window, out, *filter.found(filters.flipped_factors))
+    return filters.is_finite(out)
 
 
 def _correlate(
     image: np.ndarray, filter: Filter, window: Window, out: np.ndarray, *taps: np.ndarray
 ) -> None:
     """The compiled loops, which load Numba."""
-    corner, code = (window.top, window.left), BOUNDARIES.index(window.boundary)
+    corner, code = (window.top, window.left), asked.BOUNDARIES.index(window.boundary)
     correlate = load("hetero.kernels.cpu.convolve").correlate
     correlate(image, out, corner, code, filter.fillvalue, *taps)
 
@@ -262,10 +244,10 @@ def scipys(in1: Any, in2: Any, mode: str, boundary: str, fillvalue: Any) -> Any:
     ):
         return load("scipy.signal").convolve2d(in1, in2, mode, boundary, fillvalue)
     _summed["taps"] += in2.size
-    if mode == "valid" and swapped(in1.shape, in2.shape):
+    if mode == "valid" and asked.swapped(in1.shape, in2.shape):
         in1, in2 = in2, in1
     image, filter = in1.astype(dtype, copy=False), in2.astype(dtype, copy=False)
-    window = window_of(image.shape, filter.shape, mode, boundary)
+    window = asked.window_of(image.shape, filter.shape, mode, boundary)
     height, width = window.out_height, window.out_width
     down = slice(-window.top, height + window.filter_height - 1 - window.top)
     across = slice(-window.left, width + window.filter_width - 1 - window.left)
@@ -355,9 +337,9 @@ def cut(problem: Problem) -> registry.Cut:
         window, (first, last) = band(whole, *box[1])[0], box[0]
         shape = (*(last - first,) * stacked, window.height, window.width)
         if place != HOST:
-            return described(dense(shape, dtype, place), filter, dtype, window)
+            return asked.described(dense(shape, dtype, place), filter, dtype, window)
         some = image._replace(shape=shape, strides=image.strides[-len(shape) :])
-        return described(some, filter, dtype, window)
+        return asked.described(some, filter, dtype, window)
 
     def arrays(box: Box, given: tuple[np.ndarray]) -> tuple[np.ndarray]:
         return (images(np.asarray(given[0], dtype), box)[..., band(whole, *box[1])[1], :],)
@@ -373,7 +355,7 @@ def cut(problem: Problem) -> registry.Cut:
         problem = plan.problem
         if plan.chosen.method != FFT:
             return problem
-        wide = is_wide(found, filter, problem.options)
+        wide = filters.is_wide(found, filter, problem.options)
         seen = problem.options._replace(finite=wide is not None, wide_range=bool(wide))
         return replace(problem, options=seen)
 
@@ -387,7 +369,7 @@ def cut(problem: Problem) -> registry.Cut:
         seconds=(0.0, 2.8e-4),  # H100, 16 cores
         both=0.7,
         workspace=_WORKSPACE,
-        priced=lambda plan, constants: with_look(plan, constants.machine()),
+        priced=lambda plan, constants: filters.with_look(plan, constants.machine()),
         look=look,
     )
 

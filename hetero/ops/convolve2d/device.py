@@ -160,7 +160,7 @@ def convolve(device: Device, problem: Problem, image: Any, filter: Filter, out: 
     points = y.length * (x.length // 2 + 1)  # complex numbers: others of a row are conjugates
     size, total = 2 * points * np.dtype(dtype).itemsize, problem.batch * y.count * x.count
     chunk = min(total, max(_AT_A_TIME // size, 1))
-    transformed = _spectrum(device, filter, problem, axes).buffers
+    transformed = _spectrum(device, filter, problem, axes)
     transform = _transform(device, (y.length, x.length), chunk, dtype)
     work, _work_owner = device.allocate(chunk * size)
     marks, _marks_owner = device.allocate(chunk * _bytes_of_marks(y, x))
@@ -174,11 +174,11 @@ def convolve(device: Device, problem: Problem, image: Any, filter: Filter, out: 
         count = min(chunk, total - first)
         _gather(device, dtype, (image, work, marks, *extended, seen, first), axes, count)
         transform.forward(work)
-        product = work, transformed["spectrum"], points, blocks, scale
+        product = work, transformed.buffers["spectrum"], points, blocks, scale
         _launch(device, "multiply_spectra", dtype, blocks * count, *product)
         transform.inverse(work)
         results = (
-            *(work, marks, taps, out, seen, transformed["seen"], *tap_strides),
+            *(work, marks, taps, out, seen, transformed.buffers["seen"], *tap_strides),
             *(w.filter_height, w.filter_width, int(not w.extended), w.out_height, w.out_width),
             *(*out_strides, first, y.count, x.count, y.first, x.first, y.step, x.step),
             *(y.length, 2 * (x.length // 2 + 1)),

@@ -133,19 +133,14 @@ def _tiled_work(problem: Problem, info: dict[str, Any], family: str = "") -> Wor
     return work._replace(estimate=planned.seconds, calls=calls)
 
 
-_ON_HOPPER = registry.Unasked("as tiled, but on NVIDIA GPUs of compute capability 9.0")
-_IN_FLOAT32 = registry.Unasked("as tiled, but for float32")
-_OF_LONG_SUMS = registry.Unasked(f"as tiled, but for k from {kernels.LEAST_DEPTH} on")
-
-
 def _no_tensor_cores(problem: Problem, info: dict[str, Any]) -> str | None:
     """Why a product is not made of 16-bit pieces, None where it is."""
     if info.get("arch") != "sm_90":
-        return _ON_HOPPER
+        return registry.Unasked("as tiled, but on NVIDIA GPUs of compute capability 9.0")
     if problem.dtype != "float32":
-        return _IN_FLOAT32
+        return registry.Unasked("as tiled, but for float32")
     if problem.dims[-1] < kernels.LEAST_DEPTH:
-        return _OF_LONG_SUMS
+        return registry.Unasked(f"as tiled, but for k from {kernels.LEAST_DEPTH} on")
     return f"{PRECISION}=ieee" if os.environ.get(PRECISION) == "ieee" else None
 
 
@@ -182,16 +177,6 @@ def gemm_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
     return None
 
 
-def _handle(device: Any) -> tuple[Any, c_void_p]:
-    """cuBLAS's functions, and its handle for the default stream."""
-    handles = device.state().handles
-    handle = handles.get("cublas")
-    if handle is None:
-        cublas = load("hetero.devices.cuda.libraries").cublas()
-        handle = handles["cublas"] = cublas, c_void_p(cublas.create())
-    return handle
-
-
 @functools.lru_cache(maxsize=4096)
 def _gemm_arguments(
     dims: tuple[int, ...], strides: tuple[tuple[int, ...], ...], batch: int
@@ -216,7 +201,11 @@ def _gemm_arguments(
 
 def gemm(device: Any, problem: Problem) -> Callable[[int, int, int], None]:
     """C = A B in the current context, as a function of three addresses in the device's memory."""
-    cublas, handle = _handle(device)
+    handles = device.state().handles
+    if "cublas" not in handles:  # its functions, and a handle for the default stream
+        cublas = load("hetero.devices.cuda.libraries").cublas()
+        handles["cublas"] = cublas, c_void_p(cublas.create())
+    cublas, handle = handles["cublas"]
     swapped, head, p, q, r = _gemm_arguments(problem.dims, problem.strides, problem.batch)
     alpha, beta = _alpha_beta[problem.dtype]
     name = _prefix[problem.dtype] + ("gemm" if problem.batch == 1 else "gemm_strided_batched")

@@ -170,9 +170,7 @@ def plan_matmul(*, target: Target, **product: Any) -> LaunchPlan:
     """
     form = oriented(**product)
     tile, split_k, seconds = _choose(form, target)
-    chunk = _chunk(tile, form.k, split_k)
-    split_k = ceil_div(form.k, chunk)
-    first = _launch(form, tile, split_k, chunk)
+    first = _launch(form, tile, split_k)
     variant = f"{_VARIANTS[tile.source]}{tile.m}x{tile.n}" + ("" if form.loads else "s")
     if split_k == 1:
         return LaunchPlan((first,), 0, variant, seconds)
@@ -223,14 +221,14 @@ def oriented(alignment: int, **product: Any) -> Orientation:
 
 def guarded(form: Orientation) -> Launch:
     """The product by one launch, which does nothing unless ``"partial"`` begins with GUARD."""
-    made = _launch(form, _GUARDED, 1, _chunk(_GUARDED, form.k, 1))
+    made = _launch(form, _GUARDED, 1)
     names, numbers = made.arguments[:3], made.arguments[3:]
     return made._replace(
         defines=(*made.defines, ("GUARD", _BY_TILED)), arguments=(*names, "partial", *numbers)
     )
 
 
-def _launch(form: Orientation, tile: Tile, split_k: int, chunk: int) -> Launch:
+def _launch(form: Orientation, tile: Tile, split_k: int) -> Launch:
     """The launch that computes a product, or its parts, by a tile."""
     batch, m, n, k = form.batch, form.m, form.n, form.k
     width = VECTOR_BYTES // ELEMENT_BYTES[form.dtype]
@@ -246,7 +244,7 @@ def _launch(form: Orientation, tile: Tile, split_k: int, chunk: int) -> Launch:
     layout = {"A_K": int(form.a_k), "B_K": int(form.b_k), "ALIGNED": int(form.loads)}
     macros = {"WIDTH": width, **dict(tile.defines), "RESIDENT": resident, **layout}
     grid = ceil_div(m, tile.m) * ceil_div(n, tile.n) * split_k * batch
-    arguments = *form.names, to, m, n, k, split_k, chunk, *strides, int(stores)
+    arguments = *form.names, to, m, n, k, split_k, _chunk(tile, k, split_k), *strides, int(stores)
     made = launch(tile.source, "matmul", form.dtype, grid, tile.threads, arguments, **macros)
     return made._replace(shared_bytes=form.shared(tile))
 

@@ -77,7 +77,6 @@ def threads_for(points: int, cores: int | None = None) -> int:
     return max(min(cores or cpu.describe()["cores"], points // _SHARE), 1)
 
 
-@functools.lru_cache(maxsize=1024)
 def good_length_on_cpu(n: int) -> int:
     """The next length that SciPy's real transform likes."""
     return load("scipy.fft").next_fast_len(n, real=True)
@@ -144,7 +143,6 @@ _WORTH_A_POWER = 1.5
 _SPECTRUM = 0.4  # of a tile: the filter is brought there and transformed, but not back
 
 
-@functools.lru_cache(maxsize=1024)
 def good_length_on_device(n: int) -> int:
     """The next length that cuFFT likes: a power of two, or even with no prime factor above 5."""
     power, length = 1 << (n - 1).bit_length(), 2 * good_length_on_cpu(-(-n // 2))

@@ -211,10 +211,10 @@ def _plan(call: Call) -> tuple[Plan, Filter]:
         finite = is_finite(image) and is_finite(filter.array)
     window = call.window(rank=filter.rank, finite=finite)
     plan = _priced(call, filter, window)
+    seconds = plan.candidates[0].terms.get("compute", 0.0)
     may_be_separable = call.method is None and is_there and filter.array is None
-    if may_be_separable and call.b.size <= LARGEST_DOWNLOADED:
-        seconds = plan.candidates[0].terms.get("compute", 0.0)
-        known = filter.downloaded(call.dtype) if seconds > _WORTH_A_DOWNLOAD else filter
+    if may_be_separable and call.b.size <= LARGEST_DOWNLOADED and seconds > _WORTH_A_DOWNLOAD:
+        known = filter.downloaded(call.dtype)
         if known.rank:
             window = window._replace(rank=known.rank)
             plan = _priced(call, known, window)

@@ -11,7 +11,7 @@ README.md tells its idea and what was tried; `hetero.kernels.cpu` holds the loop
 ['matvec_rows']
 """
 
-from .common.launch import Launch, LaunchPlan, Target, kernel_text
+from .common.launch import Launch, LaunchPlan, Target, kernel_text, source
 from .matmul.plan import plan_matmul
 from .matmul.plan_tensor import LEAST_DEPTH, plan_tensor
 from .matvec.plan import plan_matvec
@@ -25,4 +25,5 @@ __all__ = [
     "plan_matmul",
     "plan_matvec",
     "plan_tensor",
+    "source",
 ]

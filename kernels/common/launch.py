@@ -213,18 +213,20 @@ _PRELUDES = {"cuda": _CUDA + _LOOPS, "opencl": _OPENCL + _LOOPS}
 
 
 @cache
-def kernel_text(name: str, dialect: str) -> str:
+def source(name: str) -> str:
     """The text of one kernel file of any family, by its name, such as ``"matvec.cu"``, or with its
-    family, such as ``"matvec/ladder.cu"``, behind the prelude of "cuda" or "opencl".
+    family, such as ``"matvec/ladder.cu"``.
 
     Files that it includes are in place, so that a compiler needs no search path.
     """
+    text = _files()[name].read_text(encoding="utf-8")
+    return _INCLUDE.sub(lambda match: source(match[1]), text)
 
-    def text(name: str) -> str:
-        own = _files()[name].read_text(encoding="utf-8")
-        return _INCLUDE.sub(lambda match: text(match[1]), own)
 
-    return _PRELUDES[dialect] + "\n" + text(name)
+@cache
+def kernel_text(name: str, dialect: str) -> str:
+    """A kernel file behind the prelude of a dialect, "cuda" or "opencl"."""
+    return _PRELUDES[dialect] + "\n" + source(name)
 
 
 @cache

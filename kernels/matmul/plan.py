@@ -74,9 +74,8 @@ def _tile(
     kind, (down, across) = ("WARP", (1, 1)) if tensor else ("THREAD", (8, 4))
     m, n = down * each[0] * warps[0], across * each[1] * warps[1]
     sizes = {f"{kind}_M": each[0], f"{kind}_N": each[1], "WARPS_M": warps[0], "WARPS_N": warps[1]}
-    sizes |= {} if tensor else {"TILE_K": depth}
+    sizes |= {"SLICES": slices} if tensor else {"TILE_K": depth}
     sizes |= {"STAGES": stages} if stages else {}
-    sizes |= {"SLICES": slices} if tensor else {}
     line = stages * depth * ELEMENT_BYTES["float64" if tensor else "float32"]
     # On tensor cores a row of the tile is 4 elements longer where k is slow, elsewhere always.
     longer = [line * (m + n + 8 - 4 * tensor * fast) for fast in range(3)]

@@ -73,11 +73,11 @@ _FAMILIES = {
 
 
 @functools.lru_cache(maxsize=4096)
-def _planned(name: str, dims: Any, strides: Any, **others: Any) -> kernels.LaunchPlan:
-    plan, extents, buffers = _FAMILIES[name]
-    named = dict(zip(extents, dims, strict=True))
-    named |= {f"{of.lower()}_strides": own for of, own in zip(buffers, strides, strict=True)}
-    return plan(**named, **others)
+def _planned(family: str, *given: Any) -> kernels.LaunchPlan:
+    plan, extents, buffers = _FAMILIES[family]
+    strides = [f"{buffer.lower()}_strides" for buffer in buffers]
+    names = *extents, *strides, "batch", "dtype", "alignment", "target"
+    return plan(**dict(zip(names, given, strict=True)))
 
 
 def launch_plan(
@@ -85,9 +85,8 @@ def launch_plan(
 ) -> kernels.LaunchPlan:
     """The launches of a problem, by its operation's kernels or another family's; ``aligned``
     divides its operands' addresses."""
-    asked = {"batch": problem.batch, "dtype": problem.dtype, "alignment": aligned}
-    name = family or problem.operation
-    return _planned(name, problem.dims, problem.strides, target=target, **asked)
+    given = *problem.dims, *problem.strides, problem.batch, problem.dtype, aligned, target
+    return _planned(family or problem.operation, *given)
 
 
 def _buffers(problem: Problem) -> tuple[str, ...]:

@@ -123,8 +123,6 @@ def _on_host(
 
 def _dense(function: Function, x: Any) -> np.ndarray:
     """``x`` as a NumPy array; sparse matrices are refused."""
-    if type(x) is np.ndarray:
-        return x
     if hasattr(x, "tocsr"):
         raise ValueError(
             f"{function.__name__} takes dense arrays, got {type(x).__name__}: "

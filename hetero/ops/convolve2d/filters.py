@@ -139,8 +139,7 @@ def low_rank(filter: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
 
 def flipped_factors(filter: np.ndarray) -> tuple[np.ndarray, ...] | None:
     """`low_rank` of the flipped filter."""
-    found = low_rank(filter)
-    return found and tuple(np.ascontiguousarray(lines[:, ::-1]) for lines in found)
+    return low_rank(filter[::-1, ::-1])
 
 
 def is_whole(x: np.ndarray) -> bool:

@@ -336,9 +336,9 @@ def cut(problem: Problem) -> registry.Cut:
     def part(box: Box, place: str) -> Problem:
         window, (first, last) = band(whole, *box[1])[0], box[0]
         shape = (*(last - first,) * stacked, window.height, window.width)
-        if place != HOST:
-            return asked.described(dense(shape, dtype, place), filter, dtype, window)
-        some = image._replace(shape=shape, strides=image.strides[-len(shape) :])
+        some = dense(shape, dtype, place)
+        if place == HOST:
+            some = image._replace(shape=shape, strides=image.strides[-len(shape) :])
         return asked.described(some, filter, dtype, window)
 
     def arrays(box: Box, given: tuple[np.ndarray]) -> tuple[np.ndarray]:

@@ -121,12 +121,8 @@ def _tiled_work(problem: Problem, info: dict[str, Any], family: str = "") -> Wor
     work = gpu_work(problem, info)
     if not problem.strides or "arch" not in info:
         return work
-    target = Target(
-        info["multiprocessors"],
-        info["block_limit"],
-        shared_limit=info["shared_limit"],
-        capability=divmod(int(info["arch"].removeprefix("sm_")), 10),
-    )
+    limits = {name: info[name] for name in ("multiprocessors", "block_limit", "shared_limit")}
+    target = Target(**limits, capability=divmod(int(info["arch"].removeprefix("sm_")), 10))
     planned = launch_plan(problem, VECTOR_BYTES, target, family)
     calls = 1.0 if len(planned.launches) == 1 else _SPLIT_CALLS
     return work._replace(estimate=planned.seconds, calls=calls)
@@ -163,11 +159,8 @@ def gemm_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
         return None
     m, n, k = problem.dims
     a, b, c = problem.strides
-    for name, (_, row, column), rows, columns in (
-        ("A", a, m, k),
-        ("B", b, k, n),
-        ("C", c, m, n),
-    ):
+    matrices = ("A", a, m, k), ("B", b, k, n), ("C", c, m, n)
+    for name, (_, row, column), rows, columns in matrices:
         leading = _leading(row, column, rows, columns)
         if leading is None:
             return f"cuBLAS needs a unit stride in each matrix, {name} has ({row}, {column})"

@@ -68,18 +68,9 @@ def build(function: str, a: Operand, b: Operand, out: Operand | None) -> Problem
             strides = column if n == 1 else ((y[0], y[2], y[1]), (x[0], x[2]), (z[0], z[2]))
     else:
         operation, dims = "matmul", (m, n, k)
-    return Problem(
-        operation,
-        dims,
-        name_of(dtype),
-        (a, b),
-        out,
-        batch,
-        strides or (),
-        _layout(operation, strides, dtype.itemsize) if strides else "*",
-        function,
-        obstacle,
-    )
+    layout = _layout(operation, strides, dtype.itemsize) if strides else "*"
+    laid = batch, strides or (), layout
+    return Problem(operation, dims, name_of(dtype), (a, b), out, *laid, function, obstacle)
 
 
 def _layout(operation: str, strides: tuple[tuple[int, ...], ...], itemsize: int) -> str:

@@ -23,7 +23,7 @@ from hetero.devices.base import Device
 from hetero.devices.storage import Workspace
 from hetero.imports import load
 from hetero.ops import kmeans
-from hetero.ops.convolve2d.filters import Filter, FilterOptions
+from hetero.ops.convolve2d.filters import Filter
 from hetero.ops.convolve2d.problem import SEPARABLE, described, window_of
 from hetero.ops.kmeans.fit import Fit
 from hetero.ops.kmeans.operands import PLUS_PLUS
@@ -253,7 +253,7 @@ def _images(
             sizes, block = grid([images, *filters]), 1
             if on_cpu:
                 convolve = load("hetero.kernels.cpu.convolve")
-                block = convolve.block_width(np.dtype(dtype))
+                block = convolve.BLOCK // np.dtype(dtype).itemsize
         knots = _by_work(row, problem, sizes, block)
         axes = [sorted(set(extents)) for extents in zip(*knots, strict=True)]
         longest = _LONGEST_FFT if not filters else _QUICK_LONGEST if quick else LONGEST
@@ -346,11 +346,11 @@ def image(row: Implementation, dtype: str, on: str, n: int, filter_size: int) ->
     return described(pixels, filter._replace(location=HOST), np.dtype(dtype), found)
 
 
-def filter_options(shape: tuple[int, int], dtype: str) -> FilterOptions:
+def filter_options(shape: tuple[int, int], dtype: str) -> Filter:
     """A filter of rank 1, and nothing beyond the image."""
     line = 0.5 + np.random.default_rng(1).random(shape[0])
     values = np.outer(line, line) / line.sum() ** 2
-    return FilterOptions(Filter(values.astype(dtype)), 0.0)
+    return Filter(values.astype(dtype))
 
 
 # -- Solves ----------------------------------------------------------------------------------------

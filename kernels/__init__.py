@@ -1,6 +1,6 @@
 """Kernels, a folder a family: their sources, and the plans that say how to launch them.
 
-The kernels are written in a dialect that compiles as CUDA C and, behind another `prelude`, as
+The kernels are written in a dialect that compiles as CUDA C and, behind another prelude, as
 OpenCL C 1.2. A plan (such as `plan_matvec`) picks the variant, the macros, the grid and the
 arguments for one problem and one device; it needs neither the data nor the device. Each family's
 README.md tells its idea and what was tried; `hetero.kernels.cpu` holds the loops of the CPU.
@@ -11,7 +11,7 @@ README.md tells its idea and what was tried; `hetero.kernels.cpu` holds the loop
 ['matvec_rows']
 """
 
-from .common.launch import Launch, LaunchPlan, Target, kernel_text, prelude, source
+from .common.launch import Launch, LaunchPlan, Target, kernel_text, source
 from .matmul.plan import plan_matmul
 from .matmul.plan_tensor import LEAST_DEPTH, plan_tensor
 from .matvec.plan import plan_matvec
@@ -25,6 +25,5 @@ __all__ = [
     "plan_matmul",
     "plan_matvec",
     "plan_tensor",
-    "prelude",
     "source",
 ]

@@ -50,7 +50,7 @@ NVRTC = """if True:
     from hetero import kernels
     from hetero.devices.cuda import compiler
     assert compiler.version().startswith("NVRTC")
-    text = kernels.prelude("cuda") + kernels.source("probe.cu")
+    text = kernels.kernel_text("probe.cu", "cuda")
     assert compiler.cubin(text, "sm_90", (("BLOCK", 64),))
     print(f"{compiler.version()} compiles a kernel")
 """

@@ -215,7 +215,7 @@ _PRELUDES = {"cuda": _CUDA + _LOOPS, "opencl": _OPENCL + _LOOPS}
 @cache
 def source(name: str) -> str:
     """The text of one kernel file of any family, by its name, such as ``"matvec.cu"``, or with its
-    family, such as ``"matvec/ladder.cu"``; to be compiled with a `prelude` in front of it.
+    family, such as ``"matvec/ladder.cu"``.
 
     Files that it includes are in place, so that a compiler needs no search path.
     """
@@ -225,8 +225,8 @@ def source(name: str) -> str:
 
 @cache
 def kernel_text(name: str, dialect: str) -> str:
-    """A kernel file with the dialect's `prelude` in front."""
-    return prelude(dialect) + "\n" + source(name)
+    """A kernel file behind the prelude of a dialect, "cuda" or "opencl"."""
+    return _PRELUDES[dialect] + "\n" + source(name)
 
 
 @cache
@@ -240,8 +240,3 @@ def _files() -> dict[str, Any]:
         for file in family.iterdir()
         if file.name.endswith(".cu")
     }
-
-
-def prelude(dialect: str) -> str:
-    """What goes in front of a kernel's text for one dialect, "cuda" or "opencl"."""
-    return _PRELUDES[dialect]

@@ -16,8 +16,6 @@ from ..common.launch import (
     launch,
 )
 
-__all__ = ["SEPARABLE_TAPS", "direct", "separable"]
-
 _WARP = 32
 _SHARED_BYTES = 49152  # of shared memory that a kernel may declare
 _RESIDENT_THREADS = 512  # of blocks with tiles there, that a multiprocessor is to hold
@@ -96,11 +94,7 @@ def direct(*, target: Target, alignment: int, **sizes: Any) -> LaunchPlan:
     alignment : int
         Bytes; the largest power of two, up to 16, that divides every operand's address.
     **sizes
-        ``batch`` images of ``height`` and ``width``; ``filter_height`` and ``filter_width`` of the
-        taps; ``out_height`` and ``out_width``; ``top`` and ``left``, rows and columns of the filter
-        that lie outside of the image at the first output; ``boundary``, "fill", "wrap" or "symm";
-        ``dtype``; ``image_strides`` and ``out_strides``, (batch, row, column) in elements, and
-        ``tap_strides``, (row, column).
+        The fields of `_Correlation`, but for the last one.
 
     Returns
     -------

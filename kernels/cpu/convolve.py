@@ -24,9 +24,7 @@ from numba.extending import intrinsic
 
 from hetero.host.threads import compiled, inlined, no_overlap, part, task_count, team_for
 
-from ..common.launch import FILL, SYMM, WRAP
-
-__all__ = ["FILL", "SYMM", "WRAP", "block_width", "correlate"]
+from ..common.launch import FILL, WRAP
 
 _TILE_ROWS = 32  # rows of a tile of the image: it stays in a core's own cache
 _TILE = 4096  # bytes of one row of a tile, at most
@@ -38,7 +36,7 @@ _WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
 _VECTOR = 64 if _WIDE else 32  # bytes
 ROWS = 4 if _WIDE else 3
 _VECTORS = 4  # vectors of a row of sums that stay in registers
-BLOCK = _VECTOR * _VECTORS  # bytes of one row of a block
+BLOCK = _VECTOR * _VECTORS  # bytes of one row of a block: a rest takes as long as a whole
 _WORD = ir.IntType(64)
 
 
@@ -132,11 +130,6 @@ def pointer(context, address, unit):  # type: ignore
         return _pointer(builder, arguments[0], context.get_value_type(unit))
 
     return types.CPointer(unit)(types.int64, unit), generate
-
-
-def block_width(dtype: np.dtype) -> int:
-    """Columns that are summed at a time: a rest takes as long as a whole."""
-    return BLOCK // dtype.itemsize
 
 
 @inlined
@@ -238,9 +231,8 @@ def _edge(i, rows, down):  # type: ignore
 
 
 @compiled
-def _sum_image(team, image, out, columns, rows, counts, corner, tiles, boundary, fill, size, room):  # type: ignore
-    """All tiles; image and out are (address, strides of two axes, shape)."""
-    numbers = image + out + counts + corner + tiles
+def _sum_image(team, columns, rows, boundary, fill, size, room, numbers):  # type: ignore
+    """All tiles."""
     _sum_bands(team, room.shape[0], (columns, rows, boundary, fill, size, room) + numbers)
 
 
@@ -347,17 +339,7 @@ def correlate(
     # Blocks wider than the output read on: zeros, since subnormal numbers would be slow.
     make = np.zeros if most < BLOCK else np.empty
     room = make((bands, 64 + ROWS * BLOCK + deep * (1 + terms) * pitch), np.uint8)
-    _sum_image(
-        team,
-        (_address(image), *image.strides[:2], *image.shape),
-        (_address(out), *out.strides[:2], *out.shape),
-        _address(columns),
-        0 if rows is None else _address(rows),
-        (height, width, terms),
-        corner,
-        (down, across, pitch),
-        boundary,
-        out.dtype.type(fillvalue),
-        size,
-        room,
-    )
+    fill, lines = out.dtype.type(fillvalue), 0 if rows is None else _address(rows)
+    numbers = [number for x in (image, out) for number in (_address(x), *x.strides[:2], *x.shape)]
+    numbers += height, width, terms, *corner, down, across, pitch
+    _sum_image(team, _address(columns), lines, boundary, fill, size, room, tuple(numbers))

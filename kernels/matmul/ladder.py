@@ -61,9 +61,8 @@ def _steps(ladder: Ladder, rung: Rung, block: Block, dtype: str, card: Card, *si
 
 def _by_pieces(rung: Rung, card: Card, m: int, n: int, k: int) -> Steps:
     """The cuts into pieces and a kernel in place of the last one, with a block for each tile."""
-    form = oriented(
-        m, n, k, 1, "float32", (m * k, k, 1), (k * n, n, 1), (m * n, n, 1), VECTOR_BYTES
-    )
+    strides = {"a_strides": (m * k, k, 1), "b_strides": (k * n, n, 1), "c_strides": (m * n, n, 1)}
+    form = oriented(VECTOR_BYTES, m=m, n=n, k=k, batch=1, dtype="float32", **strides)
     target = Target(card.multiprocessors, capability=CAPABILITY, warps=True)
     plan = by_pieces(form, target, VECTOR_BYTES)
     *cuts, product = plan.launches[:3]

@@ -74,9 +74,8 @@ def _tile(
     kind, (down, across) = ("WARP", (1, 1)) if tensor else ("THREAD", (8, 4))
     m, n = down * each[0] * warps[0], across * each[1] * warps[1]
     sizes = {f"{kind}_M": each[0], f"{kind}_N": each[1], "WARPS_M": warps[0], "WARPS_N": warps[1]}
-    sizes |= {} if tensor else {"TILE_K": depth}
+    sizes |= {"SLICES": slices} if tensor else {"TILE_K": depth}
     sizes |= {"STAGES": stages} if stages else {}
-    sizes |= {"SLICES": slices} if tensor else {}
     line = stages * depth * ELEMENT_BYTES["float64" if tensor else "float32"]
     # On tensor cores a row of the tile is 4 elements longer where k is slow, elsewhere always.
     longer = [line * (m + n + 8 - 4 * tensor * fast) for fast in range(3)]
@@ -170,9 +169,7 @@ def plan_matmul(*, target: Target, **product: Any) -> LaunchPlan:
     """
     form = oriented(**product)
     tile, split_k, seconds = _choose(form, target)
-    chunk = _chunk(tile, form.k, split_k)
-    split_k = ceil_div(form.k, chunk)
-    first = _launch(form, tile, split_k, chunk)
+    first = _launch(form, tile, split_k)
     variant = f"{_VARIANTS[tile.source]}{tile.m}x{tile.n}" + ("" if form.loads else "s")
     if split_k == 1:
         return LaunchPlan((first,), 0, variant, seconds)
@@ -183,7 +180,6 @@ def plan_matmul(*, target: Target, **product: Any) -> LaunchPlan:
 class Orientation(NamedTuple):
     """A product, transposed where that makes the rows of C contiguous, and how its operands lie."""
 
-    names: tuple[str, str]  # of the buffers, of the first operand first
     m: int
     n: int
     k: int
@@ -192,58 +188,46 @@ class Orientation(NamedTuple):
     a_strides: tuple[int, int, int]
     b_strides: tuple[int, int, int]
     c_strides: tuple[int, int, int]
-    a_k: bool  # whether k is the fast dimension
-    b_k: bool
-    aligned: bool  # whether every operand's address serves vectors
-    loads: bool  # whether both operands can be loaded by vectors
+    names: tuple[str, str] = ("A", "B")  # of the buffers, of the first operand first
+    a_k: bool = False  # whether k is the fast dimension
+    b_k: bool = False
+    aligned: bool = False  # whether every operand's address serves vectors
+    loads: bool = False  # whether both operands can be loaded by vectors
 
     def shared(self, tile: Tile) -> int:
         """Bytes of shared memory that a block takes."""
         return tile.shared[self.a_k][self.b_k]
 
 
-def oriented(
-    m: int,
-    n: int,
-    k: int,
-    batch: int,
-    dtype: str,
-    a_strides: tuple[int, int, int],
-    b_strides: tuple[int, int, int],
-    c_strides: tuple[int, int, int],
-    alignment: int,
-) -> Orientation:
+def oriented(alignment: int, **product: Any) -> Orientation:
     """A product as kernels take it; parameters as of `plan_matmul`."""
-    width = VECTOR_BYTES // check_dtype(dtype)
-    names = ("A", "B")
-    if abs(c_strides[2]) != 1 and abs(c_strides[1]) == 1:
+    form = Orientation(**product)
+    m, n, k, batch, dtype, a, b, c, *_ = form
+    width, aligned = VECTOR_BYTES // check_dtype(dtype), alignment >= VECTOR_BYTES
+    if abs(c[2]) != 1 and abs(c[1]) == 1:
         # C^T = B^T A^T has rows that are contiguous.
-        m, n = n, m
-        a_strides, b_strides = _transposed(b_strides), _transposed(a_strides)
-        c_strides = _transposed(c_strides)
-        names = ("B", "A")
-    a_k = _k_is_fast(a_strides[2], a_strides[1], m, k)
-    b_k = _k_is_fast(b_strides[1], b_strides[2], n, k)
-    aligned = alignment >= VECTOR_BYTES
+        m, n, a, b, c = n, m, *map(_transposed, (b, a, c))
+        turned = {"a_strides": a, "b_strides": b, "c_strides": c, "names": ("B", "A")}
+        form = form._replace(m=m, n=n, **turned)
+    a_k, b_k = _k_is_fast(a[2], a[1], m, k), _k_is_fast(b[1], b[2], n, k)
     loads = (
         aligned
-        and _loads_aligned(a_strides if a_k else _transposed(a_strides), m, k, a_k, batch, width)
-        and _loads_aligned(_transposed(b_strides) if b_k else b_strides, n, k, b_k, batch, width)
+        and _loads_aligned(a if a_k else _transposed(a), m, k, a_k, batch, width)
+        and _loads_aligned(_transposed(b) if b_k else b, n, k, b_k, batch, width)
     )
-    strides = a_strides, b_strides, c_strides
-    return Orientation(names, m, n, k, batch, dtype, *strides, a_k, b_k, aligned, loads)
+    return form._replace(a_k=a_k, b_k=b_k, aligned=aligned, loads=loads)
 
 
 def guarded(form: Orientation) -> Launch:
     """The product by one launch, which does nothing unless ``"partial"`` begins with GUARD."""
-    made = _launch(form, _GUARDED, 1, _chunk(_GUARDED, form.k, 1))
+    made = _launch(form, _GUARDED, 1)
     names, numbers = made.arguments[:3], made.arguments[3:]
     return made._replace(
         defines=(*made.defines, ("GUARD", _BY_TILED)), arguments=(*names, "partial", *numbers)
     )
 
 
-def _launch(form: Orientation, tile: Tile, split_k: int, chunk: int) -> Launch:
+def _launch(form: Orientation, tile: Tile, split_k: int) -> Launch:
     """The launch that computes a product, or its parts, by a tile."""
     batch, m, n, k = form.batch, form.m, form.n, form.k
     width = VECTOR_BYTES // ELEMENT_BYTES[form.dtype]
@@ -259,7 +243,7 @@ def _launch(form: Orientation, tile: Tile, split_k: int, chunk: int) -> Launch:
     layout = {"A_K": int(form.a_k), "B_K": int(form.b_k), "ALIGNED": int(form.loads)}
     macros = {"WIDTH": width, **dict(tile.defines), "RESIDENT": resident, **layout}
     grid = ceil_div(m, tile.m) * ceil_div(n, tile.n) * split_k * batch
-    arguments = *form.names, to, m, n, k, split_k, chunk, *strides, int(stores)
+    arguments = *form.names, to, m, n, k, split_k, _chunk(tile, k, split_k), *strides, int(stores)
     made = launch(tile.source, "matmul", form.dtype, grid, tile.threads, arguments, **macros)
     return made._replace(shared_bytes=form.shared(tile))
 

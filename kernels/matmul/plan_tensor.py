@@ -76,12 +76,8 @@ def by_pieces(form: Orientation, target: Target, alignment: int) -> LaunchPlan:
     while fast_rows > 1 and fast_rows * k > _ELEMENTS:
         fast_rows //= 2
     a, b = (
-        _Side(
-            ceil_div(extent, PANEL),
-            batch if along[0] else 1,
-            fast_rows if is_fast else slow_rows,
-        )
-        for extent, along, is_fast in (
+        _Side(ceil_div(rows, PANEL), batch if apart else 1, fast_rows if is_fast else slow_rows)
+        for rows, (apart, *_), is_fast in (
             (form.m, form.a_strides, form.a_k),
             (form.n, form.b_strides, form.b_k),
         )
@@ -95,33 +91,20 @@ def by_pieces(form: Orientation, target: Target, alignment: int) -> LaunchPlan:
     blocks = a.blocks, b.blocks, a.rows_at_once, b.rows_at_once
     layout = int(form.a_k), int(form.b_k), int(form.loads)
     numbers = form.m, form.n, k, *form.a_strides, *form.b_strides, *blocks, *layout
+    grid = min(a.blocks + b.blocks, _SPLIT_RESIDENT * target.multiprocessors)
+    arguments: tuple[Any, ...] = *form.names, "partial", *numbers, findings, *rest
     cuts = [
-        Launch(
-            source="tensor_split.cu",
-            kernel="split",
-            defines=(("PIECES", pieces),),
-            grid=min(a.blocks + b.blocks, _SPLIT_RESIDENT * target.multiprocessors),
-            block=_SPLIT_THREADS,
-            arguments=(*form.names, "partial", *numbers, findings, *rest),
-        )
-        for pieces in (2, _MOST_PIECES)
+        Launch("tensor_split.cu", "split", (("PIECES", n),), grid, _SPLIT_THREADS, arguments)
+        for n in (2, _MOST_PIECES)
     ]
     tiles = a.panels * b.panels * batch
     between, row, column = form.c_strides  # neighbours in a row are written as vectors of two
     in_pairs = column == 1 and alignment >= 8 and row % 2 == 0 and between % 2 == 0
     betweens = (side.panels if side.matrices > 1 else 0 for side in (a, b))
-    product = Launch(
-        source="tensor_product.cu",
-        kernel="multiply_pieces",
-        defines=(),
-        grid=min(tiles, target.multiprocessors),
-        block=_THREADS,
-        arguments=(
-            *("C", "partial", form.m, form.n, steps, batch, *betweens, *rest),
-            *(*form.c_strides, int(in_pairs)),
-        ),
-        shared_bytes=_SHARED_BYTES,
-    )
+    arguments = "C", "partial", form.m, form.n, steps, batch, *betweens, *rest, *form.c_strides
+    arguments = *arguments, int(in_pairs)
+    grid, kernel = min(tiles, target.multiprocessors), "multiply_pieces"
+    product = Launch("tensor_product.cu", kernel, (), grid, _THREADS, arguments, _SHARED_BYTES)
     waves = ceil_div(tiles, target.multiprocessors)
     each = 2.0 * PANEL * PANEL * steps * _STEP / _RATE + _START
     cut = 12.0 * (a.rows + b.rows) * k / _MOVED

@@ -103,19 +103,12 @@ def plan_matvec(
     variant = f"{kernel}{shape.lanes}v{product.width}"
     to, to_strides = ("y", (0, *y_strides)) if split_k == 1 else ("partial", (batch * m, m, 1))
     sizes = m, k, shape.tiles, split_k, shape.chunk
-    first = launch(
-        f"matvec_{kernel}.cu" if kernel.startswith("shifted") else "matvec.cu",
-        f"matvec_{kernel}",
-        dtype,
-        shape.tiles * split_k * batch,
-        shape.lanes * shape.groups,
-        ("A", "x", to, *sizes, *a_strides, *x_strides, *to_strides),
-        WIDTH=product.width,
-        LANES=shape.lanes,
-        GROUPS=shape.groups,
-        DEPTH=shape.depth,
-        ROWS=shape.rows,
-    )
+    arguments = "A", "x", to, *sizes, *a_strides, *x_strides, *to_strides
+    file = f"matvec_{kernel}.cu" if kernel.startswith("shifted") else "matvec.cu"
+    grid, block = shape.tiles * split_k * batch, shape.lanes * shape.groups
+    macros = {"WIDTH": product.width, "LANES": shape.lanes, "GROUPS": shape.groups}
+    macros |= {"DEPTH": shape.depth, "ROWS": shape.rows}
+    first = launch(file, f"matvec_{kernel}", dtype, grid, block, arguments, **macros)
     if split_k == 1:
         return LaunchPlan((first,), 0, variant)
     strides = y_strides[0], 0, y_strides[1]

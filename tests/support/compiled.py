@@ -72,7 +72,7 @@ def nvrtc_version():
 def compile_cuda(launch, arch):
     """Compile for a GPU; return the bytes of spilled registers that the assembler reports."""
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
-    text = kernels.prelude("cuda") + kernels.source(launch.source)
+    text = kernels.kernel_text(launch.source, "cuda")
     options = [f"-D{name}={value}" for name, value in launch.defines]
     options += [f"--gpu-architecture={arch}", "--ptxas-options=-v"]
 

@@ -36,7 +36,7 @@ class Runner:
     def kernel(self, launch):
         key = launch.source, launch.kernel, launch.defines
         if key not in self.kernels:
-            text = kernels.prelude("opencl") + kernels.source(launch.source)
+            text = kernels.kernel_text(launch.source, "opencl")
             options = [f"-D{name}={value}" for name, value in launch.defines]
             program = cl.Program(self.context, text)
             program.build([*options, *self.options], cache_dir=False)

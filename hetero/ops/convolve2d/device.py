@@ -1,7 +1,7 @@
 """Convolution on a device: own kernels for the sum and filters of low rank, and cuFFT's transforms.
 
-What a method of devices runs is ``compute(device, problem, image, options, out)``: buffers of the
-image and of the result, and `FilterOptions`. It enqueues work and waits for none.
+What a method of devices runs is ``compute(device, problem, image, filter, out)``: buffers of the
+image and of the result, and a `Filter`. It enqueues work and waits for none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hetero.imports import load
 from hetero.kernels import LaunchPlan
 from hetero.kernels.convolution import plan as plan_convolve
 from hetero.ops.convolve2d.fft import Axes, Axis, on_device
-from hetero.ops.convolve2d.filters import PURPOSE, Filter, FilterOptions, flipped_factors
+from hetero.ops.convolve2d.filters import PURPOSE, Filter, flipped_factors
 from hetero.ops.convolve2d.problem import BOUNDARIES, Window
 from hetero.registry.problem import Problem
 
@@ -97,32 +97,26 @@ def _taps_on(device: Device, filter: Filter, problem: Problem) -> tuple[Any, Any
 
 
 def direct(
-    device: Device,
-    problem: Problem,
-    image: Any,
-    options: FilterOptions,
-    out: Any,
-    only_if: Any = None,
+    device: Device, problem: Problem, image: Any, filter: Filter, out: Any, only_if: Any = None
 ) -> None:
     """Enqueue the sum over the filter's taps; with a flag, only where it is set."""
-    taps, strides, _owner = _taps_on(device, options.filter, problem)
-    buffers = {"image": image, "taps": taps, "out": out, "fillvalue": options.fillvalue}
+    taps, strides, _owner = _taps_on(device, filter, problem)
+    buffers = {"image": image, "taps": taps, "out": out, "fillvalue": filter.fillvalue}
     buffers["only_if"] = device.null if only_if is None else only_if
     planned = _launches(_direct_plan, device, problem, image, out, tap_strides=strides)
     device.run_launches(planned, buffers, np.dtype(problem.dtype).itemsize)
 
 
-def prepared_direct(device: Any, problem: Problem, aligned: int, options: FilterOptions) -> Any:
+def prepared_direct(device: Any, problem: Problem, aligned: int, filter: Filter) -> Any:
     """`direct` in the current context: a launch with the addresses of the image, the filter, if it
     lies on the device, and the result.
 
     For operands at addresses that ``aligned`` divides.
     """
-    filter = options.filter
     taps, strides, owner = _taps_on(device, filter, problem)
     planned = _launches(_direct_plan, device, problem, aligned, tap_strides=strides)
     itemsize = np.dtype(problem.dtype).itemsize
-    numbers = {"fillvalue": options.fillvalue, "only_if": device.null}
+    numbers = {"fillvalue": filter.fillvalue, "only_if": device.null}
     launch = device.prepared(planned, ("image", "taps", "out"), itemsize, **numbers)
     if filter.array is not None:
         return lambda image, _, out, owner=owner: launch(image, taps, out)  # it keeps the taps
@@ -130,25 +124,23 @@ def prepared_direct(device: Any, problem: Problem, aligned: int, options: Filter
     return lambda image, filter, out: launch(image, filter + last, out)
 
 
-def separable(
-    device: Device, problem: Problem, image: Any, options: FilterOptions, out: Any
-) -> None:
+def separable(device: Device, problem: Problem, image: Any, filter: Filter, out: Any) -> None:
     """Enqueue two passes for each factor, and the direct sum for where that is not finite."""
 
     def upload() -> Workspace:
-        columns, rows = options.filter.found(flipped_factors)
+        columns, rows = filter.found(flipped_factors)
         return _uploaded(device, columns=columns, rows=rows)
 
-    factors = options.filter.kept(device, "factors", upload)
+    factors = filter.kept(device, "factors", upload)
     buffers = {"image": image, **factors.buffers, "out": out}
     planned = _launches(
         _separable_plan, device, problem, *buffers.values(), rank=problem.options.rank
     )
-    buffers |= {"fillvalue": options.fillvalue, "only_if": device.null}
+    buffers |= {"fillvalue": filter.fillvalue, "only_if": device.null}
     device.run_launches(planned, buffers, np.dtype(problem.dtype).itemsize)
     bad, _owner = flag(device)
     find_not_finite(device, problem.dtype, out, problem.output.size, bad)
-    direct(device, problem, image, options, out, only_if=bad)
+    direct(device, problem, image, filter, out, only_if=bad)
 
 
 # -- Transforms ------------------------------------------------------------------------------------
@@ -160,9 +152,7 @@ def _transform(device: Device, lengths: tuple[int, int], batch: int, dtype: str)
     return device.storage().get("transforms", (lengths, batch, dtype), _KEPT, make)
 
 
-def convolve(
-    device: Device, problem: Problem, image: Any, options: FilterOptions, out: Any
-) -> None:
+def convolve(device: Device, problem: Problem, image: Any, filter: Filter, out: Any) -> None:
     """Enqueue a convolution by transforms of tiles or whole images, and the direct sum for where
     its result is not finite."""
     axes = on_device(problem.options)
@@ -170,31 +160,31 @@ def convolve(
     points = y.length * (x.length // 2 + 1)  # complex numbers: others of a row are conjugates
     size, total = 2 * points * np.dtype(dtype).itemsize, problem.batch * y.count * x.count
     chunk = min(total, max(_AT_A_TIME // size, 1))
-    filter = _spectrum(device, options.filter, problem, axes)
+    transformed = _spectrum(device, filter, problem, axes)
     transform = _transform(device, (y.length, x.length), chunk, dtype)
     work, _work_owner = device.allocate(chunk * size)
     marks, _marks_owner = device.allocate(chunk * _bytes_of_marks(y, x))
     seen, _seen_owner = flag(device)
-    taps, tap_strides, _taps_owner = _taps_on(device, options.filter, problem)
+    taps, tap_strides, _taps_owner = _taps_on(device, filter, problem)
     image_strides, out_strides = problem.strides
     code = BOUNDARIES.index(w.boundary)
-    extended = w.height, w.width, *image_strides, code, float(options.fillvalue)
+    extended = w.height, w.width, *image_strides, code, float(filter.fillvalue)
     blocks, scale = -(-points // _THREADS), 1.0 / (y.length * x.length)
     for first in range(0, total, chunk):
         count = min(chunk, total - first)
         _gather(device, dtype, (image, work, marks, *extended, seen, first), axes, count)
         transform.forward(work)
-        product = work, filter.buffers["spectrum"], points, blocks, scale
+        product = work, transformed.buffers["spectrum"], points, blocks, scale
         _launch(device, "multiply_spectra", dtype, blocks * count, *product)
         transform.inverse(work)
         results = (
-            *(work, marks, taps, out, seen, filter.buffers["seen"], *tap_strides),
+            *(work, marks, taps, out, seen, transformed.buffers["seen"], *tap_strides),
             *(w.filter_height, w.filter_width, int(not w.extended), w.out_height, w.out_width),
             *(*out_strides, first, y.count, x.count, y.first, x.first, y.step, x.step),
             *(y.length, 2 * (x.length // 2 + 1)),
         )
         _launch(device, "scatter_tiles", dtype, count * y.step, *results)
-    direct(device, problem, image, options, out, only_if=seen)
+    direct(device, problem, image, filter, out, only_if=seen)
 
 
 def _bytes_of_marks(y: Axis, x: Axis) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 from hetero.devices.at_once import side_by_side
 from hetero.host import cpu, pages
 from hetero.imports import load
-from hetero.ops.convolve2d.filters import FilterOptions, exact_zeros, facts_of, is_whole
+from hetero.ops.convolve2d.filters import Filter, exact_zeros, facts_of, is_whole
 from hetero.ops.convolve2d.problem import Window
 from hetero.ops.solvers.exchange import split
 
@@ -77,7 +77,6 @@ def threads_for(points: int, cores: int | None = None) -> int:
     return max(min(cores or cpu.describe()["cores"], points // _SHARE), 1)
 
 
-@functools.lru_cache(maxsize=1024)
 def good_length_on_cpu(n: int) -> int:
     """The next length that SciPy's real transform likes."""
     return load("scipy.fft").next_fast_len(n, real=True)
@@ -144,7 +143,6 @@ _WORTH_A_POWER = 1.5
 _SPECTRUM = 0.4  # of a tile: the filter is brought there and transformed, but not back
 
 
-@functools.lru_cache(maxsize=1024)
 def good_length_on_device(n: int) -> int:
     """The next length that cuFFT likes: a power of two, or even with no prime factor above 5."""
     power, length = 1 << (n - 1).bit_length(), 2 * good_length_on_cpu(-(-n // 2))
@@ -228,7 +226,7 @@ def _may_be_zero(plane: np.ndarray, zeros: bool, window: Window) -> bool:
 
 
 @np.errstate(all="ignore")  # as SciPy's loops, which look at no flags
-def convolve(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> bool:
+def convolve(image: np.ndarray, filter: Filter, window: Window, out: np.ndarray) -> bool:
     """Transforms of overlapping tiles, or of whole images; the arguments are as `methods` says."""
     pages.kept_by_malloc()
     fft, (y, x) = load("scipy.fft"), on_cpu(window)
@@ -236,7 +234,7 @@ def convolve(image: np.ndarray, options: FilterOptions, window: Window, out: np.
     most = threads_for(number * points)
     # Threads share tiles or, where there are fewer of them, each transform.
     threads, workers = (most, 1) if number >= most else (1, most)
-    facts, taps = options.filter.found(facts_of), options.filter.array
+    facts, taps = filter.found(facts_of), filter.array
     noise = _NOISE * np.finfo(image.dtype).eps * facts.size
     high, wide = y.step + window.filter_height - 1, x.step + window.filter_width - 1
     if y.count == x.count == 1 and not window.extended:
@@ -269,7 +267,7 @@ def convolve(image: np.ndarray, options: FilterOptions, window: Window, out: np.
         top, left = y.start + i * y.step, x.start + begin * x.step
         across = slice(left, left + (end - begin - 1) * x.step + wide)
         down = slice(top, top + high)
-        source = extended(image[number], window, options.fillvalue, down, across)
+        source = extended(image[number], window, filter.fillvalue, down, across)
         tiles, (row, column) = (end - begin, high, wide), source.strides
         cut = np.lib.stride_tricks.as_strided(source, tiles, (x.step * column, row, column))
         for k, (part, tile) in enumerate(zip(cut, transformed(cut, spectrum), strict=True), begin):

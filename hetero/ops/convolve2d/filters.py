@@ -27,16 +27,21 @@ exact_zeros = ContextVar("exact_zeros", default=True)
 
 
 class Filter:
-    """A filter on the host, or one that stays on its device.
+    """A filter on the host, or one that stays on its device, and the value beyond an image's edges:
+    what ``run`` gets in addition to the image.
 
     The array is C-contiguous, or None where its values are not known: then ``held`` and ``operand``
     are the caller's array on a device, and its description.
     """
 
     def __init__(
-        self, array: np.ndarray | None, held: Any = None, operand: Operand | None = None
+        self,
+        array: np.ndarray | None,
+        fillvalue: Any = 0.0,
+        held: Any = None,
+        operand: Operand | None = None,
     ) -> None:
-        self.array, self._held, self.operand = array, held, operand
+        self.array, self.fillvalue, self._held, self.operand = array, fillvalue, held, operand
         # The values of a small filter; what is kept for it is found by them.
         self.content: bytes | None = None
         # ``found(look)`` is ``look(array)``, remembered: for a small filter by its values.
@@ -52,13 +57,14 @@ class Filter:
         if self.array is not None:
             return self
         transfer = load("hetero.moving.transfer")
-        return Filter(np.ascontiguousarray(transfer.to_host(self._held, self.operand), dtype))
+        array = np.ascontiguousarray(transfer.to_host(self._held, self.operand), dtype)
+        return Filter(array, self.fillvalue)
 
     def at(self, pointer: int) -> Filter:
         """One on its device for another of the same kind, which the caller keeps alive."""
         if self.array is not None:
             return self
-        return Filter(None, None, self.operand._replace(pointer=pointer))
+        return Filter(None, self.fillvalue, None, self.operand._replace(pointer=pointer))
 
     @property
     def taps(self) -> np.ndarray:
@@ -77,13 +83,6 @@ class Filter:
             return make()
         key = self.content, self.array.shape, self.array.dtype.char, what
         return device.storage().get(PURPOSE, key, _KEPT, make)
-
-
-class FilterOptions(NamedTuple):
-    """What ``run`` gets in addition to the image: the filter, and the value beyond the edges."""
-
-    filter: Filter
-    fillvalue: Any
 
 
 @functools.lru_cache(maxsize=1024)
@@ -140,8 +139,7 @@ def low_rank(filter: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
 
 def flipped_factors(filter: np.ndarray) -> tuple[np.ndarray, ...] | None:
     """`low_rank` of the flipped filter."""
-    found = low_rank(filter)
-    return found and tuple(np.ascontiguousarray(lines[:, ::-1]) for lines in found)
+    return low_rank(filter[::-1, ::-1])
 
 
 def is_whole(x: np.ndarray) -> bool:
@@ -248,9 +246,7 @@ def is_finite(x: np.ndarray | None) -> bool:
 
 
 @np.errstate(all="ignore")
-def is_wide(
-    image: np.ndarray | None, filter: Filter, window: Window, fillvalue: float
-) -> bool | None:
+def is_wide(image: np.ndarray | None, filter: Filter, window: Window) -> bool | None:
     """Whether a transform may be off by more than 1e3 eps of the sum of absolute products.
 
     None where sums are not finite, so that a transform would spread NaN or infinity. Values that
@@ -279,7 +275,7 @@ def is_wide(
     means, least, peaks = bounds[..., 0].max(1), bounds[..., 1].min(1), bounds[..., 2].max(1)
     if not np.isfinite(means).all():
         return None
-    fill = abs(fillvalue) if window.filled else 0.0
+    fill = abs(filter.fillvalue) if window.filled else 0.0
     peak, mean = (np.sqrt(np.maximum(x, fill)) for x in (peaks, means))
     return bool((facts.norm * peak * mean > _LOST * facts.mean * least).any())
 

@@ -1,12 +1,12 @@
 """The ways to convolve: why each cannot do a problem, what it takes, what it runs; and the table.
 
-What a method of the CPU runs is ``compute(image, options, window, out)``: the image a stack
-(batch, h, w) of float32 or float64 with contiguous rows, ``options`` the `FilterOptions` with the
-filter on the host, of which ``options.filter.taps`` are flipped already, and ``out``, which takes
-the result, C-contiguous (batch, out_height, out_width), and is not cleared before. It gives False
-where the direct sum is to take the place of a result that is not finite. The window may be of a
-band of the image, and then of no mode of SciPy's; `Window.extended` tells whether anything but
-zeros lies beyond it, and `fft.extended` gives one plane of it with that.
+What a method of the CPU runs is ``compute(image, filter, window, out)``: the image a stack
+(batch, h, w) of float32 or float64 with contiguous rows, the `Filter` with its values on the host,
+of which ``filter.taps`` are flipped already, and ``out``, which takes the result, C-contiguous
+(batch, out_height, out_width), and is not cleared before. It gives False where the direct sum is to
+take the place of a result that is not finite. The window may be of a band of the image, and then of
+no mode of SciPy's; `Window.extended` tells whether anything but zeros lies beyond it, and
+`fft.extended` gives one plane of it with that.
 
 To add a method: name it in `problem`, write what it runs, as above or as `device` says, and copy
 the row of the table that is most like it; one that adds up more than the filter covers is also in
@@ -29,28 +29,10 @@ from hetero.arrays import HOST, dense
 from hetero.host import loops
 from hetero.imports import load
 from hetero.moving import ranges, streaming
-from hetero.ops.convolve2d import fft
-from hetero.ops.convolve2d.filters import (
-    LARGEST_REMEMBERED,
-    SUMS,
-    FilterOptions,
-    flipped_factors,
-    is_finite,
-    is_wide,
-    with_look,
-)
-from hetero.ops.convolve2d.problem import (
-    BOUNDARIES,
-    DIRECT,
-    FFT,
-    NAME,
-    SCIPY,
-    SEPARABLE,
-    Window,
-    described,
-    swapped,
-    window_of,
-)
+from hetero.ops.convolve2d import fft, filters
+from hetero.ops.convolve2d import problem as asked
+from hetero.ops.convolve2d.filters import SUMS, Filter
+from hetero.ops.convolve2d.problem import DIRECT, FFT, NAME, SCIPY, SEPARABLE, Window
 from hetero.pricing import places
 from hetero.registry import Arguments
 from hetero.registry.models import Work
@@ -150,7 +132,7 @@ def of_fft_on_device(problem: Problem, info: Info) -> Work:
     A filter that is not remembered by its values is transformed too.
     """
     filter = problem.inputs[1]
-    new = filter.location != HOST or filter.size > LARGEST_REMEMBERED
+    new = filter.location != HOST or filter.size > filters.LARGEST_REMEMBERED
     weight = fft.weight_on_device(fft.on_device(problem.options), problem.batch, new)
     return _of_points(problem, weight, 1.0 + _SPECTRUM_CALLS * new)
 
@@ -177,49 +159,49 @@ def _on_cpu(compute: Callable[..., Any]) -> Callable[..., None]:
     """``run`` of a function of the CPU."""
 
     def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
-        (image,), out, options = arguments
-        options = options._replace(filter=options.filter.downloaded(out.dtype))
-        window, image = problem.options, np.asarray(image, out.dtype)
+        (image,), out, filter = arguments
+        filter, window = filter.downloaded(out.dtype), problem.options
+        image = np.asarray(image, out.dtype)
         image = image.reshape(-1, *image.shape[-2:])
         if image.strides[-1] != out.itemsize and image.shape[-1] > 1:
             image = np.ascontiguousarray(image)
         out = out.reshape(-1, window.out_height, window.out_width)
-        if compute(image, options, window, out) is False:
-            _direct(image, options, window, out)
+        if compute(image, filter, window, out) is False:
+            _direct(image, filter, window, out)
 
     return run
 
 
-def _direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
+def _direct(image: np.ndarray, filter: Filter, window: Window, out: np.ndarray) -> None:
     """The sum over the filter's taps: SciPy's few products, outer products, or compiled loops."""
-    taps = options.filter.array
+    taps = filter.array
     few = window.has_few(image.dtype.char, len(image))
     one = image.size < _SERIAL or taps.size > 1
     if not few and one and (window.height == 1 or len(taps) == 1) and window.is_outer:
         y, x = window.filter_height - 1 - window.top, window.filter_width - 1 - window.left
         with np.errstate(all="ignore"):  # as the loops, which look at no flags
             out[...] = (image * taps)[:, y : y + window.out_height, x : x + window.out_width]
-        if taps.size == 1 or is_finite(out):
+        if taps.size == 1 or filters.is_finite(out):
             return  # else infinity in the filter meets the zeros beyond the image
     if few or (window.mode is not None and not loops.is_ready(loops.named(SUMS, image.dtype))):
-        out[...] = _of_scipys(image, options, window)
+        out[...] = _of_scipys(image, filter, window)
     else:
-        _correlate(image, options, window, out, options.filter.taps)
+        _correlate(image, filter, window, out, filter.taps)
 
 
-def _separable(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> bool:
+def _separable(image: np.ndarray, filter: Filter, window: Window, out: np.ndarray) -> bool:
     """Two one-dimensional passes for each factor."""
-    _correlate(image, options, window, out, *options.filter.found(flipped_factors))
-    return is_finite(out)
+    _correlate(image, filter, window, out, *filter.found(filters.flipped_factors))
+    return filters.is_finite(out)
 
 
 def _correlate(
-    image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray, *taps: np.ndarray
+    image: np.ndarray, filter: Filter, window: Window, out: np.ndarray, *taps: np.ndarray
 ) -> None:
     """The compiled loops, which load Numba."""
-    corner, code = (window.top, window.left), BOUNDARIES.index(window.boundary)
+    corner, code = (window.top, window.left), asked.BOUNDARIES.index(window.boundary)
     correlate = load("hetero.kernels.cpu.convolve").correlate
-    correlate(image, out, corner, code, options.fillvalue, *taps)
+    correlate(image, out, corner, code, filter.fillvalue, *taps)
 
 
 def examples(dtype: np.dtype) -> None:
@@ -262,10 +244,10 @@ def scipys(in1: Any, in2: Any, mode: str, boundary: str, fillvalue: Any) -> Any:
     ):
         return load("scipy.signal").convolve2d(in1, in2, mode, boundary, fillvalue)
     _summed["taps"] += in2.size
-    if mode == "valid" and swapped(in1.shape, in2.shape):
+    if mode == "valid" and asked.swapped(in1.shape, in2.shape):
         in1, in2 = in2, in1
     image, filter = in1.astype(dtype, copy=False), in2.astype(dtype, copy=False)
-    window = window_of(image.shape, filter.shape, mode, boundary)
+    window = asked.window_of(image.shape, filter.shape, mode, boundary)
     height, width = window.out_height, window.out_width
     down = slice(-window.top, height + window.filter_height - 1 - window.top)
     across = slice(-window.left, width + window.filter_width - 1 - window.left)
@@ -278,16 +260,16 @@ def scipys(in1: Any, in2: Any, mode: str, boundary: str, fillvalue: Any) -> Any:
 
 
 def _by_scipy(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
-    (image,), out, options = arguments
-    out[...] = _of_scipys(image, options, problem.options)
+    (image,), out, filter = arguments
+    out[...] = _of_scipys(image, filter, problem.options)
 
 
-def _of_scipys(image: np.ndarray, options: FilterOptions, window: Window) -> np.ndarray:
+def _of_scipys(image: np.ndarray, filter: Filter, window: Window) -> np.ndarray:
     """`scipy.signal.convolve2d` of each image of a stack (..., h, w)."""
-    boundary, fillvalue = window.boundary, options.fillvalue
+    boundary, fillvalue = window.boundary, filter.fillvalue
     if not image.size:  # SciPy divides by the extents of what it repeats
         boundary, fillvalue = "fill", fillvalue if boundary == "fill" else 0
-    given = options.filter.array, window.mode, boundary, fillvalue
+    given = filter.array, window.mode, boundary, fillvalue
     front, shape, number = image.shape[:-2], image.shape[-2:], prod(image.shape[:-2])
     planes = image.reshape(number, *shape) if number else np.zeros((1, *shape), image.dtype)
     found = np.stack([scipys(plane, *given) for plane in planes])
@@ -304,16 +286,15 @@ def _on_device(name: str) -> dict[str, Callable[..., Any]]:
     """``run`` and ``prepare`` of a function of `device`, of which no launch is made ahead."""
 
     def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
-        (image,), output, options = arguments
-        getattr(_device(), name)(devices[0], problem, image, options, output)
+        (image,), output, filter = arguments
+        getattr(_device(), name)(devices[0], problem, image, filter, output)
 
-    def prepare(device: Any, problem: Problem, aligned: int, options: FilterOptions) -> Any:
-        storage, kept = load("hetero.devices.storage"), options.filter.at(0)
+    def prepare(device: Any, problem: Problem, aligned: int, given: Filter) -> Any:
+        storage, kept = load("hetero.devices.storage"), given.at(0)
 
         def launch(image: int, filter: int, out: int) -> None:
-            given = FilterOptions(kept.at(filter), options.fillvalue)
             with device.active(), storage.limited_to(places.memory_limit()):
-                getattr(_device(), name)(device, problem, image, given, out)
+                getattr(_device(), name)(device, problem, image, kept.at(filter), out)
 
         return launch
 
@@ -355,10 +336,10 @@ def cut(problem: Problem) -> registry.Cut:
     def part(box: Box, place: str) -> Problem:
         window, (first, last) = band(whole, *box[1])[0], box[0]
         shape = (*(last - first,) * stacked, window.height, window.width)
-        if place != HOST:
-            return described(dense(shape, dtype, place), filter, dtype, window)
-        some = image._replace(shape=shape, strides=image.strides[-len(shape) :])
-        return described(some, filter, dtype, window)
+        some = dense(shape, dtype, place)
+        if place == HOST:
+            some = image._replace(shape=shape, strides=image.strides[-len(shape) :])
+        return asked.described(some, filter, dtype, window)
 
     def arrays(box: Box, given: tuple[np.ndarray]) -> tuple[np.ndarray]:
         return (images(np.asarray(given[0], dtype), box)[..., band(whole, *box[1])[1], :],)
@@ -369,12 +350,12 @@ def cut(problem: Problem) -> registry.Cut:
     def images(stack: np.ndarray, box: Box) -> np.ndarray:
         return stack.reshape(-1, *stack.shape[-2:])[slice(*box[0])] if stacked else stack
 
-    def look(plan: Any, found: np.ndarray, options: FilterOptions) -> Problem:
+    def look(plan: Any, found: np.ndarray, filter: Filter) -> Problem:
         """The problem of a range as its values decide it: a transform might lose some."""
         problem = plan.problem
         if plan.chosen.method != FFT:
             return problem
-        wide = is_wide(found, options.filter, problem.options, options.fillvalue)
+        wide = filters.is_wide(found, filter, problem.options)
         seen = problem.options._replace(finite=wide is not None, wide_range=bool(wide))
         return replace(problem, options=seen)
 
@@ -388,7 +369,7 @@ def cut(problem: Problem) -> registry.Cut:
         seconds=(0.0, 2.8e-4),  # H100, 16 cores
         both=0.7,
         workspace=_WORKSPACE,
-        priced=lambda plan, constants: with_look(plan, constants.machine()),
+        priced=lambda plan, constants: filters.with_look(plan, constants.machine()),
         look=look,
     )
 

@@ -22,7 +22,7 @@ from hetero.host import pages
 from hetero.imports import load
 from hetero.moving import results
 from hetero.ops.convolve2d import problem as asked
-from hetero.ops.convolve2d.filters import Filter, FilterOptions, is_finite, is_wide, with_look
+from hetero.ops.convolve2d.filters import Filter, is_finite, is_wide, with_look
 from hetero.ops.convolve2d.methods import scipys
 from hetero.ops.convolve2d.problem import DIRECT, FFT, NAME, SCIPY, SEPARABLE, Call, Window
 from hetero.ops.solvers.systems import like
@@ -164,17 +164,17 @@ def _run(call: Call) -> Any:
     result = run and run(image, call.filter, fillvalue=call.fillvalue)
     if result is not None:
         return result
-    plan, options = _plan(call)
+    plan, filter = _plan(call)
     read = () if b.location == HOST else (b,)
-    result = execution.execute(plan, execution.Call((image,), (a,), options=options, read=read))
+    result = execution.execute(plan, execution.Call((image,), (a,), options=filter, read=read))
     window = plan.problem.options
     if a.location != HOST:
         known = b.location == HOST and b.size <= SMALL
-        if call.fillvalue == 0 and (known or options.filter.array is None):
+        if call.fillvalue == 0 and (known or filter.array is None):
             second, operand = (image, a) if known else (call.filter, b)
             given = call.device, key_of(call.filter, call.mode, call.boundary, call.method)
             pair = (image, second), None, (a, operand)
-            call_cache.learn(NAME, plan, *pair, given, now, options)
+            call_cache.learn(NAME, plan, *pair, given, now, filter)
     elif (
         key is not None
         and inventory.looked()
@@ -186,7 +186,7 @@ def _run(call: Call) -> Any:
     return result
 
 
-def _plan(call: Call) -> tuple[Plan, FilterOptions]:
+def _plan(call: Call) -> tuple[Plan, Filter]:
     """The plan by what is known of the values, and the filter.
 
     Values on the host are looked at where a method that spreads what is not finite is named, which
@@ -197,13 +197,12 @@ def _plan(call: Call) -> tuple[Plan, FilterOptions]:
     image, taps = (x if isinstance(x, np.ndarray) else None for x in (call.image, call.filter))
     if call.is_scipys:
         plan = call.machine.plan(call.problem(), call.device, call.method)
-        filter = Filter(None if taps is None else np.ascontiguousarray(taps))
-        return plan, FilterOptions(filter, call.fillvalue)
+        return plan, Filter(None if taps is None else np.ascontiguousarray(taps), call.fillvalue)
     fill, is_there = float(call.fillvalue), is_device_array(call.filter)
     if taps is not None:
-        filter = Filter(np.ascontiguousarray(taps, call.dtype))
+        filter = Filter(np.ascontiguousarray(taps, call.dtype), fill)
     else:
-        filter = Filter(None, call.filter, call.b)
+        filter = Filter(None, fill, call.filter, call.b)
         apart = call.a.location != call.b.location or call.dtype != call.b.dtype
         if is_there and (apart or call.method == SEPARABLE):
             filter = filter.downloaded(call.dtype)
@@ -212,21 +211,21 @@ def _plan(call: Call) -> tuple[Plan, FilterOptions]:
         finite = is_finite(image) and is_finite(filter.array)
     window = call.window(rank=filter.rank, finite=finite)
     plan = _priced(call, filter, window)
+    seconds = plan.candidates[0].terms.get("compute", 0.0)
     may_be_separable = call.method is None and is_there and filter.array is None
-    if may_be_separable and call.b.size <= LARGEST_DOWNLOADED:
-        seconds = plan.candidates[0].terms.get("compute", 0.0)
-        known = filter.downloaded(call.dtype) if seconds > _WORTH_A_DOWNLOAD else filter
+    if may_be_separable and call.b.size <= LARGEST_DOWNLOADED and seconds > _WORTH_A_DOWNLOAD:
+        known = filter.downloaded(call.dtype)
         if known.rank:
             window = window._replace(rank=known.rank)
             plan = _priced(call, known, window)
             if plan.candidates[0].method != DIRECT:  # by which calls are remembered
                 filter = known
     if call.method is None and plan.candidates[0].method == FFT:
-        wide = is_wide(image, filter, window, fill)
+        wide = is_wide(image, filter, window)
         if wide is not False:
             window = window._replace(finite=wide is not None, wide_range=bool(wide))
             plan = _priced(call, filter, window)
-    return plan, FilterOptions(filter, fill)
+    return plan, filter
 
 
 def _priced(call: Call, filter: Filter, window: Window) -> Plan:
@@ -286,13 +285,12 @@ def _bound(plan: Plan, a: Operand) -> Function:
         filter = Filter(np.ascontiguousarray(kernel, dtype))
         if filter.rank != problem.options.rank:
             return None
-        if transforms and is_wide(image, filter, problem.options, 0.0) is not False:
+        if transforms and is_wide(image, filter, problem.options) is not False:
             return None
-        options = FilterOptions(filter, 0.0)
         if not on_cpu:
-            return execution.execute(plan, execution.Call((image,), (a,), options=options))
+            return execution.execute(plan, execution.Call((image,), (a,), options=filter))
         out = empty(shape, dtype)
-        compute((), problem, Arguments((image,), out, options))
+        compute((), problem, Arguments((image,), out, filter))
         return out
 
     return run

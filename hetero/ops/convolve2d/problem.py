@@ -12,7 +12,6 @@ from hetero.arrays import HOST, Operand, Spec, array_or_spec, dense, describe, n
 from hetero.calling.planner import HERE, Machine
 from hetero.errors import one_of
 from hetero.imports import load
-from hetero.moving import results
 from hetero.registry.problem import Problem, dtype_obstacle
 
 NAME = "convolve2d"
@@ -111,7 +110,7 @@ class Call(NamedTuple):
     device: str | None  # forced placement
     method: str | None
     machine: Machine  # the one that is asked
-    stays: bool  # whether the result is to stay on the device that computes it; not of a part
+    stays: bool  # whether the result may stay on the device that computes it; not of a part
 
     def of(self, image: Any, filter: Any, **others: Any) -> Call:
         """A part of the call, on these operands, with other options where they are given."""
@@ -214,8 +213,7 @@ def checked(
         raise ValueError(f"in1 {a.shape} and in2 {b.shape} are both empty along an axis")
     if mode == "valid" and swapped(a.shape[-2:], b.shape) and len(a.shape) == 2:
         image, filter, a, b = filter, image, b, a
-    stays = machine.is_here and a.location == b.location == HOST and results.wanted()
-    options = mode, boundary, fillvalue, device, method, machine, stays
+    options = mode, boundary, fillvalue, device, method, machine, machine.is_here
     return Call(image, filter, a, b, common, *options).typed()
 
 

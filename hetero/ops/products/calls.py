@@ -23,28 +23,24 @@ from hetero.tables import forced
 Function = Callable[..., Any]
 
 
-def refused(function: Function, device: str | None, method: str | None) -> Function:
+def refused(function: Function, *placed: str | None) -> Function:
     """NumPy's function, for what it decides about; first what a plan would raise."""
-    planner.check_placement(function.__name__, device, method)
+    planner.check_placement(function.__name__, *placed)
     return function
 
 
 def on_host(
-    function: Function,
-    A: np.ndarray,
-    B: np.ndarray,
-    out: np.ndarray | None,
-    device: str | None,
-    method: str | None,
+    function: Function, A: np.ndarray, B: np.ndarray, out: np.ndarray | None, *placed: str | None
 ) -> Function:
-    """The function ``run(A, B, out)`` of such calls: it runs their plan, or is NumPy's own."""
+    """The function ``run(A, B, out)`` of such calls, placed on a device and by a method: it runs
+    their plan, or is NumPy's own."""
     target = None if out is None else describe(out)
     problem = build(function.__name__, of_numpy(A), of_numpy(B), target)
     if problem is None:
-        return refused(function, device, method)  # it raises or casts
+        return refused(function, *placed)  # it raises or casts
     if out is None and forced.get() is not None:
-        problem = results.staying(problem, device)
-    plan = planner.plan(problem, device, method)
+        problem = results.staying(problem, placed[0])
+    plan = planner.plan(problem, *placed)
     run = host_call(plan, function)
     if not plan.keepable:
         return run
@@ -57,7 +53,7 @@ def on_host(
         inputs = describe_used(A), describe_used(B, A)
         if inputs[0].kept is None and inputs[1].kept is None:
             return run(A, B, out)
-        plan = planner.plan(replace(problem, inputs=inputs), device, method)
+        plan = planner.plan(replace(problem, inputs=inputs), *placed)
         return host_call(plan, function)(A, B, out)
 
     return by_copies
@@ -77,33 +73,26 @@ def host_call(plan: Plan, function: Function) -> Function:
     return run
 
 
-def with_device_arrays(
-    function: Function,
-    A: Any,
-    B: Any,
-    out: Any,
-    device: str | None,
-    method: str | None,
-) -> Any:
+def with_device_arrays(function: Function, A: Any, B: Any, out: Any, *placed: str | None) -> Any:
     """A product with an operand or ``out`` on a device."""
     now = tables.generation()
     arrays = tuple(map(as_array, (A, B)))
     operands = tuple(map(describe, arrays))
     target = None if out is None else describe(out)
     problem = build(function.__name__, *operands, target)
-    plan = None if problem is None else planner.plan(problem, device, method)
+    plan = None if problem is None else planner.plan(problem, *placed)
     if plan is None:
-        function = refused(function, device, method)
+        function = refused(function, *placed)
     if plan is None or not plan.problem.output.size:
         return _by_numpy(function, arrays, operands, out, target)
     if target is not None and any(overlap(target, operand) for operand in operands):
         # Written only after everything is read: computed apart, then put in its place.
-        made = with_device_arrays(function, *arrays, None, device, method)
+        made = with_device_arrays(function, *arrays, None, *placed)
         transfer.put(made, describe(made), target)
         return out
     result = execution.execute(plan, execution.Call(arrays, operands, out, target))
     described = operands if target is None else (*operands, target)
-    learn(function.__name__, plan, arrays, out, described, (device, method), now)
+    learn(function.__name__, plan, arrays, out, described, placed, now)
     return result
 
 

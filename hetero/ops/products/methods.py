@@ -72,11 +72,11 @@ _FAMILIES = {
 
 
 @functools.lru_cache(maxsize=4096)
-def _planned(name: str, dims: Any, strides: Any, **others: Any) -> kernels.LaunchPlan:
-    plan, extents, buffers = _FAMILIES[name]
-    named = dict(zip(extents, dims, strict=True))
-    named |= {f"{of.lower()}_strides": own for of, own in zip(buffers, strides, strict=True)}
-    return plan(**named, **others)
+def _planned(family: str, *given: Any) -> kernels.LaunchPlan:
+    plan, extents, buffers = _FAMILIES[family]
+    strides = [f"{buffer.lower()}_strides" for buffer in buffers]
+    names = *extents, *strides, "batch", "dtype", "alignment", "target"
+    return plan(**dict(zip(names, given, strict=True)))
 
 
 def launch_plan(
@@ -84,9 +84,8 @@ def launch_plan(
 ) -> kernels.LaunchPlan:
     """The launches of a problem, by its operation's kernels or another family's; ``aligned``
     divides its operands' addresses."""
-    asked = {"batch": problem.batch, "dtype": problem.dtype, "alignment": aligned}
-    name = family or problem.operation
-    return _planned(name, problem.dims, problem.strides, target=target, **asked)
+    given = *problem.dims, *problem.strides, problem.batch, problem.dtype, aligned, target
+    return _planned(family or problem.operation, *given)
 
 
 def _buffers(problem: Problem) -> tuple[str, ...]:
@@ -121,29 +120,20 @@ def _tiled_work(problem: Problem, info: dict[str, Any], family: str = "") -> Wor
     work = gpu_work(problem, info)
     if not problem.strides or "arch" not in info:
         return work
-    target = Target(
-        info["multiprocessors"],
-        info["block_limit"],
-        shared_limit=info["shared_limit"],
-        capability=divmod(int(info["arch"].removeprefix("sm_")), 10),
-    )
+    limits = {name: info[name] for name in ("multiprocessors", "block_limit", "shared_limit")}
+    target = Target(**limits, capability=divmod(int(info["arch"].removeprefix("sm_")), 10))
     planned = launch_plan(problem, VECTOR_BYTES, target, family)
     return work._replace(estimate=planned.seconds)
-
-
-_ON_HOPPER = registry.Unasked("as tiled, but on NVIDIA GPUs of compute capability 9.0")
-_IN_FLOAT32 = registry.Unasked("as tiled, but for float32")
-_OF_LONG_SUMS = registry.Unasked(f"as tiled, but for k from {kernels.LEAST_DEPTH} on")
 
 
 def _no_tensor_cores(problem: Problem, info: dict[str, Any]) -> str | None:
     """Why a product is not made of 16-bit pieces, None where it is."""
     if info.get("arch") != "sm_90":
-        return _ON_HOPPER
+        return registry.Unasked("as tiled, but on NVIDIA GPUs of compute capability 9.0")
     if problem.dtype != "float32":
-        return _IN_FLOAT32
+        return registry.Unasked("as tiled, but for float32")
     if problem.dims[-1] < kernels.LEAST_DEPTH:
-        return _OF_LONG_SUMS
+        return registry.Unasked(f"as tiled, but for k from {kernels.LEAST_DEPTH} on")
     return f"{PRECISION}=ieee" if os.environ.get(PRECISION) == "ieee" else None
 
 
@@ -167,27 +157,14 @@ def gemm_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
         return None
     m, n, k = problem.dims
     a, b, c = problem.strides
-    for name, (_, row, column), rows, columns in (
-        ("A", a, m, k),
-        ("B", b, k, n),
-        ("C", c, m, n),
-    ):
+    matrices = ("A", a, m, k), ("B", b, k, n), ("C", c, m, n)
+    for name, (_, row, column), rows, columns in matrices:
         leading = _leading(row, column, rows, columns)
         if leading is None:
             return f"cuBLAS needs a unit stride in each matrix, {name} has ({row}, {column})"
         if max(rows, columns, leading[1]) > _INT32:
             return f"cuBLAS takes dimensions up to {_INT32}"
     return None
-
-
-def _handle(device: Any) -> tuple[Any, c_void_p]:
-    """cuBLAS's functions, and its handle for the default stream."""
-    handles = device.state().handles
-    handle = handles.get("cublas")
-    if handle is None:
-        cublas = load("hetero.devices.cuda.libraries").cublas()
-        handle = handles["cublas"] = cublas, c_void_p(cublas.create())
-    return handle
 
 
 @functools.lru_cache(maxsize=4096)
@@ -214,7 +191,11 @@ def _gemm_arguments(
 
 def gemm(device: Any, problem: Problem) -> Callable[[int, int, int], None]:
     """C = A B in the current context, as a function of three addresses in the device's memory."""
-    cublas, handle = _handle(device)
+    handles = device.state().handles
+    if "cublas" not in handles:  # its functions, and a handle for the default stream
+        cublas = load("hetero.devices.cuda.libraries").cublas()
+        handles["cublas"] = cublas, c_void_p(cublas.create())
+    cublas, handle = handles["cublas"]
     swapped, head, p, q, r = _gemm_arguments(problem.dims, problem.strides, problem.batch)
     alpha, beta = _alpha_beta[problem.dtype]
     name = _prefix[problem.dtype] + ("gemm" if problem.batch == 1 else "gemm_strided_batched")

@@ -4,7 +4,7 @@ of host arrays is cut into ranges."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -68,18 +68,9 @@ def build(function: str, a: Operand, b: Operand, out: Operand | None) -> Problem
             strides = column if n == 1 else ((y[0], y[2], y[1]), (x[0], x[2]), (z[0], z[2]))
     else:
         operation, dims = "matmul", (m, n, k)
-    return Problem(
-        operation,
-        dims,
-        name_of(dtype),
-        (a, b),
-        out,
-        batch,
-        strides or (),
-        _layout(operation, strides, dtype.itemsize) if strides else "*",
-        function,
-        obstacle,
-    )
+    layout = _layout(operation, strides, dtype.itemsize) if strides else "*"
+    laid = batch, strides or (), layout
+    return Problem(operation, dims, name_of(dtype), (a, b), out, *laid, function, obstacle)
 
 
 def _layout(operation: str, strides: tuple[tuple[int, ...], ...], itemsize: int) -> str:
@@ -207,62 +198,51 @@ def cut(problem: Problem) -> Cut:
     """
     a, b, out = *problem.inputs, problem.output
     ndim = len(out.shape)
-    places = [_places(a, ndim, ndim - 2), _places(b, ndim, ndim - 1)]
-    every = {axis: axis for axis in range(ndim)}
+    needs = _needed(a, ndim, ndim - 2), _needed(b, ndim, ndim - 1)
+
+    def index(shape: tuple[int, ...], axes: Iterable[int], box: Box) -> tuple[slice, ...]:
+        """Of an array, which is cut along these axes of the result: its own, from the end."""
+        found = [slice(0, extent) for extent in shape]
+        for axis in axes:
+            found[axis - ndim] = slice(*box[axis])
+        return tuple(found)
+
+    def laid(operand: Operand, axes: Iterable[int], box: Box, place: str) -> Operand:
+        """A part of an operand as it lies on the host, or packed on a device, there by columns
+        where these are contiguous on the host."""
+        shape = tuple([part.stop - part.start for part in index(operand.shape, axes, box)])
+        if place == HOST:
+            return operand._replace(shape=shape)
+        part = dense(shape, operand.dtype, place)
+        if min(operand.shape[-2:]) > 1 and abs(operand.strides[-1]) > abs(operand.strides[-2]):
+            size = part.dtype.itemsize
+            part = part._replace(strides=(*part.strides[:-2], size, size * shape[-2]))
+        return part
 
     def part(box: Box, place: str) -> Problem:
-        operands = [_laid(o, where, box, place) for o, where in zip((a, b), places, strict=True)]
-        made = build(problem.function, *operands, _laid(out, every, box, place))
+        operands = [laid(o, axes, box, place) for o, axes in zip((a, b), needs, strict=True)]
+        made = build(problem.function, *operands, laid(out, range(ndim), box, place))
         assert made is not None  # as the whole
         return made
 
     def arrays(box: Box, whole: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-        pairs = zip(whole, places, strict=True)
-        return tuple(x[_index(x.ndim, where, box)] for x, where in pairs)
+        pairs = zip(whole, needs, strict=True)
+        return tuple([x[index(x.shape, axes, box)] for x, axes in pairs])
 
     names = (*["batch"] * (ndim - 2), "rows", "columns")
     return Cut(
         axes=tuple(zip(names, out.shape, strict=True)),
-        needs=tuple(tuple(where) for where in places),
+        needs=needs,
         problem=part,
         arrays=arrays,
-        output=lambda box, out: out[_index(ndim, every, box)],
+        output=lambda box, out: out[index(out.shape, range(ndim), box)],
         steps=(*[1] * (ndim - 2), _MULTIPLE, _MULTIPLE),
         seconds=(4e-4, 4e-5),  # H100, 16 cores
         both=1.0,
     )
 
 
-def _places(operand: Operand, ndim: int, core: int) -> dict[int, int]:
-    """Axis of the result -> axis of an operand; without those along which it is used again."""
-    missing = ndim - len(operand.shape)
-    batch = {axis: axis - missing for axis in range(missing, ndim - 2)}
-    batch = {axis: own for axis, own in batch.items() if operand.shape[own] > 1}
-    return {**batch, core: core - missing}
-
-
-def _shape(operand: Operand, where: dict[int, int], box: Box) -> tuple[int, ...]:
-    shape = list(operand.shape)
-    for axis, own in where.items():
-        begin, end = box[axis]
-        shape[own] = end - begin
-    return tuple(shape)
-
-
-def _laid(operand: Operand, where: dict[int, int], box: Box, place: str) -> Operand:
-    """A part of an operand as it lies on the host, or packed on a device, there by columns where
-    these are contiguous on the host."""
-    if place == HOST:
-        return operand._replace(shape=_shape(operand, where, box))
-    part = dense(_shape(operand, where, box), operand.dtype, place)
-    if min(operand.shape[-2:]) > 1 and abs(operand.strides[-1]) > abs(operand.strides[-2]):
-        size = part.dtype.itemsize
-        part = part._replace(strides=(*part.strides[:-2], size, size * part.shape[-2]))
-    return part
-
-
-def _index(ndim: int, where: dict[int, int], box: Box) -> tuple[slice, ...]:
-    index = [slice(None)] * ndim
-    for axis, own in where.items():
-        index[own] = slice(*box[axis])
-    return tuple(index)
+def _needed(operand: Operand, ndim: int, core: int) -> tuple[int, ...]:
+    """Axes of the result that decide which part of an operand a range reads."""
+    batch = range(ndim - len(operand.shape), ndim - 2)
+    return (*[axis for axis in batch if operand.shape[axis - ndim] > 1], core)

@@ -69,7 +69,7 @@ def product(function: Function) -> Callable[[Public], Public]:
             if result is not MISS:
                 return result
         try:
-            return _call(function, A, B, out, device, method, options)
+            return _call(function, A, B, out, options, device, method)
         finally:
             if isinstance(out, _ndarray):
                 written(out)
@@ -78,43 +78,33 @@ def product(function: Function) -> Callable[[Public], Public]:
 
 
 def _call(
-    function: Function,
-    A: Any,
-    B: Any,
-    out: Any,
-    device: str | None,
-    method: str | None,
-    options: dict[str, Any],
+    function: Function, A: Any, B: Any, out: Any, options: dict[str, Any], *placed: str | None
 ) -> Any:
-    """Compute ``function(A, B, out=out, **options)`` where it is fastest, or where it is forced."""
+    """Compute ``function(A, B, out=out, **options)`` where it is fastest, or where it is forced: on
+    a device, by a method."""
     if type(out) is tuple and len(out) == 1 and type(out[0]) is not tuple:
         (out,) = out
     if _forced() is not None:
-        device, method = placement(device, method)
+        placed = placement(*placed)
     plain = type(A) is type(B) is _ndarray and (out is None or type(out) is _ndarray)
     if not plain and (is_device_array(A) or is_device_array(B) or is_device_array(out)):
         if options:
             raise TypeError(f"device arrays take no {', '.join(options)}")
-        return load(_CALLS).with_device_arrays(function, A, B, out, device, method)
+        return load(_CALLS).with_device_arrays(function, A, B, out, *placed)
     if options or _hands_over(A) or _hands_over(B) or not (out is None or type(out) is _ndarray):
-        return load(_CALLS).refused(function, device, method)(A, B, out=out, **options)
+        return load(_CALLS).refused(function, *placed)(A, B, out=out, **options)
     if not plain:
         A, B = _dense(function, A), _dense(function, B)
     key: tuple[Any, ...] = A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype
-    if out is not None or device is not None or method is not None:
+    if out is not None or placed != (None, None):
         into = out is not None and (out.shape, out.strides, out.dtype, out.flags.writeable)
-        key = *key, device, method, into
-    run = bind((function.__name__, *key), lambda: _on_host(function, A, B, out, device, method))
+        key = *key, *placed, into
+    run = bind((function.__name__, *key), lambda: _on_host(function, A, B, out, *placed))
     return run(A, B, out)
 
 
 def _on_host(
-    function: Function,
-    A: np.ndarray,
-    B: np.ndarray,
-    out: np.ndarray | None,
-    device: str | None,
-    method: str | None,
+    function: Function, A: np.ndarray, B: np.ndarray, out: np.ndarray | None, *placed: str | None
 ) -> Function:
     """The function that runs such calls: NumPy's own, or one that runs a plan.
 
@@ -126,15 +116,13 @@ def _on_host(
     columns = B.shape[1] if B.ndim == 2 else 1
     is_small = max(A.ndim, B.ndim) <= 2 and A.size * columns <= _FEW
     few = is_small and not stays and devices.found is None
-    if device is None and method is None and (few or devices.only_host()):
+    if placed == (None, None) and (few or devices.only_host()):
         return function
-    return load(_CALLS).on_host(function, A, B, out, device, method)
+    return load(_CALLS).on_host(function, A, B, out, *placed)
 
 
 def _dense(function: Function, x: Any) -> np.ndarray:
     """``x`` as a NumPy array; sparse matrices are refused."""
-    if type(x) is np.ndarray:
-        return x
     if hasattr(x, "tocsr"):
         raise ValueError(
             f"{function.__name__} takes dense arrays, got {type(x).__name__}: "

@@ -18,7 +18,7 @@ from hetero import devices, registry
 from hetero.arrays import describe
 from hetero.moving import ranges, streaming, transfer
 from hetero.ops.convolve2d import device as on_device
-from hetero.ops.convolve2d.filters import Filter, FilterOptions
+from hetero.ops.convolve2d.filters import Filter
 from hetero.profile import inventory
 
 pytestmark = pytest.mark.usefixtures("no_failure")
@@ -172,7 +172,7 @@ def test_bands_by_transforms_look_at_their_values(opencl, monkeypatch, cut_into)
     out = np.empty_like(a)
     problem = registry.operation("convolve2d").problem(a, b, "same")
     problem = replace(problem, options=problem.options._replace(wide_range=False))
-    given = registry.Arguments((a,), out, FilterOptions(Filter(b), 0.0))
+    given = registry.Arguments((a,), out, Filter(b))
     streaming.run((devices.get(opencl),), problem, given)
     assert sorted(used) == ["direct", *4 * ["fft"]]
     np.testing.assert_allclose(out, scipys(a, b, "same"), rtol=1e-12)

@@ -301,7 +301,7 @@ def _compiled(system: Stencil | Csr, dtype: np.dtype) -> Matrix:
         if len(indptr) + len(data) <= np.iinfo(np.int32).max:
             indptr, indices = (i.astype(np.int32, copy=False) for i in (indptr, indices))
         parts = indptr, indices, data
-        matrix, size = (*parts, *load("hetero.kernels.cpu.csr").runs(*parts)), loops.CHUNK
+        matrix, size = (*parts, *loops.runs(*parts)), loops.CHUNK
         sums = np.empty(-(-(len(system.indptr) - 1) // size))
     sums_z = np.empty_like(sums)
     return Matrix(
@@ -314,7 +314,7 @@ def _compiled(system: Stencil | Csr, dtype: np.dtype) -> Matrix:
 
 def rows(dtype: np.dtype) -> None:
     """Call the compiled loops on matrices in compressed rows."""
-    chunk = load("hetero.kernels.cpu.csr").CHUNK
+    chunk = load("hetero.kernels.cpu.cg").CHUNK
     for n in (_EXAMPLE, chunk):  # in which runs of rows are looked for
         indptr = np.arange(n + 1, dtype=np.int32)
         _call(Csr(indptr, indptr[:-1].copy(), np.full(n, 2.0, dtype)), n, dtype)

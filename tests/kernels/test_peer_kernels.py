@@ -78,7 +78,7 @@ class Solve(Together):
         r = self.b - (self.A @ self.x0.ravel()).reshape(self.b.shape)
         self.plans = []
         for begin, end in itertools.pairwise(cuts):
-            share = GridShare.of(self.b.shape, SPACING, end - begin, begin > 0, end < rows)
+            share = GridShare.of(self.b.shape, SPACING, begin, end)
             self.plans.append(
                 plan_cg.cooperative(
                     share, Target(blocks, 16), dtype=dtype, shared_limit=1 << 16, above=begin,

@@ -71,7 +71,7 @@ def solve(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Out
     (b,), x, asked = arguments
     (device,), (system, M) = devices, asked.system(devices)
     with device.active():
-        part, product = load("hetero.ops.solvers.cg_device").product(device, system, b.dtype)
+        part, product = load("hetero.ops.solvers.cg_launches").product(device, system, b.dtype)
 
         def times(p: np.ndarray, q: np.ndarray) -> None:
             part.upload(p, "p")

@@ -23,7 +23,7 @@ the CPU. `cg._run` chooses what makes the steps, by where a solve runs:
     CSR and grids on the CPU, compiled  `hetero.kernels.cpu.cg.solve`: steps 2 to 8 as loops
     devices, one or several             `cg_launches.Loop`: the steps as launches, beta
                                         predicted so that all sums are made at once
-    grids with multigrid on a device    `cg_grids.Preconditioned`: the steps as they are
+    grids with multigrid on a device    `cg_device.Preconditioned`: the steps as they are
     ==================================  ==================================================
 
 `restarted` decides in all of them how a solve ends. Sums are made in float64.

@@ -390,22 +390,20 @@ def scaled(
         report = asked.callback and (lambda y: asked.callback(times_power(y, exponent)))
         there = asked._replace(atol=float(np.ldexp(asked.atol, -exponent)), callback=report)
         look = there._replace(maxiter=0, callback=None)
-        start = y.copy()
+        kept = y.copy()
         outcome = run(rhs, y, there)
-        result = times_power(y, exponent)
+        result, status = times_power(y, exponent), outcome.status
         if most(not np.isfinite(result).all()):
-            residual = run(rhs, start, look).residual
-            outcome = outcome._replace(status=NOT_FINITE, residual=residual)
-        elif outcome.iterations or outcome.status == CONVERGED:
+            status = NOT_FINITE
+        elif outcome.iterations or status == CONVERGED:
             x[...] = result
-            rounded = times_power(result, -exponent)
-            if most((rounded != y).any()):
-                again = run(rhs, rounded, look)
-                status = LIMIT if outcome.status == CONVERGED != again.status else outcome.status
-                outcome = outcome._replace(status=status, residual=again.residual)
-        residual = float(np.ldexp(outcome.residual, exponent))
+            kept = times_power(result, -exponent)
+        again = run(rhs, kept, look)
+        if status == CONVERGED != again.status:
+            status = LIMIT
+        residual = float(np.ldexp(again.residual, exponent))
         whole = outcome.right_side and float(np.ldexp(outcome.right_side, exponent))
-        return outcome._replace(residual=residual, right_side=whole)
+        return Outcome(status, outcome.iterations, residual, whole)
 
 
 def real_view(x: np.ndarray) -> np.ndarray:

@@ -115,12 +115,12 @@ class _OnGrid(Loop):
     """Stencils; rows over one or several parts."""
 
     def __init__(self, call: Call) -> None:
-        self._own = split(call.system.shape[0], len(call.devices), HALO)
-        self._held = widened(self._own, HALO)
+        own = split(call.system.shape[0], len(call.devices), HALO)
         plane = self._plane = math.prod(call.system.shape[1:])
-        spans = [(begin * plane, end * plane) for begin, end in self._own]
+        spans = [(begin * plane, end * plane) for begin, end in own]
         super().__init__(call, spans, widened(spans, X_HALO * plane))
-        shares = [GridShare.of(*call.system, *rows) for rows in self._own]
+        self._needed = widened(spans, HALO * plane)  # of p and r
+        shares = [GridShare.of(*call.system, *rows) for rows in own]
         self._each = list(zip(self.parts, shares, strict=True))
 
     def _bind_residual(
@@ -146,20 +146,20 @@ class Sweeps(_OnGrid):
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
-        pitch, dtype, every = 2 * self._plane, call.dtype, call.every
-        plans, places = [], []
-        for (part, grid), own, held in zip(self._each, self._own, self._held, strict=True):
-            nbytes = pitch * (held[1] - held[0]) * dtype.itemsize
-            part.allocate(nbytes, "state0", "state1")
-            how = {"dtype": dtype.name, "aligned": part.is_aligned("x")}
+        plane, pair, every = self._plane, 2 * call.dtype.itemsize, call.every
+        plans, places, lows = [], [], [low for low, _ in self._needed]
+        for (part, grid), (begin, _), (low, high) in zip(
+            self._each, self.spans, self._needed, strict=True
+        ):
+            part.allocate((high - low) * pair, "state0", "state1")
+            how = {"dtype": call.dtype.name, "aligned": part.is_aligned("x")}
             plans.append(plan_cg.sweeps(grid, part.device.target, **how))
-            start = (own[0] - held[0]) * pitch
-            places.append({"r_start": start + self._plane, "p_start": start, "pitch": pitch})
+            start = 2 * (begin - low)
+            places.append({"r_start": start + plane, "p_start": start, "pitch": 2 * plane})
         *sweeps, settles = zip(*plans, strict=True)
         blocks = [plan.grid for plan in sweeps[0]]
         partial0, partial1 = self.exchange.share_sums(blocks, 4, "partial0", "partial1")
-        origins = [low for low, _ in self._held]
-        rows = range_copies(self._own, self._held, pitch * dtype.itemsize, origins)
+        rows = range_copies(self.spans, self._needed, pair, lows)
         state0, state1 = ((name, rows) for name in ("state0", "state1"))
         moves = [self.exchange.bind(state0, partial0), self.exchange.bind(state1, partial1)]
         self._sweeps, self._settle = {}, []
@@ -207,32 +207,24 @@ class Persistent(_OnGrid):
                     nbytes = _STAMPED * values
                     part.device.fill(part.buffers[name], nbytes, stream=part.stream)
         places = [{"r_start": begin, "p_start": begin} for begin, _ in self.spans]
-        needed = widened(self.spans, HALO * self._plane)
-        rows = range_copies(self.spans, needed, item)
+        rows = range_copies(self.spans, self._needed, item)
         self._bind_residual(places, ("r", rows), ("p", rows))
         # Where x of row 0 would be, and of several parts what they find each other by.
-        self._others: list[dict[str, Any]] = [{} for _ in self.parts]
-        if self.exchange.meeting is not None:
-            names = "edges", "sums", "r", "p"
-            addresses = [[part.buffers[name] for name in names] for part in self.parts]
-            patience = round(1e9 * self.exchange.meeting.patience)
-            for rank, (part, (low, _)) in enumerate(zip(self.parts, self.held, strict=True)):
-                self._others[rank] = {
-                    "x": part.buffers["x"] - low * item,
-                    "peers": part.upload(np.array(addresses, np.int64)),
-                    "rank": rank,
-                    "patience": patience,
-                }
+        names, meeting = ("edges", "sums", "r", "p"), self.exchange.meeting
+        for rank, (part, (low, _)) in enumerate(zip(self.parts, self.held, strict=True)):
+            x = part.buffers["x"]
+            part.buffers["first x"] = x - low * item if low else x
+            if meeting is not None:
+                addresses = [[each.buffers[name] for name in names] for each in self.parts]
+                part.upload(np.array(addresses, np.int64), "peers")
+                part.numbers |= {"rank": rank, "patience": round(1e9 * meeting.patience)}
 
     def advance(self, to: int) -> None:
-        if to <= self.done:
-            return
-        scalars = {"iterations": to - self.done, "stamp": self._stamp}
-        scalars |= {"before": f"record{self.turn}", "after": f"record{1 - self.turn}"}
-        each = zip(self.parts, self._resident, self._others, strict=True)
-        for part, (plan, kernel), others in each:
+        others = {"x": "first x", "iterations": to - self.done, "stamp": self._stamp}
+        others |= {"before": f"record{self.turn}", "after": f"record{1 - self.turn}"}
+        for part, (plan, kernel) in zip(self.parts, self._resident, strict=True):
             with part.active():
-                kernel.launch(plan.grid, part.values(plan, **scalars, **others), part.stream)
+                kernel.launch(plan.grid, part.values(plan, **others), part.stream)
         if len(self.parts) > 1:  # the next launch takes what this one leaves on all devices
             self.exchange.synchronize()
         self._stamp += to - self.done

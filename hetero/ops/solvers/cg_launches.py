@@ -203,7 +203,7 @@ class Loop:
         """Start the launches after which x is iterate ``to``, unless the iteration stops before."""
         each = (self.steps(iteration) for iteration in range(self.done, to))
         self.exchange.run_all(itertools.chain.from_iterable(each))
-        self.done = max(self.done, to)
+        self.done = to
         self.turn = self.done % self.records
 
     steps: Callable[[int], Sequence[Step]]  # what leads from an iterate to the next
@@ -253,8 +253,7 @@ class OnMatrix(Loop):
         of_x, of_p = (self.exchange.bind(self.copies(needed, name)) for name in "xp")
         residual = self.exchange.launches(residuals, partial="residual sums")
         first = [own.times("x") + then for own, then in zip(rows, residual, strict=True)]
-        nothing: list[list[Bound]] = [[] for _ in self.parts]
-        self.to_residual = (nothing, of_x), (first, of_p)
+        self.to_residual = ([()] * len(self.parts), of_x), (first, of_p)
         # 3. q = A p, and sums in "partial"; then x, r and p, with one record and the other in turn.
         before = [own.times("p") if own.step is None else [] for own in rows]
         together, self._turns = self.exchange.bind(*gather), []

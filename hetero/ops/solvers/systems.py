@@ -389,7 +389,7 @@ def scaled(
             y[...] = 0.0
         report = asked.callback and (lambda y: asked.callback(times_power(y, exponent)))
         there = asked._replace(atol=float(np.ldexp(asked.atol, -exponent)), callback=report)
-        look = there._replace(maxiter=0, callback=None)
+        look = there._replace(maxiter=0, callback=None, from_zero=False)
         kept = y.copy()
         outcome = run(rhs, y, there)
         result, status = times_power(y, exponent), outcome.status

@@ -259,7 +259,7 @@ def _run(
     if not devices:
         return load("hetero.ops.solvers.cg_loop").solve(system, b, x, asked, M, plain=plain)
     cg_device = load("hetero.ops.solvers.cg_device")
-    return cg_device.solve(devices, system, b, x, asked, M, dtype=problem.dtype)
+    return cg_device.solve(devices, system, b, x, asked, M, problem.dtype)
 
 
 def _in_turn(name: str) -> dict[str, Any]:

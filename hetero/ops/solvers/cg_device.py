@@ -33,9 +33,8 @@ def solve(
     b: Any,
     x: Any,
     asked: Solve,
-    M: Any = None,
-    *,
-    dtype: Any = None,
+    M: Any,
+    dtype: Any,
     going_on: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Outcome:
     """Solve A x = b for a symmetric positive definite A.
@@ -52,8 +51,7 @@ def solve(
     M : optional
         (n,) numpy.ndarray: the inverse of a diagonal matrix. Or for a stencil a `DeviceHierarchy`
         of the first device.
-    dtype : optional
-        Of b and x. Default: that of b, an array.
+    dtype : float32 or float64
     going_on : two (n,) numpy.ndarray, optional
         The recurrence's residual and next direction, of a matrix on one device, to go on from an
         iteration elsewhere. Default: b - A x, and the direction of steepest descent.
@@ -80,7 +78,7 @@ def solve(
     Comput. 42 (2020), A3084-A3108: algorithm PR-CG. M. R. Hestenes and E. Stiefel, "Methods of
     conjugate gradients for solving linear systems", J. Res. Nat. Bur. Stand. 49 (1952).
     """
-    dtype = np.dtype(b.dtype if dtype is None else dtype)
+    dtype = np.dtype(dtype)
 
     def run(b: Any, x: Any, asked: Solve) -> Any:
         """Solve; None where the squares of b are not safe to work with, which scaled ones are."""

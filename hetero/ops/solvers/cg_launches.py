@@ -13,7 +13,6 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -346,11 +345,3 @@ def _dense_rows(part: Part, system: Dense, span: Range, dtype: np.dtype) -> Rows
         return [part.bind(launch, **names) for launch in plan.launches]
 
     return Rows((0, n), times)
-
-
-def product(device: Device, system: Any, dtype: np.dtype) -> tuple[Part, Callable[[], object]]:
-    """A part on one device, which is active, and what starts q = A p by its buffers "p", "q"."""
-    part, n = Part(device, alone=True), unknowns(system)
-    part.allocate(n * dtype.itemsize, "p", "q")
-    part.numbers["own"] = 0
-    return part, partial(part.start, *rows_of(part, system, (0, n), dtype).times("p"))

@@ -185,6 +185,16 @@ def _solve(
         read = (describe(A),)
     asked = Solve(system, rtol, atol, *limits)
     x, outcome, *_ = execute(plan, asked, b, x0, read)
+    if outcome.status == systems.OUT_OF_RANGE:
+
+        def run(b: np.ndarray, x: np.ndarray, asked: Solve) -> Outcome:
+            again = execute(plan, asked, b, x, read)
+            x[...] = on_host(again.value, dtype)
+            return again.outcome
+
+        u = np.zeros(n, dtype) if x0 is None else on_host(x0, dtype).copy()
+        outcome = systems.scaled(run, on_host(b, dtype), u, asked)
+        x = u if type(x) is np.ndarray else systems.like(x, u)
     norm_b = outcome.right_side  # which devices tell
     of_host = type(b) is type(x) is np.ndarray and not read
     if norm_b is not None and outcome.status == CONVERGED and of_host:

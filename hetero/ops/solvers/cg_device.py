@@ -19,10 +19,9 @@ from hetero.devices.base import Device
 from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg.plan import HALO, X_HALO, GridShare
-from hetero.ops.solvers import systems
 from hetero.ops.solvers.cg_launches import Call, Loop, OnMatrix
 from hetero.ops.solvers.exchange import Moved, Step, range_copies, split, widened
-from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil, unknowns
+from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil
 
 _STAMPED = 16  # bytes of a value (kernels/common/stamped.cu)
 
@@ -78,25 +77,9 @@ def solve(
     Comput. 42 (2020), A3084-A3108: algorithm PR-CG. M. R. Hestenes and E. Stiefel, "Methods of
     conjugate gradients for solving linear systems", J. Res. Nat. Bur. Stand. 49 (1952).
     """
-    dtype = np.dtype(dtype)
-
-    def run(b: Any, x: Any, asked: Solve) -> Any:
-        """Solve; None where the squares of b are not safe to work with, which scaled ones are."""
-        with peers.turn(devices):
-            call = Call(devices, system, b, x, dtype, M, asked.callback is not None)
-            return loop_of(call).solve(asked, going_on)
-
-    if (outcome := run(b, x, asked)) is not None:
-        return outcome
-    if isinstance(b, np.ndarray):
-        return systems.scaled(run, b, x, asked)
-    with devices[0].active():
-        rhs, start = (np.empty(unknowns(system), dtype) for _ in range(2))
-        devices[0].download(b, rhs)
-        devices[0].download(x, start)
-        outcome = systems.scaled(run, rhs, start, asked)
-        devices[0].upload(start, x)
-    return outcome
+    with peers.turn(devices):
+        call = Call(devices, system, b, x, np.dtype(dtype), M, asked.callback is not None)
+        return loop_of(call).solve(asked, going_on)
 
 
 def loop_of(call: Call) -> Loop:

@@ -129,17 +129,16 @@ class Loop:
             with part.active():
                 part.device.copy(part.buffers[to], part.buffers[source], nbytes, 0, 0, part.stream)
 
-    def solve(self, asked: Solve, going_on: tuple[np.ndarray, np.ndarray] | None) -> Outcome | None:
+    def solve(self, asked: Solve, going_on: tuple[np.ndarray, np.ndarray] | None) -> Outcome:
         """Iterate, and begin anew from the true residual until that meets the tolerance.
 
-        None where the squares of b are not safe to work with. The device decides when it stops, by
-        r.r, which the host looks at once for many iterations.
+        The device decides when it stops, by r.r, which the host looks at once for many iterations.
         """
         # 1. r = b - A x, z = M r, p = z.
         first, norm_b = map(math.sqrt, self.residual())
         if not systems.is_safe(norm_b, self.dtype.itemsize):
             self.exchange.synchronize()  # before memory is free
-            return None
+            return Outcome(systems.OUT_OF_RANGE, 0, first)
         self.copy_x("start", "x")
         for vector, name in zip(going_on or (), ("r", "p"), strict=False):
             self.parts[0].upload(vector, name)

@@ -44,7 +44,7 @@ import numpy as np
 from hetero.host.loops import as_loops_take
 from hetero.imports import load
 from hetero.ops.solvers import systems
-from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil, on_vectors, scaled
+from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil, on_vectors
 
 _CHECK = 100_000  # iterations between looks at Ctrl-C, divided by thousands of unknowns
 _EXAMPLE = 64  # unknowns of a system that calls compiled loops
@@ -89,13 +89,12 @@ def solve(
         r.r, the norm at which they end, the residual and the next direction. It may raise.
     """
     b = as_loops_take(b)
-    A = product(system, b.dtype, plain)
     of_vectors = on_vectors(b.real.dtype, b.size)
     norm_b = of_vectors.norm(systems.real_view(b))
-    given = A, of_vectors, functools.partial(true_residual, system), M
-    if systems.is_safe(norm_b, b.real.itemsize):
-        return solve_unscaled(*given, b, x, asked, norm_b, after_step)
-    return scaled(functools.partial(solve_unscaled, *given), b, x, asked)
+    if not systems.is_safe(norm_b, b.real.itemsize):
+        return Outcome(systems.OUT_OF_RANGE, 0, math.nan)
+    A, residual = product(system, b.dtype, plain), functools.partial(true_residual, system)
+    return solve_unscaled(A, of_vectors, residual, M, b, x, asked, norm_b, after_step)
 
 
 def restarted(
@@ -141,7 +140,7 @@ def solve_unscaled(
     b: Any,
     x: Any,
     asked: Solve,
-    norm_b: float | None = None,
+    norm_b: float,
     after_step: Callable[..., object] | None = None,
 ) -> Outcome:
     """Solve for a right-hand side of which the square neither overflows nor vanishes.
@@ -151,7 +150,6 @@ def solve_unscaled(
     the function of this name. x is zero if ``asked.from_zero``.
     """
     norm, dot, callback, isfinite = of_vectors.norm, of_vectors.dot, asked.callback, math.isfinite
-    norm_b = norm(systems.real_view(b)) if norm_b is None else norm_b
     given = b, x
     if b.dtype.kind == "c":
         whole, notify = x, callback

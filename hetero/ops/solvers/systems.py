@@ -28,6 +28,7 @@ LIMIT = "iteration limit"
 ROUNDING = "rounding"  # it keeps the residual above the tolerance
 INDEFINITE = "not positive definite"
 NOT_FINITE = "not finite"
+OUT_OF_RANGE = "out of range"  # the squares of b, so that nothing was done; see `scaled`
 # By the numbers with which conjugate gradients in kernels and compiled loops end.
 ENDED = (LIMIT, CONVERGED, INDEFINITE, NOT_FINITE)
 
@@ -178,7 +179,7 @@ def unknowns(system: Stencil | Csr | Dense) -> int:
 class Outcome(NamedTuple):
     """How a solve ended."""
 
-    status: str  # CONVERGED, LIMIT, ROUNDING, INDEFINITE or NOT_FINITE
+    status: str  # one of those above
     iterations: int  # iterations, sweeps or cycles done
     residual: float  # 2-norm of the true residual b - A x of the x that is returned
     right_side: float | None = None  # 2-norm of b; None from a solver that did not need it

@@ -101,7 +101,7 @@ class _OnGrid(Loop):
         spans = [(begin * plane, end * plane) for begin, end in own]
         super().__init__(call, spans, widened(spans, X_HALO * plane))
         self._needed = widened(spans, HALO * plane)  # of p and r
-        shares = [GridShare.of(*call.system, *rows) for rows in own]
+        shares = [GridShare.of(*call.system.box, *rows) for rows in own]
         self._each = list(zip(self.parts, shares, strict=True))
 
     def _bind_residual(
@@ -226,7 +226,7 @@ def resident(
         sharers = sum(other is device for other in used)
         multiprocessors = max(1, device.target.multiprocessors // sharers)
         plan = plan_cg.cooperative(
-            GridShare.of(*stencil, *rows),
+            GridShare.of(*stencil.box, *rows),
             device.target._replace(multiprocessors=multiprocessors),
             dtype=dtype.name,
             shared_limit=device.shared_limit,

@@ -284,7 +284,7 @@ def rows_of(part: Part, system: Any, span: Range, dtype: np.dtype, diagonal: boo
     (begin, end), target, step = span, part.device.target, None
     if isinstance(system, Stencil):
         plane, n = math.prod(system.shape[1:]), unknowns(system)
-        grid = plan_cg.GridShare.of(*system, begin // plane, end // plane)
+        grid = plan_cg.GridShare.of(*system.box, begin // plane, end // plane)
         _, product = plan_cg.stencil(grid, target, dtype=dtype.name, before=begin // plane)
         needed = max(begin - plane, 0), min(end + plane, n)
     else:

@@ -47,7 +47,7 @@ from hetero.ops.solvers import systems
 from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil, on_vectors
 
 _CHECK = 100_000  # iterations between looks at Ctrl-C, divided by thousands of unknowns
-_EXAMPLE = 64  # unknowns of a system that calls compiled loops
+_EXAMPLE = 256  # unknowns of a system that calls compiled loops; runs of rows are looked for
 _ROUNDINGS = 64.0  # times eps norm(b): for a larger tolerance float32 is exact enough
 _LARGEST_CHECKED = 1 << 20  # unknowns; of more, the errors of single ones do not add up to much
 _AT_A_TIME = 1 << 20  # elements of a dense matrix that are converted to float64
@@ -309,19 +309,18 @@ def _compiled(system: Stencil | Csr, dtype: np.dtype) -> Matrix:
 
 def rows(dtype: np.dtype) -> None:
     """Call the compiled loops on matrices in compressed rows."""
-    chunk = load("hetero.kernels.cpu.cg").CHUNK
-    for n in (_EXAMPLE, chunk):  # in which runs of rows are looked for
-        indptr = np.arange(n + 1, dtype=np.int32)
-        _call(Csr(indptr, indptr[:-1].copy(), np.full(n, 2.0, dtype)), n, dtype)
+    indptr = np.arange(_EXAMPLE + 1, dtype=np.int32)
+    _call(Csr(indptr, indptr[:-1].copy(), np.full(_EXAMPLE, 2.0, dtype)), dtype)
 
 
 def stencils(dtype: np.dtype) -> None:
     """Call the compiled loops on grids."""
-    _call(Stencil((1, _EXAMPLE), (1.0, 1.0)), _EXAMPLE, dtype)
+    _call(Stencil((1, _EXAMPLE), (1.0, 1.0)), dtype)
 
 
-def _call(system: Csr | Stencil, n: int, dtype: np.dtype) -> None:
-    solve(system, np.ones(n, dtype), np.zeros(n, dtype), Solve(system, 1e-3, 0.0, 3))
+def _call(system: Csr | Stencil, dtype: np.dtype) -> None:
+    b, x = np.ones(_EXAMPLE, dtype), np.zeros(_EXAMPLE, dtype)
+    solve(system, b, x, Solve(system, 1e-3, 0.0, 3))
 
 
 def into(

@@ -174,7 +174,7 @@ def one_block(used, stencil, dtype):
     """The cooperative iteration in a block of its own, which every device can hold."""
     (device,) = used
     how = {"dtype": dtype.name, "shared_limit": 1 << 20}
-    plan = plan_cg.cooperative(plan_cg.GridShare.of(*stencil), Target(1), **how)
+    plan = plan_cg.cooperative(plan_cg.GridShare.of(*stencil.box), Target(1), **how)
     defines = (*plan.defines, ("SHARED_BYTES", plan.shared_bytes))
     kernel = device.build(plan.source, plan.kernel, defines)
 

@@ -195,6 +195,10 @@ def _solve(
         u = np.zeros(n, dtype) if x0 is None else on_host(x0, dtype).copy()
         outcome = systems.scaled(run, on_host(b, dtype), u, asked)
         x = u if type(x) is np.ndarray else systems.like(x, u)
+    elif outcome.status == systems.NOT_FINITE and not np.isfinite(on_host(x, dtype)).all():
+        # A device does not look at x: what it started from is left.
+        x, at_start, *_ = execute(plan, asked._replace(maxiter=0, callback=None), b, x0, read)
+        outcome = outcome._replace(residual=at_start.residual)
     norm_b = outcome.right_side  # which devices tell
     of_host = type(b) is type(x) is np.ndarray and not read
     if norm_b is not None and outcome.status == CONVERGED and of_host:

@@ -120,15 +120,6 @@ class Loop:
         self.exchange.at_once(fetch, whole.nbytes)
         return whole
 
-    def copy_x(self, to: str, source: str) -> None:
-        """Copy x on the devices, to or from a buffer of another name."""
-        for part, (low, high) in zip(self.parts, self.held, strict=True):
-            nbytes = (high - low) * self.dtype.itemsize
-            if to not in part.buffers:
-                part.allocate(nbytes, to)
-            with part.active():
-                part.device.copy(part.buffers[to], part.buffers[source], nbytes, 0, 0, part.stream)
-
     def solve(self, asked: Solve, going_on: tuple[np.ndarray, np.ndarray] | None) -> Outcome:
         """Iterate, and begin anew from the true residual until that meets the tolerance.
 
@@ -139,7 +130,6 @@ class Loop:
         if not systems.is_safe(norm_b, self.dtype.itemsize):
             self.exchange.synchronize()  # before memory is free
             return Outcome(systems.OUT_OF_RANGE, 0, first)
-        self.copy_x("start", "x")
         for vector, name in zip(going_on or (), ("r", "p"), strict=False):
             self.parts[0].upload(vector, name)
         known = [first]
@@ -160,9 +150,6 @@ class Loop:
 
         again = going_on is not None  # the true residual may differ from the recurrence's
         outcome = restarted(residual, steps, asked, norm_b, self.dtype, once_more=again)
-        if outcome.status == systems.NOT_FINITE and not np.isfinite(self.fetch()).all():
-            self.copy_x("x", "start")
-            outcome = outcome._replace(residual=first)
         if isinstance(self.result, np.ndarray):
             self.fetch()
         return outcome._replace(right_side=norm_b)

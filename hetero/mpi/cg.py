@@ -248,8 +248,8 @@ def run(
             report, rhs, u = asked.callback, vectors.hold(b), vectors.hold(x)
             watched = report and (lambda u: watch(lambda: report(vectors.on_host(u))))
             norm_b, at_zero = vectors.norm(rhs), not ranks.most(np.any(x))
-            given = product, vectors, true_residual, M, rhs, u, asked._replace(callback=watched)
-            outcome = solve_unscaled(*given, norm_b, at_zero)
+            asked = asked._replace(callback=watched, from_zero=at_zero)
+            outcome = solve_unscaled(product, vectors, true_residual, M, rhs, u, asked, norm_b)
             np.copyto(x, vectors.on_host(u))
             return outcome._replace(right_side=norm_b)
 

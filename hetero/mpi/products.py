@@ -243,7 +243,8 @@ def on_device(
         part.allocate(packed.nbytes, "packed")
     else:
         plane, before = math.prod(own.shape[1:]), int(np.searchsorted(rows.foreign, rows.first))
-        grid = plan_cg.GridShare.of(*own, low=before > 0, high=rows.foreign.size > before)
+        cut = {"low": before > 0, "high": rows.foreign.size > before}
+        grid = plan_cg.GridShare.of(*own.box)._replace(**cut)
         _, product = plan_cg.stencil(grid, device.target, dtype=dtype.name)
     part.numbers |= {"first_block": 0, "own": 0}
     part.allocate(16 * product.grid, "of blocks")

@@ -154,14 +154,11 @@ class GridShare(NamedTuple):
     high: bool = False  # and after
 
     @classmethod
-    def of(
-        cls, shape: tuple, spacing: tuple, rows: int = 0, low: bool = False, high: bool = False
-    ) -> GridShare:
-        """The share of ``rows`` rows of a grid of ``shape`` points, or all of it."""
-        flat = 3 - len(shape)
-        weights = [1.0 / h**2 for h in spacing]
-        weights[1:1] = [0.0] * flat
-        return cls(rows or shape[0], *(1,) * flat, *shape[1:], tuple(weights), low, high)
+    def of(cls, sizes: tuple, weights: tuple, begin: int = 0, end: int | None = None) -> GridShare:
+        """The share of the rows from ``begin`` to ``end`` of a grid, or of all of them."""
+        rows, *across = sizes
+        end = rows if end is None else end
+        return cls(end - begin, *across, weights, begin > 0, end < rows)
 
     @property
     def plane(self) -> int:

@@ -10,6 +10,12 @@ it up to date. x therefore only ever takes a step after its residual has been ch
 A grid is (nz, ny, nx) points in C order, nz = 1 in 2-D, with ``weights`` 1 / spacing^2 along z, y
 and x (0 along an axis that is not there) in the vectors' dtype. Outside of it is zero.
 
+The matrices of regular grids repeat themselves: row after row has the same entries, one column
+further. `runs` finds such stretches; there only the first row is read, and the product is a sum of
+shifted vectors, which vectorises and moves no matrix. Anything else is done row by row. A matrix is
+cut into chunks of CHUNK rows, what a thread takes at a time, and those into blocks that are either
+repeats or not: block b is rows cut[b] ... cut[b + 1], chunk c blocks first[c] ... first[c + 1].
+
 Sums are taken in float64, over chunks of CHUNK elements or lines of the grid, and then in order:
 results do not depend on the number of threads. Loops run over slices of arrays: with indices into
 the whole array Numba leaves them scalar, because an index could be negative and count from the end.
@@ -21,17 +27,122 @@ grid, float64, us per iteration of one thread and of all: on 2 cores 16384 unkno
 
 from __future__ import annotations
 
+import functools
+
 import numba  # noqa: F401  # whole, before its modules, which another thread may be importing
 import numpy as np
 from numba.extending import overload
 
 from hetero.host.threads import by_size, inlined, is_finite, no_overlap, part
 
-from .csr import CHUNK, block_times
 from .vectors import add_scaled, product, total
 
 LIMIT, CONVERGED, INDEFINITE, NOT_FINITE = range(4)  # as in cg_scalars.cu
+CHUNK = 2048  # rows: four such vectors of float64 are 64 KB, in reach of an L1 or L2 cache
+_LEAST = 16  # rows that a run must have
+_FEW = 256  # rows; runs of a smaller matrix are not worth looking for
 SHARED = 3 << 14  # unknowns from which a second thread pays
+
+
+@by_size()
+def _mark(team, indices, indptr, data, same):
+    """Mark the rows that are the row before, one column further."""
+    _same_as_previous(team, (same.size + CHUNK - 1) // CHUNK, (indptr, indices, data, same))
+
+
+@part
+def _same_as_previous(start, stop, indptr, indices, data, same):
+    no_overlap()
+    n = same.size
+    for c in range(start, stop):
+        for i in range(max(1, c * CHUNK), min(n, c * CHUNK + CHUNK)):
+            length = indptr[i + 1] - indptr[i]
+            equal = length == indptr[i] - indptr[i - 1]
+            if equal:
+                for j in range(indptr[i], indptr[i + 1]):
+                    if indices[j] != indices[j - length] + 1 or data[j] != data[j - length]:
+                        equal = False
+                        break
+            same[i] = equal
+
+
+def runs(
+    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cut a square matrix into runs of repeated rows and the rest.
+
+    Parameters
+    ----------
+    indptr, indices, data : ndarray
+        Compressed rows; column indices need not be sorted.
+
+    Returns
+    -------
+    cut : (blocks + 1,) int64
+    repeats : (blocks,) bool
+    first : (chunks + 1,) int64
+    """
+    n = indptr.size - 1
+    if n < _FEW:
+        return _whole(n)
+    same = np.zeros(n, np.bool_)
+    _mark(indices, indptr, data, same)
+    starts = np.flatnonzero(~same)
+    ends = np.append(starts[1:], n)
+    long = ends - starts >= _LEAST
+    marks = np.zeros(n + 1, np.bool_)
+    marks[starts[long]] = marks[ends[long]] = marks[::CHUNK] = marks[n] = True
+    cut = np.flatnonzero(marks)
+    repeats = long[np.searchsorted(starts, cut[:-1], "right") - 1]
+    return cut, repeats, np.searchsorted(cut, np.append(np.arange(0, n, CHUNK), n))
+
+
+@functools.lru_cache(maxsize=_FEW)
+def _whole(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A matrix of no more than one chunk as one block without repeats."""
+    return np.array([0, n]), np.zeros(1, np.bool_), np.array([0, 1])
+
+
+@inlined
+def _block_times(indptr, indices, data, p, q, lo, repeats):
+    """q = A p for the rows lo ... lo + len(q), which are one block.
+
+    Unsigned indices spare a test of each for being negative.
+    """
+    n = q.size
+    j = np.uint64(indptr[lo])
+    end = np.uint64(indptr[lo + 1])
+    if not repeats:
+        for i in range(n):
+            end = np.uint64(indptr[lo + i + 1])
+            total = p.dtype.type(0)
+            while j < end:
+                total += data[j] * p[np.uint64(indices[j])]
+                j += np.uint64(1)
+            q[i] = total
+        return
+    for i in range(n):
+        q[i] = 0
+    while end - j >= np.uint64(3):
+        at_a = indices[j]
+        at_b = indices[j + np.uint64(1)]
+        at_c = indices[j + np.uint64(2)]
+        a = p[at_a : at_a + n]
+        b = p[at_b : at_b + n]
+        c = p[at_c : at_c + n]
+        u = data[j]
+        v = data[j + np.uint64(1)]
+        w = data[j + np.uint64(2)]
+        for i in range(n):
+            q[i] += u * a[i] + v * b[i] + w * c[i]
+        j += np.uint64(3)
+    while j < end:
+        at_a = indices[j]
+        a = p[at_a : at_a + n]
+        u = data[j]
+        for i in range(n):
+            q[i] += u * a[i]
+        j += np.uint64(1)
 
 
 @inlined
@@ -81,7 +192,7 @@ def _csr_parts(start, stop, indptr, indices, data, cut, repeats, first, p, q, su
     for c in range(start, stop):
         for b in range(first[c], first[c + 1]):
             lo = cut[b]
-            block_times(indptr, indices, data, p, q[lo : cut[b + 1]], lo, repeats[b])
+            _block_times(indptr, indices, data, p, q[lo : cut[b + 1]], lo, repeats[b])
         lo = c * CHUNK
         hi = min(lo + CHUNK, q.size)
         sums[c] = product(p[lo:hi], q[lo:hi])
@@ -158,8 +269,8 @@ def solve(team, x, matrix, size, inverse, r, p, q, sums, sums_z, state, bound_sq
     ----------
     x, r, p, q : (n,) arrays
     matrix : tuple
-        Compressed rows, (indptr, indices, data), and their blocks (`hetero.kernels.cpu.csr`), (cut,
-        repeats, first); or of a grid (ny, nx, weights).
+        Compressed rows, (indptr, indices, data), and their blocks (`runs`), (cut, repeats,
+        first); or of a grid (ny, nx, weights).
     size : int
         Of the chunks that are added up first: CHUNK, or the points of a line of the grid.
     inverse : (n,) or (0,) array

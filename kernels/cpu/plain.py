@@ -8,7 +8,6 @@ import numpy as np
 
 __all__ = ["block_bounds", "dot", "norm", "scale_and_add", "step", "times_zero"]
 
-_CHUNK = 1 << 15  # elements of several vectors that stay in the cache together
 _FEW = 1 << 12  # elements, of which BLAS gives its threads none
 
 
@@ -32,15 +31,8 @@ def norm(x: np.ndarray) -> float:
 
 def scale_and_add(y: np.ndarray, scale: float, x: np.ndarray) -> None:
     """y = scale y + x."""
-    scale = float(scale)  # which takes y's dtype
-    if y.size <= _FEW:  # no views of parts, which take longer than these sums
-        y *= scale
-        y += x
-        return
-    for i in range(0, y.size, _CHUNK):
-        part = y[i : i + _CHUNK]
-        part *= scale
-        part += x[i : i + _CHUNK]
+    y *= float(scale)  # which takes y's dtype
+    y += x
 
 
 def step(x: np.ndarray, r: np.ndarray, p: np.ndarray, q: np.ndarray, alpha: float) -> float:
@@ -49,20 +41,11 @@ def step(x: np.ndarray, r: np.ndarray, p: np.ndarray, q: np.ndarray, alpha: floa
     NaN where the new r or x would not be finite: then x is as before.
     """
     alpha = float(alpha)  # which takes x's dtype
-    if x.size <= _FEW:
-        r -= alpha * q
-        square, new = dot(r, r), alpha * p
-        new += x
-        sum_of_all = new.dot(new)
-    else:
-        new, square = np.empty_like(x), 0.0
-        for i in range(0, x.size, _CHUNK):
-            some = slice(i, i + _CHUNK)
-            r[some] -= alpha * q[some]
-            square += dot(r[some], r[some])
-            np.add(x[some], alpha * p[some], out=new[some])
-        sum_of_all = np.add.reduce(new)
+    r -= alpha * q
+    square, new = dot(r, r), alpha * p
+    new += x
     # Where a sum is finite, all of it is.
+    sum_of_all = new.dot(new) if new.size <= _FEW else np.add.reduce(new)
     all_finite = math.isfinite(sum_of_all) or np.isfinite(new).all()
     if not (all_finite and math.isfinite(square)):
         return math.nan

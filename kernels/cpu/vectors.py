@@ -40,8 +40,6 @@ def total(sums):
 @by_size()
 def dot(team, x, y):
     """Scalar product ``x, y`` of contiguous vectors of float32 or float64."""
-    if x.size <= _CHUNK:  # without room for sums of chunks, which costs more than short sums do
-        return product(x, y)
     sums = np.empty((x.size + _CHUNK - 1) // _CHUNK)
     _products(team, sums.size, (x, y, sums))
     return total(sums)
@@ -78,12 +76,9 @@ def step(team, x, r, p, q, alpha):
     """
     alpha = x.dtype.type(alpha)
     chunks = (x.size + _CHUNK - 1) // _CHUNK
-    if chunks <= 1:
-        square, zero = _reduce(x, p, r, q, alpha)
-    else:
-        squares, zeros = np.empty(chunks), np.empty(chunks)
-        _reduced(team, chunks, (x, r, p, q, alpha, squares, zeros))
-        square, zero = total(squares), total(zeros)
+    squares, zeros = np.empty(chunks), np.empty(chunks)
+    _reduced(team, chunks, (x, r, p, q, alpha, squares, zeros))
+    square, zero = total(squares), total(zeros)
     if not is_finite(square) or zero != 0.0:
         return math.nan
     add_scaled(team, chunks, (_CHUNK, x, p, alpha))

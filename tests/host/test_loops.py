@@ -12,7 +12,7 @@ import hetero
 from hetero import cli, registry, tables
 from hetero.calling import execution
 from hetero.host import loops
-from hetero.kernels.cpu import cg, csr, kmeans, plain, vectors
+from hetero.kernels.cpu import cg, kmeans, plain, vectors
 from hetero.ops.convolve2d import methods
 from hetero.ops.kmeans import compiled_cpu
 from hetero.ops.solvers import cg_loop, systems
@@ -149,7 +149,6 @@ def dispatchers(loop):
 
 EXAMPLES = {
     kmeans: [compiled_cpu.compile_clusters],
-    csr: [cg_loop.rows],
     cg: [cg_loop.rows, cg_loop.stencils],
     vectors: [systems.vectors, methods.examples],
 }

@@ -16,6 +16,7 @@ from hetero.kernels.cg.plan import GridShare
 from hetero.kernels.common.launch import Target
 from hetero.kernels.common.plan import WORDS, exchange
 from hetero.ops.solvers.operators import Poisson
+from hetero.ops.solvers.systems import Stencil
 
 PATIENCE = 4000  # turns that a device waits for another one: no device stops for so long
 LOST = 0  # place of a word: kernels/common/exchange.cu
@@ -76,9 +77,9 @@ class Solve(Together):
         self.b, self.x0 = rng.standard_normal((2, rows, columns)).astype(dtype)
         self.A = Poisson(self.b.shape, SPACING, dtype).tocsr()
         r = self.b - (self.A @ self.x0.ravel()).reshape(self.b.shape)
-        self.plans = []
+        self.plans, box = [], Stencil(self.b.shape, SPACING).box
         for begin, end in itertools.pairwise(cuts):
-            share = GridShare.of(self.b.shape, SPACING, end - begin, begin > 0, end < rows)
+            share = GridShare.of(*box, begin, end)
             self.plans.append(
                 plan_cg.cooperative(
                     share, Target(blocks, 16), dtype=dtype, shared_limit=1 << 16, above=begin,

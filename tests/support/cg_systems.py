@@ -59,7 +59,7 @@ def solve(used, system, b, x0, **options):
     x = x0.copy()
     M = options.pop("preconditioner", None)
     asked = Solve(system, **{"rtol": 0.0, "atol": 0.0, "maxiter": 2000} | options)
-    return cg_device.solve(used, system, b, x, asked, M), x
+    return cg_device.solve(used, system, b, x, asked, M, b.dtype), x
 
 
 def on_device(device, call, *arrays, offset=0):

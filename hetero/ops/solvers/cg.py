@@ -185,6 +185,20 @@ def _solve(
         read = (describe(A),)
     asked = Solve(system, rtol, atol, *limits)
     x, outcome, *_ = execute(plan, asked, b, x0, read)
+    if outcome.status == systems.OUT_OF_RANGE:
+
+        def run(b: np.ndarray, x: np.ndarray, asked: Solve) -> Outcome:
+            again = execute(plan, asked, b, x, read)
+            x[...] = on_host(again.value, dtype)
+            return again.outcome
+
+        u = np.zeros(n, dtype) if x0 is None else on_host(x0, dtype).copy()
+        outcome = systems.scaled(run, on_host(b, dtype), u, asked)
+        x = u if type(x) is np.ndarray else systems.like(x, u)
+    elif outcome.status == systems.NOT_FINITE and not np.isfinite(on_host(x, dtype)).all():
+        # A device does not look at x: what it started from is left.
+        x, at_start, *_ = execute(plan, asked._replace(maxiter=0, callback=None), b, x0, read)
+        outcome = outcome._replace(residual=at_start.residual)
     norm_b = outcome.right_side  # which devices tell
     of_host = type(b) is type(x) is np.ndarray and not read
     if norm_b is not None and outcome.status == CONVERGED and of_host:
@@ -259,7 +273,7 @@ def _run(
     if not devices:
         return load("hetero.ops.solvers.cg_loop").solve(system, b, x, asked, M, plain=plain)
     cg_device = load("hetero.ops.solvers.cg_device")
-    return cg_device.solve(devices, system, b, x, asked, M, dtype=problem.dtype)
+    return cg_device.solve(devices, system, b, x, asked, M, problem.dtype)
 
 
 def _in_turn(name: str) -> dict[str, Any]:

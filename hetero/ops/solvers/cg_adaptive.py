@@ -185,5 +185,5 @@ def solve(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Out
     with device.active():
         A, M = asked.system(devices)
         cg_device = load("hetero.ops.solvers.cg_device")
-        outcome = cg_device.solve(devices, A, b, x, rest, M, going_on=going_on)
+        outcome = cg_device.solve(devices, A, b, x, rest, M, b.dtype, going_on)
     return outcome._replace(iterations=outcome.iterations + done)

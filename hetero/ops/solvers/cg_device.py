@@ -1,29 +1,29 @@
-"""Conjugate gradients on devices: the solve, and the launches of its steps with a matrix.
+"""Conjugate gradients on devices: the solve, and the launches of its steps on a grid.
 
-`OnMatrix` takes a product and a launch for the vectors per iteration. It is PR-CG
-(kernels/cg/cg_scalars.cu). The iterations on grids are in `cg_grids`. `Rows` are a device's rows of
-a dense or sparse matrix, or of a stencil, and their product with a vector.
+`Sweeps` takes one launch per iteration, steps 3 to 8 of `cg_loop`; `Persistent`, for small grids,
+many iterations in one cooperative launch on each device. Both are PR-CG (kernels/cg/cg_scalars.cu).
+`Preconditioned` is the recurrence of Hestenes and Stiefel, for a preconditioner that is launches of
+its own. With a matrix, or a diagonal preconditioner, it is `cg_launches.OnMatrix`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from hetero import kernels
-from hetero.arrays import describe, name_of
 from hetero.devices import peers
 from hetero.devices.base import Device
 from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
-from hetero.ops.solvers import cg_grids, systems
-from hetero.ops.solvers.cg_launches import Call, Loop
-from hetero.ops.solvers.exchange import Bound, Part, Range, Step, split
-from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil, unknowns
+from hetero.kernels.cg.plan import HALO, X_HALO, GridShare
+from hetero.ops.solvers.cg_launches import Call, Loop, OnMatrix
+from hetero.ops.solvers.exchange import Moved, Step, range_copies, split, widened
+from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil
+
+_STAMPED = 16  # bytes of a value (kernels/common/stamped.cu)
 
 
 def solve(
@@ -32,9 +32,8 @@ def solve(
     b: Any,
     x: Any,
     asked: Solve,
-    M: Any = None,
-    *,
-    dtype: Any = None,
+    M: Any,
+    dtype: Any,
     going_on: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Outcome:
     """Solve A x = b for a symmetric positive definite A.
@@ -51,8 +50,7 @@ def solve(
     M : optional
         (n,) numpy.ndarray: the inverse of a diagonal matrix. Or for a stencil a `DeviceHierarchy`
         of the first device.
-    dtype : optional
-        Of b and x. Default: that of b, an array.
+    dtype : float32 or float64
     going_on : two (n,) numpy.ndarray, optional
         The recurrence's residual and next direction, of a matrix on one device, to go on from an
         iteration elsewhere. Default: b - A x, and the direction of steepest descent.
@@ -79,171 +77,200 @@ def solve(
     Comput. 42 (2020), A3084-A3108: algorithm PR-CG. M. R. Hestenes and E. Stiefel, "Methods of
     conjugate gradients for solving linear systems", J. Res. Nat. Bur. Stand. 49 (1952).
     """
-    dtype = np.dtype(b.dtype if dtype is None else dtype)
-
-    def run(b: Any, x: Any, asked: Solve) -> Any:
-        """Solve; None where the squares of b are not safe to work with, which scaled ones are."""
-        with peers.turn(devices):
-            call = Call(devices, system, b, x, dtype, M, asked.callback is not None)
-            if not isinstance(system, Stencil) or isinstance(M, np.ndarray):
-                loop = OnMatrix(call)
-            else:
-                loop = cg_grids.loop_of(call)
-            return loop.solve(asked, going_on)
-
-    if (outcome := run(b, x, asked)) is not None:
-        return outcome
-    if isinstance(b, np.ndarray) and isinstance(x, np.ndarray):
-        return systems.scaled(run, b, x, asked)
-    with devices[0].active():
-        rhs, start = (np.empty(unknowns(system), dtype) for _ in range(2))
-        devices[0].download(b, rhs)
-        devices[0].download(x, start)
-        outcome = systems.scaled(run, rhs, start, asked)
-        devices[0].upload(start, x)
-    return outcome
+    with peers.turn(devices):
+        call = Call(devices, system, b, x, np.dtype(dtype), M, asked.callback is not None)
+        return loop_of(call).solve(asked, going_on)
 
 
-class OnMatrix(Loop):
-    """A sparse or dense matrix, by rows over one or several parts, alone or with a diagonal M; a
-    stencil with one.
+def loop_of(call: Call) -> Loop:
+    """The iteration that suits a system and its preconditioner, with its buffers."""
+    if not isinstance(call.system, Stencil) or isinstance(call.M, np.ndarray):
+        return OnMatrix(call)
+    if call.M is not None:
+        return Preconditioned(call)
+    found = None if call.every else resident(call.devices, call.system, call.dtype)
+    return Sweeps(call) if found is None else Persistent(call, found)
 
-    A part has all of x and p, of which it makes its own elements, and takes those of others that
-    its rows meet: a range.
-    """
 
-    begins = 0
+class _OnGrid(Loop):
+    """Stencils; rows over one or several parts."""
 
     def __init__(self, call: Call) -> None:
-        system, dtype, diagonal = call.system, call.dtype, call.M is not None
-        n, item = unknowns(system), dtype.itemsize
-        unit = math.prod(system.shape[1:]) if isinstance(system, Stencil) else 1
-        spans = [(i * unit, j * unit) for i, j in split(n // unit, len(call.devices))]
-        super().__init__(call, spans, [(0, n)] * len(spans))
-        rows: list[Any] = [None] * len(spans)
+        own = split(call.system.shape[0], len(call.devices), HALO)
+        plane = self._plane = math.prod(call.system.shape[1:])
+        spans = [(begin * plane, end * plane) for begin, end in own]
+        super().__init__(call, spans, widened(spans, X_HALO * plane))
+        self._needed = widened(spans, HALO * plane)  # of p and r
+        shares = [GridShare.of(*call.system.box, *rows) for rows in own]
+        self._each = list(zip(self.parts, shares, strict=True))
 
-        def upload(number: int) -> None:
-            rows[number] = rows_of(self.parts[number], system, spans[number], dtype, diagonal)
+    def _bind_residual(
+        self, places: Sequence[dict[str, int]], *rows: Moved, **names: str
+    ) -> Sequence[Launch]:
+        """``places``: where r and p of each part begin. ``rows``: what is copied of them. Returns
+        the launches of products."""
+        plans = []
+        for (part, grid), place in zip(self._each, places, strict=True):
+            plans.append(plan_cg.stencil(grid, part.device.target, dtype=self.dtype.name, **place))
+            part.allocate(16 * plans[-1][0].grid, "residual sums")
+        residuals, products = zip(*plans, strict=True)
+        first = [()] * len(self.parts), self.exchange.bind(self.copies(self.held, "x"))
+        launches = self.exchange.launches(residuals, partial="residual sums", **names)
+        self.to_residual = first, (launches, self.exchange.bind(*rows))
+        self.residual_sums = "residual sums", [plan.grid for plan in residuals], 2
+        return products
 
-        arrays = [part for part in system if isinstance(part, np.ndarray)]
-        self.exchange.at_once(upload, sum(array.nbytes for array in arrays))
-        sums, plans = 8 if diagonal else 4, []
-        for part, (begin, end) in zip(self.parts, spans, strict=True):
-            part.allocate(n * item, "p")
-            part.allocate((end - begin) * item, "r", "q")
-            part.numbers["own"] = begin
-            aligned = part.is_aligned("x", "b") and begin * item % 16 == 0
-            how = {"dtype": dtype.name, "aligned": aligned, "diagonal": diagonal}
-            plans.append(plan_cg.vectors(end - begin, part.device.target, **how))
-            part.allocate(8 * sums * plans[-1][0].grid, "residual sums")
-        residuals, sums_of_p, advances = zip(*plans, strict=True)
-        self.residual_sums = "residual sums", [plan.grid for plan in residuals], sums
-        made = [own.step or plan for own, plan in zip(rows, sums_of_p, strict=True)]
-        gather = self.exchange.share_sums([plan.grid for plan in made], sums, "partial")
-        # 1. r = b - A x, p = M r.
-        needed = [own.needed for own in rows]
-        of_x, of_p = (self.exchange.bind(self.copies(needed, name)) for name in "xp")
-        residual = self.exchange.launches(residuals, partial="residual sums")
-        first = [own.times("x") + then for own, then in zip(rows, residual, strict=True)]
-        nothing: list[list[Bound]] = [[] for _ in self.parts]
-        self.to_residual = (nothing, of_x), (first, of_p)
-        # 3. q = A p, and sums in "partial"; then x, r and p, with one record and the other in turn.
-        before = [own.times("p") if own.step is None else [] for own in rows]
-        together, self._turns = self.exchange.bind(*gather), []
+
+class Sweeps(_OnGrid):
+    """What a sweep reads and writes change places every time. x takes two steps in every second
+    sweep, or with ``every`` one in each: then it is whole after all iterations."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        plane, pair, every = self._plane, 2 * call.dtype.itemsize, call.every
+        plans, places, lows = [], [], [low for low, _ in self._needed]
+        for (part, grid), (begin, _), (low, high) in zip(
+            self._each, self.spans, self._needed, strict=True
+        ):
+            part.allocate((high - low) * pair, "state0", "state1")
+            how = {"dtype": call.dtype.name, "aligned": part.is_aligned("x")}
+            plans.append(plan_cg.sweeps(grid, part.device.target, **how))
+            start = 2 * (begin - low)
+            places.append({"r_start": start + plane, "p_start": start, "pitch": 2 * plane})
+        *sweeps, settles = zip(*plans, strict=True)
+        blocks = [plan.grid for plan in sweeps[0]]
+        partial0, partial1 = self.exchange.share_sums(blocks, 4, "partial0", "partial1")
+        rows = range_copies(self.spans, self._needed, pair, lows)
+        state0, state1 = ((name, rows) for name in ("state0", "state1"))
+        moves = [self.exchange.bind(state0, partial0), self.exchange.bind(state1, partial1)]
+        self._sweeps, self._settle = {}, []
         for turn in (0, 1):
-            scalars = {"before": f"record{turn}", "after": f"record{1 - turn}"}
-            last = self.exchange.launches(made, **scalars)
-            products = [own + then for own, then in zip(before, last, strict=True)]
-            step = self.exchange.launches(advances, partial_before="partial", **scalars)
-            self._turns.append(((products, together), (step, of_p)))
+            now, new = 1 - turn, turn
+            names = {"now": f"state{now}", "partial_before": f"partial{now}"}
+            names |= {"next": f"state{new}", "partial": f"partial{new}"}
+            names |= {"before": f"record{now}", "after": f"record{new}"}
+            for first in (True, False):
+                add = 0 if first or not (every or turn == 0) else 1 if every else 2
+                launches = self.exchange.launches(sweeps[turn], add=add, **names)
+                self._sweeps[turn, first] = [(launches, moves[turn])]
+            ends = {"even": "state0", "odd": "state1", "record": f"record{turn}"}
+            self._settle.append(self.exchange.launches(settles, **ends))
+        self._bind_residual(places, state1, r="state1", p="state1")
 
     def steps(self, iteration: int) -> Sequence[Step]:
-        return self._turns[iteration % 2]
+        return self._sweeps[(iteration + 1) % 2, iteration == -1]
+
+    def finish(self) -> None:
+        self.exchange.run(self._settle[self.turn])
 
 
-# -- The rows of a system -------------------------------------------------------------------------
+class Persistent(_OnGrid):
+    """A 2-D grid of which the vectors fit in the registers of its devices; see `resident`."""
+
+    # A launch takes 20 us to start, load and store; it ends by itself when the iteration does.
+    batch = 64
+    batch_seconds = 4e-3
+
+    def __init__(self, call: Call, resident: Sequence[tuple[Launch, Any]]) -> None:
+        super().__init__(call)
+        self._stamp, self._resident = 0, resident
+        item, points = call.dtype.itemsize, self.spans[-1][1]
+        # Four sums of a block, for even and odd iterates.
+        self.exchange.share_sums([plan.grid for plan, _ in resident], _STAMPED, "sums")
+        # Parts have r, p and edges of the whole grid: a row has the same place on all devices.
+        for part in self.parts:
+            part.allocate(points * item, "r", "p")
+            part.allocate(2 * _STAMPED * points, "edges")
+            part.numbers["all_rows"] = call.system.shape[0]
+            sizes = {"edges": 2 * points, "sums": 8 * part.numbers["blocks_before"]}
+            with part.active():
+                for name, values in sizes.items():
+                    nbytes = _STAMPED * values
+                    part.device.fill(part.buffers[name], nbytes, stream=part.stream)
+        places = [{"r_start": begin, "p_start": begin} for begin, _ in self.spans]
+        rows = range_copies(self.spans, self._needed, item)
+        self._bind_residual(places, ("r", rows), ("p", rows))
+        # Where x of row 0 would be, and of several parts what they find each other by.
+        names, meeting = ("edges", "sums", "r", "p"), self.exchange.meeting
+        for rank, (part, (low, _)) in enumerate(zip(self.parts, self.held, strict=True)):
+            x = part.buffers["x"]
+            part.buffers["first x"] = x - low * item if low else x
+            if meeting is not None:
+                addresses = [[each.buffers[name] for name in names] for each in self.parts]
+                part.upload(np.array(addresses, np.int64), "peers")
+                part.numbers |= {"rank": rank, "patience": round(1e9 * meeting.patience)}
+
+    def advance(self, to: int) -> None:
+        others = {"x": "first x", "iterations": to - self.done, "stamp": self._stamp}
+        others |= {"before": f"record{self.turn}", "after": f"record{1 - self.turn}"}
+        for part, (plan, kernel) in zip(self.parts, self._resident, strict=True):
+            with part.active():
+                kernel.launch(plan.grid, part.values(plan, **others), part.stream)
+        if len(self.parts) > 1:  # the next launch takes what this one leaves on all devices
+            self.exchange.synchronize()
+        self._stamp += to - self.done
+        self.done = to
+        self.turn = 1 - self.turn
 
 
-class Rows(NamedTuple):
-    """A part's rows of a matrix, in its memory."""
-
-    needed: Range  # of the columns that they meet
-    times: Callable[[str], list[Bound]]  # binds q = A times the whole vector of that name
-    step: Launch | None = None  # q = A p with the sums of a step, where one launch makes both
-
-
-def rows_of(part: Part, system: Any, span: Range, dtype: np.dtype, diagonal: bool = False) -> Rows:
-    """The rows ``span`` of a system; those on the host are uploaded."""
-    if isinstance(system, Dense):
-        return _dense_rows(part, system, span, dtype)
-    (begin, end), target, step = span, part.device.target, None
-    if isinstance(system, Stencil):
-        plane, n = math.prod(system.shape[1:]), unknowns(system)
-        grid = plan_cg.GridShare.of(*system, (end - begin) // plane, low=begin > 0, high=end < n)
-        _, product = plan_cg.stencil(grid, target, dtype=dtype.name, before=begin // plane)
-        needed = max(begin - plane, 0), min(end + plane, n)
-    else:
-        needed, *share = _upload_sparse(part, system, span, dtype)
-        how = {"dtype": dtype.name, "diagonal": diagonal}
-        step, product = plan_cg.csr(end - begin, *share, target, **how)
-    part.allocate(16 * product.grid, "sums of a product")
-    names = {"partial": "sums of a product", "first_block": 0}
-    return Rows(needed, lambda vector: [part.bind(product, p=vector, **names)], step)
-
-
-def _upload_sparse(part: Part, system: Csr, span: Range, dtype: np.dtype) -> tuple[Range, int, str]:
-    """The columns that the rows meet, their entries, and the indices' dtype."""
-    if not isinstance(system.data, np.ndarray):
-        of = dict(zip(("pointers", "indices", "values"), map(describe, system), strict=True))
-        part.buffers |= {name: operand.pointer for name, operand in of.items()}
-        return span, of["values"].size, name_of(of["indices"].dtype)
-    pointers = system.indptr[span[0] : span[1] + 1]
-    where = slice(int(pointers[0]), int(pointers[-1]))
-    indices, values = system.indices[where], system.data[where]
-    if len(indices) and part.stream is not None:  # of several parts
-        span = int(indices.min()), int(indices.max()) + 1
-    index = np.promote_types(pointers.dtype, indices.dtype)
-    if pointers[0]:
-        pointers = pointers - pointers[0]
-    part.upload(np.ascontiguousarray(pointers, index), "pointers")
-    part.upload(np.ascontiguousarray(indices, index), "indices")
-    part.upload(np.ascontiguousarray(values, dtype), "values")
-    return span, len(values), index.name
-
-
-def _dense_rows(part: Part, system: Dense, span: Range, dtype: np.dtype) -> Rows:
-    array, strides, n = system.array, system.strides, system.n
-    if isinstance(array, np.ndarray):
-        rows, strides = array[slice(*span)].astype(dtype, copy=False), (n, 1)
-        if len(rows) == n and rows.flags.f_contiguous and not rows.flags.c_contiguous:
-            rows, strides = rows.T, (1, n)
-        part.upload(np.ascontiguousarray(rows), "A")
-    else:
-        part.buffers["A"] = array
-
-    def times(vector: str) -> list[Bound]:
-        scratch = f"scratch of {vector}"
-        plan = kernels.plan_matvec(
-            m=span[1] - span[0],
-            k=n,
-            batch=1,
+def resident(
+    devices: Sequence[Device], stencil: Stencil, dtype: np.dtype
+) -> list[tuple[Launch, Any]] | None:
+    """Plan and kernel of each device's cooperative launches; None if grid, devices or software do
+    not allow them."""
+    found, own = [], split(stencil.shape[0], len(devices), HALO)
+    used = devices[: len(own)]
+    if len(used) > 1 and not peers.meet(used):
+        return None
+    for device, rows in zip(used, own, strict=True):
+        sharers = sum(other is device for other in used)
+        multiprocessors = max(1, device.target.multiprocessors // sharers)
+        plan = plan_cg.cooperative(
+            GridShare.of(*stencil.box, *rows),
+            device.target._replace(multiprocessors=multiprocessors),
             dtype=dtype.name,
-            a_strides=(0, *strides),
-            x_strides=(0, 1),
-            y_strides=(0, 1),
-            target=part.device.target,
-            alignment=16 if part.is_aligned("A", vector) else dtype.itemsize,
+            shared_limit=device.shared_limit,
+            above=rows[0],
+            devices=len(used),
         )
-        part.allocate(plan.workspace * dtype.itemsize, scratch)
-        names = {"x": vector, "y": "q", "partial": scratch}
-        return [part.bind(launch, **names) for launch in plan.launches]
+        if plan is None:
+            return None
+        text = plan.source, plan.kernel, plan.defines
+        with device.active():
+            kernel = device.cooperative(*text, plan.block, plan.shared_bytes)
+        if kernel is None or kernel.most_blocks < plan.grid:
+            return None
+        found.append((plan, kernel))
+    return found
 
-    return Rows((0, n), times)
 
+class Preconditioned(_OnGrid):
+    """A stencil on one part, and a hierarchy of multigrid: its symmetric cycle is z = M r."""
 
-def product(device: Device, system: Any, dtype: np.dtype) -> tuple[Part, Callable[[], object]]:
-    """A part on one device, which is active, and what starts q = A p by its buffers "p", "q"."""
-    part, n = Part(device, alone=True), unknowns(system)
-    part.allocate(n * dtype.itemsize, "p", "q")
-    part.numbers["own"] = 0
-    return part, partial(part.start, *rows_of(part, system, (0, n), dtype).times("p"))
+    begins, records = 0, 1
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        (part,), n = self.parts, self.spans[-1][1]
+        part.allocate(n * call.dtype.itemsize, "p", "q", "r", "z")
+        how = {"dtype": call.dtype.name, "aligned": part.is_aligned("x")}
+        plans = plan_cg.textbook(n, part.device.target, **how)
+        (product,) = self._bind_residual([{}])
+        dots = plans["cg_dots"]
+        for name, launch in (("dots", dots), ("partial", product)):
+            part.allocate(16 * launch.grid, name)
+        part.numbers["first_block"] = 0
+        there = {"before": "record0", "after": "record1", "blocks_before": dots.grid}
+        back = {"before": "record1", "after": "record0", "blocks_before": product.grid}
+        self._launches = (
+            part.bind(dots, a="z", b="r", partial="dots"),  # 7. r.z, of which beta is made
+            part.bind(plans["cg_direct"], partial_before="dots", **there),  # 8. p = z + beta p
+            part.bind(product),  # 3. A p, p.Ap
+            # 4., 5. x = x + alpha p, r = r - alpha A p
+            part.bind(plans["cg_correct"], partial_before="partial", **back),
+        )
+        self._apply = call.M.bound([part.buffers["r"]], [part.buffers["z"]], symmetric=True)
+
+    def steps(self, iteration: int) -> Sequence[Step]:
+        self._apply()  # 6. z = M r, by launches of its own
+        return [([self._launches], ())]

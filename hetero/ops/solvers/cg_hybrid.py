@@ -71,11 +71,15 @@ def solve(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Out
     (b,), x, asked = arguments
     (device,), (system, M) = devices, asked.system(devices)
     with device.active():
-        part, product = load("hetero.ops.solvers.cg_device").product(device, system, b.dtype)
+        cg_launches = load("hetero.ops.solvers.cg_launches")
+        part = cg_launches.Part(device, alone=True)
+        part.allocate(b.nbytes, "p", "q")
+        part.numbers["own"] = 0
+        product = cg_launches.rows_of(part, system, (0, b.size), b.dtype).times("p")
 
         def times(p: np.ndarray, q: np.ndarray) -> None:
             part.upload(p, "p")
-            product()
+            part.start(*product)
             part.download("q", q)
 
         outcome = cg_loop.solve(cg_loop.Matrix(times), b, x, asked, M)

@@ -1,7 +1,10 @@
-"""Conjugate gradients on devices: the method on the caller's vectors, in parts.
+"""Conjugate gradients on devices: the method on the caller's vectors, in parts, and its launches.
 
-Vectors and scalars stay on the devices until the end. The launches of the steps are in `cg_device`
-and `cg_grids`, what several devices copy from each other is in `exchange`.
+Vectors and scalars stay on the devices until the end. `Loop` is the method, `OnMatrix` its steps
+with a matrix, PR-CG (kernels/cg/cg_scalars.cu): a product and a launch for the vectors per
+iteration. `Rows` are a device's rows of a dense or sparse matrix, or of a stencil, and their
+product with a vector. The steps on grids are in `cg_device`, what several devices copy from each
+other is in `exchange`.
 """
 
 from __future__ import annotations
@@ -14,12 +17,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetero import kernels
+from hetero.arrays import describe, name_of
 from hetero.devices import peers
 from hetero.devices.base import Device
+from hetero.kernels import Launch
+from hetero.kernels.cg import plan as plan_cg
 from hetero.ops.solvers import systems
 from hetero.ops.solvers.cg_loop import restarted
-from hetero.ops.solvers.exchange import Exchange, Moved, Part, Range, Step, range_copies
-from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil
+from hetero.ops.solvers.exchange import (
+    Bound,
+    Exchange,
+    Moved,
+    Part,
+    Range,
+    Step,
+    range_copies,
+    split,
+)
+from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil, unknowns
 
 RECORD = 8  # doubles of the scalars; kernels/cg/cg_scalars.cu
 _STATUS, _COUNT, _TARGET = 0, 1, 4  # of them
@@ -43,7 +59,7 @@ class Loop:
 
     The numbers are the steps of Saad's algorithm 9.1 (see `cg_loop`). With M = 1 or a diagonal
     matrix r.z' is predicted, so that all sums of an iteration are made at once; where rounding
-    hides what is left of it, beta is 0. Else it is not (`cg_grids.Preconditioned`).
+    hides what is left of it, beta is 0. Else it is not (`cg_device.Preconditioned`).
 
         3. q = A p,  alpha = r.z / p.q
         7. r.z' = r.z - 2 alpha z.q + alpha^2 q.Mq,  beta = r.z' / r.z
@@ -104,27 +120,16 @@ class Loop:
         self.exchange.at_once(fetch, whole.nbytes)
         return whole
 
-    def copy_x(self, to: str, source: str) -> None:
-        """Copy x on the devices, to or from a buffer of another name."""
-        for part, (low, high) in zip(self.parts, self.held, strict=True):
-            nbytes = (high - low) * self.dtype.itemsize
-            if to not in part.buffers:
-                part.allocate(nbytes, to)
-            with part.active():
-                part.device.copy(part.buffers[to], part.buffers[source], nbytes, 0, 0, part.stream)
-
-    def solve(self, asked: Solve, going_on: tuple[np.ndarray, np.ndarray] | None) -> Outcome | None:
+    def solve(self, asked: Solve, going_on: tuple[np.ndarray, np.ndarray] | None) -> Outcome:
         """Iterate, and begin anew from the true residual until that meets the tolerance.
 
-        None where the squares of b are not safe to work with. The device decides when it stops, by
-        r.r, which the host looks at once for many iterations.
+        The device decides when it stops, by r.r, which the host looks at once for many iterations.
         """
         # 1. r = b - A x, z = M r, p = z.
         first, norm_b = map(math.sqrt, self.residual())
         if not systems.is_safe(norm_b, self.dtype.itemsize):
             self.exchange.synchronize()  # before memory is free
-            return None
-        self.copy_x("start", "x")
+            return Outcome(systems.OUT_OF_RANGE, 0, first)
         for vector, name in zip(going_on or (), ("r", "p"), strict=False):
             self.parts[0].upload(vector, name)
         known = [first]
@@ -145,9 +150,6 @@ class Loop:
 
         again = going_on is not None  # the true residual may differ from the recurrence's
         outcome = restarted(residual, steps, asked, norm_b, self.dtype, once_more=again)
-        if outcome.status == systems.NOT_FINITE and not np.isfinite(self.fetch()).all():
-            self.copy_x("x", "start")
-            outcome = outcome._replace(residual=first)
         if isinstance(self.result, np.ndarray):
             self.fetch()
         return outcome._replace(right_side=norm_b)
@@ -186,10 +188,146 @@ class Loop:
         """Start the launches after which x is iterate ``to``, unless the iteration stops before."""
         each = (self.steps(iteration) for iteration in range(self.done, to))
         self.exchange.run_all(itertools.chain.from_iterable(each))
-        self.done = max(self.done, to)
+        self.done = to
         self.turn = self.done % self.records
 
     steps: Callable[[int], Sequence[Step]]  # what leads from an iterate to the next
 
     def finish(self) -> None:
         """Make x the iterate of the record."""
+
+
+class OnMatrix(Loop):
+    """A sparse or dense matrix, by rows over one or several parts, alone or with a diagonal M; a
+    stencil with one.
+
+    A part has all of x and p, of which it makes its own elements, and takes those of others that
+    its rows meet: a range.
+    """
+
+    begins = 0
+
+    def __init__(self, call: Call) -> None:
+        system, dtype, diagonal = call.system, call.dtype, call.M is not None
+        n, item = unknowns(system), dtype.itemsize
+        unit = math.prod(system.shape[1:]) if isinstance(system, Stencil) else 1
+        spans = [(i * unit, j * unit) for i, j in split(n // unit, len(call.devices))]
+        super().__init__(call, spans, [(0, n)] * len(spans))
+        rows: list[Any] = [None] * len(spans)
+
+        def upload(number: int) -> None:
+            rows[number] = rows_of(self.parts[number], system, spans[number], dtype, diagonal)
+
+        arrays = [part for part in system if isinstance(part, np.ndarray)]
+        self.exchange.at_once(upload, sum(array.nbytes for array in arrays))
+        sums, plans = 8 if diagonal else 4, []
+        for part, (begin, end) in zip(self.parts, spans, strict=True):
+            part.allocate(n * item, "p")
+            part.allocate((end - begin) * item, "r", "q")
+            part.numbers["own"] = begin
+            aligned = part.is_aligned("x", "b") and begin * item % 16 == 0
+            how = {"dtype": dtype.name, "aligned": aligned, "diagonal": diagonal}
+            plans.append(plan_cg.vectors(end - begin, part.device.target, **how))
+            part.allocate(8 * sums * plans[-1][0].grid, "residual sums")
+        residuals, sums_of_p, advances = zip(*plans, strict=True)
+        self.residual_sums = "residual sums", [plan.grid for plan in residuals], sums
+        made = [own.step or plan for own, plan in zip(rows, sums_of_p, strict=True)]
+        gather = self.exchange.share_sums([plan.grid for plan in made], sums, "partial")
+        # 1. r = b - A x, p = M r.
+        needed = [own.needed for own in rows]
+        of_x, of_p = (self.exchange.bind(self.copies(needed, name)) for name in "xp")
+        residual = self.exchange.launches(residuals, partial="residual sums")
+        first = [own.times("x") + then for own, then in zip(rows, residual, strict=True)]
+        self.to_residual = ([()] * len(self.parts), of_x), (first, of_p)
+        # 3. q = A p, and sums in "partial"; then x, r and p, with one record and the other in turn.
+        before = [own.times("p") if own.step is None else [] for own in rows]
+        together, self._turns = self.exchange.bind(*gather), []
+        for turn in (0, 1):
+            scalars = {"before": f"record{turn}", "after": f"record{1 - turn}"}
+            last = self.exchange.launches(made, **scalars)
+            products = [own + then for own, then in zip(before, last, strict=True)]
+            step = self.exchange.launches(advances, partial_before="partial", **scalars)
+            self._turns.append(((products, together), (step, of_p)))
+
+    def steps(self, iteration: int) -> Sequence[Step]:
+        return self._turns[iteration % 2]
+
+
+# -- The rows of a system -------------------------------------------------------------------------
+
+
+class Rows(NamedTuple):
+    """A part's rows of a matrix, in its memory."""
+
+    needed: Range  # of the columns that they meet
+    times: Callable[[str], list[Bound]]  # binds q = A times the whole vector of that name
+    step: Launch | None = None  # q = A p with the sums of a step, where one launch makes both
+
+
+def rows_of(part: Part, system: Any, span: Range, dtype: np.dtype, diagonal: bool = False) -> Rows:
+    """The rows ``span`` of a system; those on the host are uploaded."""
+    if isinstance(system, Dense):
+        return _dense_rows(part, system, span, dtype)
+    (begin, end), target, step = span, part.device.target, None
+    if isinstance(system, Stencil):
+        plane, n = math.prod(system.shape[1:]), unknowns(system)
+        grid = plan_cg.GridShare.of(*system.box, begin // plane, end // plane)
+        _, product = plan_cg.stencil(grid, target, dtype=dtype.name, before=begin // plane)
+        needed = max(begin - plane, 0), min(end + plane, n)
+    else:
+        needed, *share = _upload_sparse(part, system, span, dtype)
+        how = {"dtype": dtype.name, "diagonal": diagonal}
+        step, product = plan_cg.csr(end - begin, *share, target, **how)
+    part.allocate(16 * product.grid, "sums of a product")
+    names = {"partial": "sums of a product", "first_block": 0}
+    return Rows(needed, lambda vector: [part.bind(product, p=vector, **names)], step)
+
+
+def _upload_sparse(part: Part, system: Csr, span: Range, dtype: np.dtype) -> tuple[Range, int, str]:
+    """The columns that the rows meet, their entries, and the indices' dtype."""
+    if not isinstance(system.data, np.ndarray):
+        of = dict(zip(("pointers", "indices", "values"), map(describe, system), strict=True))
+        part.buffers |= {name: operand.pointer for name, operand in of.items()}
+        return span, of["values"].size, name_of(of["indices"].dtype)
+    pointers = system.indptr[span[0] : span[1] + 1]
+    where = slice(int(pointers[0]), int(pointers[-1]))
+    indices, values = system.indices[where], system.data[where]
+    if len(indices) and part.stream is not None:  # of several parts
+        span = int(indices.min()), int(indices.max()) + 1
+    index = np.promote_types(pointers.dtype, indices.dtype)
+    if pointers[0]:
+        pointers = pointers - pointers[0]
+    part.upload(np.ascontiguousarray(pointers, index), "pointers")
+    part.upload(np.ascontiguousarray(indices, index), "indices")
+    part.upload(np.ascontiguousarray(values, dtype), "values")
+    return span, len(values), index.name
+
+
+def _dense_rows(part: Part, system: Dense, span: Range, dtype: np.dtype) -> Rows:
+    array, strides, n = system.array, system.strides, system.n
+    if isinstance(array, np.ndarray):
+        rows, strides = array[slice(*span)].astype(dtype, copy=False), (n, 1)
+        if len(rows) == n and rows.flags.f_contiguous and not rows.flags.c_contiguous:
+            rows, strides = rows.T, (1, n)
+        part.upload(np.ascontiguousarray(rows), "A")
+    else:
+        part.buffers["A"] = array
+
+    def times(vector: str) -> list[Bound]:
+        scratch = f"scratch of {vector}"
+        plan = kernels.plan_matvec(
+            m=span[1] - span[0],
+            k=n,
+            batch=1,
+            dtype=dtype.name,
+            a_strides=(0, *strides),
+            x_strides=(0, 1),
+            y_strides=(0, 1),
+            target=part.device.target,
+            alignment=16 if part.is_aligned("A", vector) else dtype.itemsize,
+        )
+        part.allocate(plan.workspace * dtype.itemsize, scratch)
+        names = {"x": vector, "y": "q", "partial": scratch}
+        return [part.bind(launch, **names) for launch in plan.launches]
+
+    return Rows((0, n), times)

@@ -23,7 +23,7 @@ the CPU. `cg._run` chooses what makes the steps, by where a solve runs:
     CSR and grids on the CPU, compiled  `hetero.kernels.cpu.cg.solve`: steps 2 to 8 as loops
     devices, one or several             `cg_launches.Loop`: the steps as launches, beta
                                         predicted so that all sums are made at once
-    grids with multigrid on a device    `cg_grids.Preconditioned`: the steps as they are
+    grids with multigrid on a device    `cg_device.Preconditioned`: the steps as they are
     ==================================  ==================================================
 
 `restarted` decides in all of them how a solve ends. Sums are made in float64.
@@ -44,10 +44,10 @@ import numpy as np
 from hetero.host.loops import as_loops_take
 from hetero.imports import load
 from hetero.ops.solvers import systems
-from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil, on_vectors, scaled
+from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil, on_vectors
 
 _CHECK = 100_000  # iterations between looks at Ctrl-C, divided by thousands of unknowns
-_EXAMPLE = 64  # unknowns of a system that calls compiled loops
+_EXAMPLE = 256  # unknowns of a system that calls compiled loops; runs of rows are looked for
 _ROUNDINGS = 64.0  # times eps norm(b): for a larger tolerance float32 is exact enough
 _LARGEST_CHECKED = 1 << 20  # unknowns; of more, the errors of single ones do not add up to much
 _AT_A_TIME = 1 << 20  # elements of a dense matrix that are converted to float64
@@ -89,14 +89,12 @@ def solve(
         r.r, the norm at which they end, the residual and the next direction. It may raise.
     """
     b = as_loops_take(b)
-    A = product(system, b.dtype, plain)
     of_vectors = on_vectors(b.real.dtype, b.size)
     norm_b = of_vectors.norm(systems.real_view(b))
-    given = A, of_vectors, functools.partial(true_residual, system), M
-    if systems.is_safe(norm_b, b.real.itemsize):
-        at_zero = asked.from_zero or None
-        return solve_unscaled(*given, b, x, asked, norm_b, at_zero, after_step)
-    return scaled(functools.partial(solve_unscaled, *given), b, x, asked)
+    if not systems.is_safe(norm_b, b.real.itemsize):
+        return Outcome(systems.OUT_OF_RANGE, 0, math.nan)
+    A, residual = product(system, b.dtype, plain), functools.partial(true_residual, system)
+    return solve_unscaled(A, of_vectors, residual, M, b, x, asked, norm_b, after_step)
 
 
 def restarted(
@@ -142,18 +140,16 @@ def solve_unscaled(
     b: Any,
     x: Any,
     asked: Solve,
-    norm_b: float | None = None,
-    at_zero: bool | None = None,
+    norm_b: float,
     after_step: Callable[..., object] | None = None,
 ) -> Outcome:
     """Solve for a right-hand side of which the square neither overflows nor vanishes.
 
     ``of_vectors`` has the functions of `hetero.kernels.cpu.vectors`. b and x may be what else these
     take, if it has ``copy()`` and ``-``. ``true_residual(b, x, residual, tolerance, norm_b)``: see
-    the function of this name. ``at_zero``: whether x is zero; by default it is looked at.
+    the function of this name. x is zero if ``asked.from_zero``.
     """
     norm, dot, callback, isfinite = of_vectors.norm, of_vectors.dot, asked.callback, math.isfinite
-    norm_b = norm(systems.real_view(b)) if norm_b is None else norm_b
     given = b, x
     if b.dtype.kind == "c":
         whole, notify = x, callback
@@ -161,8 +157,7 @@ def solve_unscaled(
         callback = notify and (lambda _: notify(whole))
     inverse = M if isinstance(M, np.ndarray) else None
     M = M if inverse is None else lambda r, z: np.multiply(inverse, r, out=z)
-    q, r = b.copy(), b
-    at_zero = not np.count_nonzero(x) if at_zero is None else at_zero
+    q, r, at_zero = b.copy(), b, asked.from_zero
 
     def compute_residual(tolerance: float) -> float:
         nonlocal r, at_zero
@@ -301,7 +296,7 @@ def _compiled(system: Stencil | Csr, dtype: np.dtype) -> Matrix:
         if len(indptr) + len(data) <= np.iinfo(np.int32).max:
             indptr, indices = (i.astype(np.int32, copy=False) for i in (indptr, indices))
         parts = indptr, indices, data
-        matrix, size = (*parts, *load("hetero.kernels.cpu.csr").runs(*parts)), loops.CHUNK
+        matrix, size = (*parts, *loops.runs(*parts)), loops.CHUNK
         sums = np.empty(-(-(len(system.indptr) - 1) // size))
     sums_z = np.empty_like(sums)
     return Matrix(
@@ -314,20 +309,18 @@ def _compiled(system: Stencil | Csr, dtype: np.dtype) -> Matrix:
 
 def rows(dtype: np.dtype) -> None:
     """Call the compiled loops on matrices in compressed rows."""
-    chunk = load("hetero.kernels.cpu.csr").CHUNK
-    for n in (_EXAMPLE, chunk):  # in which runs of rows are looked for
-        indptr = np.arange(n + 1, dtype=np.int32)
-        _call(Csr(indptr, indptr[:-1].copy(), np.full(n, 2.0, dtype)), n, dtype)
+    indptr = np.arange(_EXAMPLE + 1, dtype=np.int32)
+    _call(Csr(indptr, indptr[:-1].copy(), np.full(_EXAMPLE, 2.0, dtype)), dtype)
 
 
 def stencils(dtype: np.dtype) -> None:
     """Call the compiled loops on grids."""
-    _call(Stencil((1, _EXAMPLE), (1.0, 1.0)), _EXAMPLE, dtype)
+    _call(Stencil((1, _EXAMPLE), (1.0, 1.0)), dtype)
 
 
-def _call(system: Csr | Stencil, n: int, dtype: np.dtype) -> None:
-    for start in (0.0, 1.0):  # from another start than 0 the residual is computed
-        solve(system, np.ones(n, dtype), np.full(n, start, dtype), Solve(system, 1e-3, 0.0, 3))
+def _call(system: Csr | Stencil, dtype: np.dtype) -> None:
+    b, x = np.ones(_EXAMPLE, dtype), np.zeros(_EXAMPLE, dtype)
+    solve(system, b, x, Solve(system, 1e-3, 0.0, 3))
 
 
 def into(

@@ -311,12 +311,9 @@ def _system(A: Any, dtype: np.dtype, used: tuple[Any, ...]) -> Any:
         operand = describe(A)
         strides = operand.staged_strides()
         if len(used) == 1 and operand.dtype == dtype and strides is not None:
-            if operand.location == used[0].name:
-                return Dense(operand.pointer, A.shape[0], strides)
-            if operand.kept is not None:
-                with used[0].active():
-                    buffer, owner = transfer.staged_copy(used[0], A, operand)
-                return Dense(buffer, A.shape[0], strides, owner)
+            with used[0].active():
+                [(buffer, owner)] = transfer.stage_all(used[0], (A,), (operand,))
+            return Dense(buffer, A.shape[0], strides, owner)
         if operand.location != HOST:
             A = on_host(A, dtype, operand)
     A = np.asarray(A, dtype)

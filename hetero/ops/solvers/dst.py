@@ -308,7 +308,7 @@ class Solver:
         flat = 3 - len(self._axes)
         self._shape = (*(1,) * flat, *self._axes)
         values = np.concatenate([[0.0] * flat, *stencil.eigenvalues()])
-        grid = plan_cg.GridShare.of(*stencil)
+        grid = plan_cg.GridShare.of(*stencil.box)
         self._residual, self._product = plan_cg.stencil(grid, device.target, dtype=name)
         self._rounding = np.finfo(dtype).eps * stencil.eigenvalue_bounds()[1]  # over that of u
         memory = self._memory = Workspace(device, _PURPOSE)

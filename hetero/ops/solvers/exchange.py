@@ -132,7 +132,7 @@ class Part(Workspace):
         for bound in launches:
             self.device.launch(*bound, 0, self.stream)
 
-    def repeat(self, launches: Sequence[Bound]) -> None:
+    def repeat(self, *launches: Bound) -> None:
         """As `start` of launches in a stream of their own, which come again and again: then the
         host starts them at once, for one by one it may be slower than several devices."""
         key = tuple(map(id, launches))
@@ -195,40 +195,34 @@ class Exchange:
 
     def run(self, launches: Sequence[Sequence[Bound]], moves: Sequence[Any] = ()) -> None:
         """Start each part's launches, then copy; what they start next waits for the copies."""
-        if len(self.parts) == 1:
-            self.parts[0].start(*launches[0])
-            return
-        self.build()
-        meet = self.meeting is not None
-        for number, part in enumerate(self.parts):
-            with part.active():
-                part.start(*launches[number], *([moves[number]] if moves and meet else ()))
-        if meet or not moves:
-            return
-        self.synchronize()
-        for part, copies in zip(self.parts, moves, strict=True):
-            with part.active():
-                for copy in copies:
-                    part.device.copy_from_peer(*copy)
+        self.run_all([(launches, moves)], often=False)
 
-    def run_all(self, steps: Iterable[Step]) -> None:
+    def run_all(self, steps: Iterable[Step], often: bool = True) -> None:
         """As `run` of each step, which is asked for when those before have begun: it may begin
         something itself. Where devices meet, a part gets the launches of some steps one after the
         other: they wait for each other's anyway, and changing the device takes the host longer than
-        a launch. No step of theirs begins anything itself."""
-        if self.meeting is None:
-            for step in steps:
-                self.run(*step)
+        a launch. No step of theirs begins anything itself; ``often``: see `Part.repeat`."""
+        if len(self.parts) == 1:
+            for launches, _ in steps:
+                self.parts[0].start(*launches[0])
             return
-        steps = iter(steps)
-        while some := [*itertools.islice(steps, _TOGETHER)]:
+        meet, steps = self.meeting is not None, iter(steps)
+        while some := [*itertools.islice(steps, _TOGETHER if meet else 1)]:
             self.build()
             for number, part in enumerate(self.parts):
-                each = (
-                    [*launches[number], *moves[number : number + 1]] for launches, moves in some
-                )
+                own: list[Bound] = []
+                for launches, moves in some:
+                    own += launches[number]
+                    own += moves[number : number + 1] if meet else ()
                 with part.active():
-                    part.repeat([*itertools.chain.from_iterable(each)])
+                    (part.repeat if meet and often else part.start)(*own)
+            if meet or not (moves := some[0][1]):
+                continue
+            self.synchronize()
+            for part, copies in zip(self.parts, moves, strict=True):
+                with part.active():
+                    for copy in copies:
+                        part.device.copy_from_peer(*copy)
 
     def build(self) -> None:
         """Build what was bound so far: no device is to wait while the host compiles for another."""

@@ -28,6 +28,7 @@ LIMIT = "iteration limit"
 ROUNDING = "rounding"  # it keeps the residual above the tolerance
 INDEFINITE = "not positive definite"
 NOT_FINITE = "not finite"
+OUT_OF_RANGE = "out of range"  # the squares of b, so that nothing was done; see `scaled`
 # By the numbers with which conjugate gradients in kernels and compiled loops end.
 ENDED = (LIMIT, CONVERGED, INDEFINITE, NOT_FINITE)
 
@@ -178,7 +179,7 @@ def unknowns(system: Stencil | Csr | Dense) -> int:
 class Outcome(NamedTuple):
     """How a solve ended."""
 
-    status: str  # CONVERGED, LIMIT, ROUNDING, INDEFINITE or NOT_FINITE
+    status: str  # one of those above
     iterations: int  # iterations, sweeps or cycles done
     residual: float  # 2-norm of the true residual b - A x of the x that is returned
     right_side: float | None = None  # 2-norm of b; None from a solver that did not need it
@@ -389,23 +390,21 @@ def scaled(
             y[...] = 0.0
         report = asked.callback and (lambda y: asked.callback(times_power(y, exponent)))
         there = asked._replace(atol=float(np.ldexp(asked.atol, -exponent)), callback=report)
-        look = there._replace(maxiter=0, callback=None)
-        start = y.copy()
+        look = there._replace(maxiter=0, callback=None, from_zero=False)
+        kept = y.copy()
         outcome = run(rhs, y, there)
-        result = times_power(y, exponent)
+        result, status = times_power(y, exponent), outcome.status
         if most(not np.isfinite(result).all()):
-            residual = run(rhs, start, look).residual
-            outcome = outcome._replace(status=NOT_FINITE, residual=residual)
-        elif outcome.iterations or outcome.status == CONVERGED:
+            status = NOT_FINITE
+        elif outcome.iterations or status == CONVERGED:
             x[...] = result
-            rounded = times_power(result, -exponent)
-            if most((rounded != y).any()):
-                again = run(rhs, rounded, look)
-                status = LIMIT if outcome.status == CONVERGED != again.status else outcome.status
-                outcome = outcome._replace(status=status, residual=again.residual)
-        residual = float(np.ldexp(outcome.residual, exponent))
+            kept = times_power(result, -exponent)
+        again = run(rhs, kept, look)
+        if status == CONVERGED != again.status:
+            status = LIMIT
+        residual = float(np.ldexp(again.residual, exponent))
         whole = outcome.right_side and float(np.ldexp(outcome.right_side, exponent))
-        return outcome._replace(residual=residual, right_side=whole)
+        return Outcome(status, outcome.iterations, residual, whole)
 
 
 def real_view(x: np.ndarray) -> np.ndarray:

@@ -26,7 +26,7 @@ from hetero.errors import DeviceError
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.common.launch import Target
 from hetero.moving import transfer
-from hetero.ops.solvers import cg_grids
+from hetero.ops.solvers import cg_device
 from hetero.ops.solvers import systems as types
 from hetero.ops.solvers.exchange import Part
 
@@ -174,7 +174,7 @@ def one_block(used, stencil, dtype):
     """The cooperative iteration in a block of its own, which every device can hold."""
     (device,) = used
     how = {"dtype": dtype.name, "shared_limit": 1 << 20}
-    plan = plan_cg.cooperative(plan_cg.GridShare.of(*stencil), Target(1), **how)
+    plan = plan_cg.cooperative(plan_cg.GridShare.of(*stencil.box), Target(1), **how)
     defines = (*plan.defines, ("SHARED_BYTES", plan.shared_bytes))
     kernel = device.build(plan.source, plan.kernel, defines)
 
@@ -194,7 +194,7 @@ def test_many_iterations_in_one_launch(opencl, monkeypatch, shape, dtype):
     rtol = 1e-9 if dtype == "float64" else 1e-4
     options = [{"rtol": rtol}, {"maxiter": 1}]
     expected = [solve([device], system, b, x0, **o) for o in options]
-    monkeypatch.setattr(cg_grids, "resident", one_block)
+    monkeypatch.setattr(cg_device, "resident", one_block)
     for (outcome, x), o in zip(expected, options, strict=True):
         mine, y = solve([device], system, b, x0, **o)
         assert mine.status == outcome.status
@@ -216,14 +216,14 @@ def test_cooperative_launches(monkeypatch, shape, dtype, parts):
         shape = (4 * devices.get("cuda:0").multiprocessors, 500)
     system, used = types.Stencil(shape, (0.9, 1.2)), []
     b, x0 = vectors(math.prod(shape), dtype)
-    options, choose = {"rtol": 1e-4, "maxiter": 5000}, cg_grids.resident
-    monkeypatch.setattr(cg_grids, "resident", lambda *a: used.append(choose(*a)) or used[-1])
+    options, choose = {"rtol": 1e-4, "maxiter": 5000}, cg_device.resident
+    monkeypatch.setattr(cg_device, "resident", lambda *a: used.append(choose(*a)) or used[-1])
     outcome, x = solve(gpus(parts), system, b, x0, **options)
     again, y = solve(gpus(parts), system, b, x0, **options)
     assert used[0] is not None
     assert again == outcome
     np.testing.assert_array_equal(x, y)
-    monkeypatch.setattr(cg_grids, "resident", lambda *_: None)
+    monkeypatch.setattr(cg_device, "resident", lambda *_: None)
     expected, _ = solve(gpus(1), system, b, x0, **options)
     assert outcome.status == expected.status == types.CONVERGED
     assert abs(outcome.iterations - expected.iterations) <= 1 + expected.iterations // 100
@@ -289,7 +289,7 @@ def simulate():
                 types.Dense(A.toarray(), 70, (70, 1)),
             ):
                 solve([device], system, b, x0, maxiter=3, preconditioner=M)
-    cg_grids.resident = one_block
+    cg_device.resident = one_block
     b, x0 = vectors(60, "float64")
     solve([device], types.Stencil((6, 10), (1.0, 1.0)), b, x0, maxiter=3)
 

@@ -115,7 +115,7 @@ def test_parts_that_meet_are_started_in_turn():
     """Each gets its launches and copies in order, and none eight steps more than another."""
     started, ahead = ([], [], []), []
 
-    def repeat(own, launches):
+    def repeat(own, *launches):
         own.extend(launches)
         steps = [max((int(one.split()[0]) for one in each), default=-1) for each in started]
         ahead.append(max(steps) - min(steps))
@@ -152,7 +152,7 @@ def test_launches_that_come_the_third_time_are_a_graph():
     a, b, c = ([name, 1, 1, []] for name in "abc")
     expected, made = [], []
     for launches in [*4 * ([a, b], [b, a]), [c]]:
-        part.repeat(launches)
+        part.repeat(*launches)
         expected += [one[0] for one in launches]
         made.append(len(graphs))
         assert done == expected

@@ -322,10 +322,7 @@ class Solver:
 
     def _norms(self, plan: Launch, **known: Any) -> tuple[float, float]:
         """The roots of a kernel's sums."""
-        built = self._device.build(plan.source, plan.kernel, plan.defines)
-        known = self._memory.buffers | known
-        values = [known.get(argument, argument) for argument in plan.arguments]
-        self._device.launch(built, plan.grid, plan.block, values)
+        self._device.launch(*self._device.bound(plan, self._memory.buffers | known))
         sums = self._memory.download("partial", np.empty((plan.grid, 2)))
         with np.errstate(invalid="ignore", over="ignore"):
             first, second = np.sqrt(sums.sum(axis=0))

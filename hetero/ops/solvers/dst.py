@@ -253,25 +253,15 @@ def _on_cpu(asked: Solve, f: np.ndarray, u: np.ndarray) -> Outcome:
 
 
 class Solver:
-    """One shape's transforms and buffers, on a device that is active in this thread.
+    """One shape's transforms and buffers, on a device that is active in this thread."""
 
-    ``transform(device, (length,), rows, dtype)`` makes what transforms a buffer of rows in place by
-    ``forward``. Default: cuFFT's.
-    """
-
-    def __init__(
-        self,
-        device: Device,
-        stencil: Stencil,
-        dtype: np.dtype,
-        transform: Callable[..., Any] | None = None,
-    ) -> None:
+    def __init__(self, device: Device, stencil: Stencil, dtype: np.dtype) -> None:
         self._device, self._axes = device, stencil.shape
         self._points, size = math.prod(self._axes), np.dtype(dtype).itemsize
-        made = transform or load("hetero.devices.cuda.libraries").RealTransform
         name = np.dtype(dtype).name  # which takes NumPy 2 us
         self._defines = (("REAL", REAL[name]), ("THREADS", _THREADS))
-        self._transform = functools.cache(functools.partial(made, device, dtype=name))
+        transform = load("hetero.devices.cuda.libraries").RealTransform
+        self._transform = functools.cache(functools.partial(transform, device, dtype=name))
         flat = 3 - len(self._axes)
         self._shape = (*(1,) * flat, *self._axes)
         values = np.concatenate([[0.0] * flat, *stencil.eigenvalues()])

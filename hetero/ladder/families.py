@@ -213,9 +213,6 @@ class OnCpu:
 
         return call
 
-    def compile_ahead(self, *given: tuple[Any, ...]) -> None:
-        """Each loop is compiled by its first call."""
-
     def check(self, name: str) -> None:
         """ValueError where a loop's result differs from NumPy's by more than rounding."""
         self.prepared(name)(0)

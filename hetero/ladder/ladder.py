@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -65,7 +66,7 @@ def ladder(
         raise ValueError(f"threads are of device {CPU!r}, 1 to {there} there, got {got}")
     most = limit or (_LIMIT if place is not None and place.is_cuda else _LIMIT_OTHERS)
     rows: list[Row] = []
-    with probe.active(place):
+    with nullcontext() if place is None else place.active():
         clock = Clock(place)
         above = probe.roof(clock, dtype)
         runner = partial(OnCpu, threads) if place is None else partial(OnDevice, place)
@@ -86,7 +87,8 @@ def _check(of: Family, ground: Ground) -> None:
     dims = tuple(min(size, _CHECKED) for size in of.of_size(_CHECKED))
     small = ground(dims)
     names = [name for name in small.rungs if small.obstacle(name) is None]
-    small.compile_ahead(*((name,) for name in names))
+    if isinstance(small, OnDevice):
+        small.compile_ahead(*((name,) for name in names))
     for name in names:
         ground(dims).check(name)
 
@@ -102,13 +104,13 @@ def _rows(sized: Ground, dims: Dims, clock: Clock, limit: float) -> Iterator[Row
             return clock.seconds(sized(small).prepared(name))
 
         for how in ground.variants(name):
-            row, failed = {"method": name} | {n: getattr(rung, n) for n in _OF_ROW} | how, {}
-            with leaving_out(name, failed):
-                reason = ground.obstacle(name) or families.too_long(of, dims, limit, seconds)
-                failed |= {name: reason} if reason else {}
-                if not failed:
+            row = {"method": name} | {n: getattr(rung, n) for n in _OF_ROW} | how
+            with leaving_out("reason", row):
+                if reason := ground.obstacle(name) or families.too_long(of, dims, limit, seconds):
+                    row["reason"] = reason
+                else:
                     row["seconds"] = clock.seconds(ground.prepared(name, **how)) / rung.repeats
-            yield row | ({"reason": failed[name]} if failed else {})
+            yield row
     for name, idea in ground.methods.items():
         with leaving_out(name, {}):
             taken = clock.seconds(ground.method(name)) / of.made

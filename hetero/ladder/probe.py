@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -36,11 +35,6 @@ _SAME = 0.8  # of the most time: what takes as much is on its plateau
 def place_of(device: str | None) -> Device | None:
     """As `problems.device_of`; None of the CPU."""
     return None if device == CPU else problems.device_of(device)
-
-
-def active(place: Device | None) -> AbstractContextManager[Any]:
-    """The context in which a device, or the CPU, runs."""
-    return nullcontext() if place is None else place.active()
 
 
 def named(place: Device | None) -> dict[str, str]:

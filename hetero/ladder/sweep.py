@@ -74,12 +74,10 @@ def _swept(ground: OnDevice, method: str, clock: Clock) -> dict[str, Any]:
     ground.compile_ahead(*((method, block) for block in blocks))
     rows: list[dict[str, Any]] = []
     for block in blocks:
-        failed: dict[str, str] = {}
         rows.append({"block": list(block), "grid": _grid(ground, method, block)})
-        with leaving_out("reason", failed):
+        with leaving_out("reason", rows[-1]):
             seconds = clock.seconds(ground.prepared(method, block)) / repeats
             rows[-1] |= {"seconds": seconds, "flops_per_second": flops / seconds}
-        rows[-1] |= failed
     timed = {tuple(one["block"]): one["seconds"] for one in rows if "seconds" in one}
     if not timed:
         raise ValueError(f"no block of {method} runs: {rows[0]['reason']}")

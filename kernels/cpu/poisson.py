@@ -280,7 +280,7 @@ def _squares(start, stop, u, f, nz, ny, nx, weights, sums):
     wz, wy, wx = weights
     diagonal = 2.0 * (wz + wy + wx)
     nothing = np.zeros(nx, u.dtype)
-    r = np.empty(nx, np.float64)
+    zero = np.float64(0.0)
     for row in range(start, stop):
         z, y = row // ny, row % ny
         here, rhs = u[row * nx : (row + 1) * nx], f[row * nx : (row + 1) * nx]
@@ -288,17 +288,14 @@ def _squares(start, stop, u, f, nz, ny, nx, weights, sums):
         south = u[(row + 1) * nx : (row + 2) * nx] if y + 1 < ny else nothing
         above = u[(row - ny) * nx : (row - ny + 1) * nx] if z > 0 else nothing
         below = u[(row + ny) * nx : (row + ny + 1) * nx] if z + 1 < nz else nothing
-        for x in range(nx):
-            r[x] = rhs[x] - diagonal * here[x] + wz * (np.float64(above[x]) + below[x])
-        for x in range(nx):
-            r[x] += wy * (np.float64(north[x]) + south[x])
-        for x in range(1, nx):
-            r[x] += wx * here[x - 1]
-        for x in range(nx - 1):
-            r[x] += wx * here[x + 1]
         part, whole = 0.0, 0.0
         for x in range(nx):
-            part += r[x] * r[x]
+            near = wx * (here[x - 1] if x > 0 else zero)
+            near += wx * (here[x + 1] if x < nx - 1 else zero)
+            near += wy * (np.float64(north[x]) + south[x])
+            near += wz * (np.float64(above[x]) + below[x])
+            left = rhs[x] - diagonal * here[x] + near
+            part += left * left
             whole += np.float64(rhs[x]) * np.float64(rhs[x])
         sums[row, 0], sums[row, 1] = part, whole
 

@@ -4,6 +4,7 @@ over into a coarser grid's."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -81,51 +82,20 @@ def tiles(transfer: Transfer, points: int) -> np.ndarray:
     ).astype(np.int32)
 
 
-class Sweep(NamedTuple):
-    """How multigrid.cu's pass over a grid is launched.
+def plan_sweep(
+    shape: Box, coarse: Box, dtype: str, target: Target
+) -> tuple[Box, Callable[..., Launch]]:
+    """Choose tiles, and a window of multigrid.cu's passes between a grid and the next coarser one.
 
     A block's window is 2 * pairs points wide and ``rows`` high; its threads are pairs * rows. A
     multiprocessor is to hold ``resident`` blocks: as many as registers allow without spills, where
     points are read in pairs; one less where they are not.
+
+    Returns the most coarse points of a tile along each axis, and ``launch(weights, tiles, omega,
+    aligned, first, mode)``, which gives a pass with 1 / spacing^2 along each axis, and that many
+    tiles along each; ``aligned``: rows begin at addresses that two elements divide. Its buffers are
+    "u", "f", "out", "coarse", "sums" (8 bytes a tile), the axes' tiles "z", "y", "x", and `TABLES`.
     """
-
-    shape: Box  # points of each axis
-    coarse: Box  # those of the next coarser grid
-    dtype: str
-    pairs: int
-    rows: int
-    resident: int
-    ahead: int  # planes that are prefetched
-    tile: tuple[int, int, int]  # most coarse points of a tile along each axis
-
-    def launch(
-        self,
-        weights: tuple[float, float, float],
-        tiles: tuple[int, int, int],
-        omega: float,
-        aligned: bool,
-        first: int,
-        mode: int,
-    ) -> Launch:
-        """A pass with 1 / spacing^2 along each axis, and that many tiles along each.
-
-        ``aligned``: rows begin at addresses that two elements divide.
-
-        Buffers: "u", "f", "out", "coarse", "sums" (8 bytes a tile), the axes' tiles "z", "y", "x",
-        and `TABLES`.
-        """
-        diagonal = 2.0 * sum(weights)
-        box = (*self.shape, *weights, diagonal, 1.0 / diagonal, omega)
-        macros = {"REAL2": f"{REAL[self.dtype]}2", "PAIRS": self.pairs, "ROWS": self.rows}
-        macros |= {"AHEAD": self.ahead, "ALIGNED": int(aligned), "MODE": mode, "FIRST": first}
-        macros["RESIDENT"] = self.resident if aligned else max(self.resident - 1, 1)
-        where = "multigrid.cu", "sweep", self.dtype, math.prod(tiles), self.pairs * self.rows
-        grids = *self.coarse, "z", "y", "x", *tiles[1:], *TABLES
-        return launch(*where, ("u", "f", "out", "coarse", "sums", *box, *grids), **macros)
-
-
-def plan_sweep(shape: Box, coarse: Box, dtype: str, target: Target) -> Sweep:
-    """Choose a window and tiles for passes between a grid and the next coarser one."""
     check_dtype(dtype)
     flat = shape[1] == 1
     if flat:
@@ -145,8 +115,26 @@ def plan_sweep(shape: Box, coarse: Box, dtype: str, target: Target) -> Sweep:
     enough = _BLOCKS * target.multiprocessors
     while z > _LEAST_PLANES and across * ceil_div(coarse[0], z) < enough:
         z //= 2
-    ahead = _FLAT_AHEAD if flat else 0
-    return Sweep(shape, coarse, dtype, pairs, rows, resident, ahead, (z, y, x))
+    shared = {"REAL2": f"{REAL[dtype]}2", "PAIRS": pairs, "ROWS": rows}
+    shared["AHEAD"] = _FLAT_AHEAD if flat else 0  # planes that are prefetched
+
+    def pass_over(
+        weights: tuple[float, float, float],
+        tiles: tuple[int, int, int],
+        omega: float,
+        aligned: bool,
+        first: int,
+        mode: int,
+    ) -> Launch:
+        diagonal = 2.0 * sum(weights)
+        box = (*shape, *weights, diagonal, 1.0 / diagonal, omega)
+        macros = shared | {"ALIGNED": int(aligned), "MODE": mode, "FIRST": first}
+        macros["RESIDENT"] = resident if aligned else max(resident - 1, 1)
+        where = "multigrid.cu", "sweep", dtype, math.prod(tiles), pairs * rows
+        grids = *coarse, "z", "y", "x", *tiles[1:], *TABLES
+        return launch(*where, ("u", "f", "out", "coarse", "sums", *box, *grids), **macros)
+
+    return (z, y, x), pass_over
 
 
 def squares(

@@ -31,10 +31,6 @@ from hetero.ops.solvers import cg_loop, systems
 from hetero.ops.solvers.systems import CONVERGED, ROUNDING, Outcome, Solve, Stencil, judged
 from hetero.profile.inventory import loop_threads
 
-# Elements of which BLAS adds up squares at a time: for more it would start threads; of which
-# compiled loops do so in theirs.
-_DOT, _SHARED = 10_000, 1 << 16
-_BLOCK = 1 << 15  # points that NumPy divides at a time: temporaries stay in the cache
 _KEPT_POINTS = 1 << 18  # of grids of which many solvers are kept
 _ROWS = 256  # of factors that are made at a time
 _DOUBLE = np.dtype(np.float64)
@@ -88,16 +84,16 @@ def applied(stencil: Stencil, dtype: np.dtype, loops: ModuleType) -> Callable[..
     first = _first(stencil, dtype, loops)
     transform = _transform(stencil, dtype, first)
     if first == 0:
-        between = _division(stencil, dtype)
+        values = functools.reduce(np.add.outer, (v.astype(dtype) for v in stencil.eigenvalues()))
     else:
         factors = _factors(stencil, dtype, loops.COLUMNS)
 
-        def between(v: np.ndarray) -> None:
-            loops.tridiagonal(v.reshape(len(v), -1), *factors)
-
     def apply(f: np.ndarray, u: np.ndarray) -> np.ndarray:
         spectrum = transform(f, u)
-        between(spectrum)
+        if first == 0:
+            spectrum /= values
+        else:
+            loops.tridiagonal(spectrum.reshape(len(spectrum), -1), *factors)
         made = transform(spectrum, spectrum)
         if made is not u and not np.may_share_memory(made, u):
             u[...] = made
@@ -149,22 +145,6 @@ def _transform(stencil: Stencil, dtype: np.dtype, first: int) -> Callable[..., n
     return by_fft
 
 
-def _division(stencil: Stencil, dtype: np.dtype) -> Callable[[np.ndarray], None]:
-    """What divides a spectrum by the eigenvalues, in place."""
-    first, *others = (values.astype(dtype) for values in stencil.eigenvalues())
-    plane = functools.reduce(np.add.outer, others)
-    rows = max(_BLOCK // plane.size, 1)
-    blocks = [slice(begin, begin + rows) for begin in range(0, len(first), rows)]
-    kept = np.add.outer(first, plane) if len(blocks) == 1 else None
-
-    def divide(spectrum: np.ndarray) -> None:
-        for block in blocks:
-            values = spectrum[block]
-            values /= np.add.outer(first[block], plane) if kept is None else kept
-
-    return divide
-
-
 def _factors(stencil: Stencil, dtype: np.dtype, width: int) -> tuple[Any, ...]:
     """The LU factors of the tridiagonal systems along the first axis, in blocks, as
     `hetero.kernels.cpu.vectors.tridiagonal` takes them.
@@ -194,17 +174,6 @@ def _factors(stencil: Stencil, dtype: np.dtype, width: int) -> tuple[Any, ...]:
     return nears.astype(dtype), together, begins, dtype.type(square)
 
 
-def _norm(v: np.ndarray, loops: ModuleType) -> float:
-    """2-norm; infinite or 0 where squares leave v's range, or float64's if v has many elements."""
-    if v.size <= _DOT:
-        return math.sqrt(np.vdot(v, v))
-    v = v.reshape(-1)
-    if v.size >= _SHARED:
-        return loops.norm(as_loops_take(v))
-    blocks = (v[begin : begin + _DOT] for begin in range(0, v.size, _DOT))
-    return math.sqrt(sum(np.vdot(block, block) for block in blocks))
-
-
 def residual(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, float, float]:
     """f - A u, in float64 of few points, and the 2-norms of it and of f."""
     dtype = np.dtype(np.float64 if f.size <= _FEW else f.dtype)
@@ -212,41 +181,40 @@ def residual(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[np.ndarray
     r = np.empty_like(f, order="C")
     cg_loop.product(stencil, dtype, plain=True).times(u.reshape(-1), r.reshape(-1))
     np.subtract(f, r, out=r)
-    return r, _norm_in_range(r.reshape(-1)), _norm_in_range(f.reshape(-1))
+    loops = systems.on_vectors(dtype, f.size)
+    return r, _norm(r, loops), _norm(f, loops)
 
 
-def _norm_in_range(v: np.ndarray) -> float:
-    """2-norm, summed in float64; of numbers with squares that overflow, too."""
-    size = math.sqrt(np.einsum("i,i", v, v, dtype=np.float64))
-    if size == math.inf:
-        v = np.ldexp(v, -600)
-        size = 2.0**600 * math.sqrt(np.einsum("i,i", v, v, dtype=np.float64))
-    return size
+def _norm(v: np.ndarray, loops: ModuleType) -> float:
+    """2-norm; infinite or 0 where squares leave float64's range."""
+    return loops.norm(as_loops_take(v.reshape(-1)))
 
 
 def _prepare(
     stencil: Stencil, dtype: np.dtype, lenient: bool, loops: ModuleType
-) -> tuple[Callable[..., Any], float, float, float, float, bool]:
-    """``apply(f, u)``, the rounding of a number, the bounds of the eigenvalues (the upper one times
-    the roundings of u), how many roundings of f there may be, and whether it is made in float64.
-    That is by matrices, and of grids where transforms round more than u does: to refine the
-    solution would take twice as long."""
+) -> tuple[Callable[..., Any], float, float, float]:
+    """``apply(f, u)``, and what it rounds: times norm(u), times norm(f), and at most of norm(f).
+
+    By matrices, and on grids where transforms round more than u does, it is made in float64, which
+    leaves the rounding of u alone: to refine the solution would take twice as long."""
     low, high = stencil.eigenvalue_bounds()
     is_large = any(systems.largest_factor(n + 1) >= _LARGE for n in stencil.shape)
     by_matrices = is_by_matrices(stencil.shape, dtype.name, _first(stencil, dtype, loops))
-    roundings = _MATRICES if by_matrices else _TRANSFORMS[is_large]
-    is_double = lenient and dtype != _DOUBLE and (by_matrices or high < roundings * low)
-    if is_double:
+    roundings, eps = _TRANSFORMS[is_large], float(np.finfo(dtype).eps)
+    if by_matrices:
+        roundings = _MATRICES
+    if lenient and dtype != _DOUBLE and (by_matrices or high < roundings * low):
         loops = systems.on_vectors(_DOUBLE, math.prod(stencil.shape))
-    apply = applied.__wrapped__(stencil, _DOUBLE if is_double else dtype, loops)
+        solved = applied.__wrapped__(stencil, _DOUBLE, loops)
 
-    def in_double(f: np.ndarray, u: np.ndarray) -> None:
-        double = f.astype(_DOUBLE)
-        u[...] = apply(double, double)
+        def in_double(f: np.ndarray, u: np.ndarray) -> None:
+            double = f.astype(_DOUBLE)
+            u[...] = solved(double, double)
 
-    high *= _TIMES_U if by_matrices and not is_double else 1.0
-    of_number = float(np.finfo(dtype).eps)
-    return in_double if is_double else apply, of_number, low, high, roundings, is_double
+        return in_double, eps * high, 0.0, 0.0
+    high *= _TIMES_U if by_matrices else 1.0
+    apply = applied.__wrapped__(stencil, dtype, loops)
+    return apply, eps * high, eps * roundings, eps * (roundings + high / low)
 
 
 # Factors may take as much memory as f: those of two large grids are kept.
@@ -259,15 +227,14 @@ def _on_cpu(asked: Solve, f: np.ndarray, u: np.ndarray) -> Outcome:
     enough if ``lenient``, and some roundings of f. A residual that is too large is solved for."""
     stencil, rtol = asked.system, asked.rtol
     loops = systems.on_vectors(f.dtype, f.size)
-    given = stencil, f.dtype, asked.lenient, loops
-    prepared = (_of_large if f.size > _KEPT_POINTS else _of_small)(*given)
-    apply, eps, low, high, roundings, is_double = prepared
+    prepare = _of_large if f.size > _KEPT_POINTS else _of_small
+    apply, of_u, of_f, most = prepare(stencil, f.dtype, asked.lenient, loops)
     apply(f, u)
-    of_u = eps * high * _norm(u, loops)
+    of_u *= _norm(u, loops)
     enough = 0.0 < of_u < math.inf
-    if not (is_double or eps * (roundings + high / low) <= rtol):  # norm(u) <= norm(f) / low
+    if most > rtol:  # norm(u) <= norm(f) / low
         whole = _norm(f, loops)
-        of_f = roundings * eps * whole
+        of_f *= whole
         enough = enough and 0.0 < whole < math.inf  # neither squares nor their sum left the range
         enough = enough and (of_f + of_u <= rtol * whole or (asked.lenient and of_f <= of_u))
     if enough and not asked.measured:
@@ -286,25 +253,15 @@ def _on_cpu(asked: Solve, f: np.ndarray, u: np.ndarray) -> Outcome:
 
 
 class Solver:
-    """One shape's transforms and buffers, on a device that is active in this thread.
+    """One shape's transforms and buffers, on a device that is active in this thread."""
 
-    ``transform(device, (length,), rows, dtype)`` makes what transforms a buffer of rows in place by
-    ``forward``. Default: cuFFT's.
-    """
-
-    def __init__(
-        self,
-        device: Device,
-        stencil: Stencil,
-        dtype: np.dtype,
-        transform: Callable[..., Any] | None = None,
-    ) -> None:
+    def __init__(self, device: Device, stencil: Stencil, dtype: np.dtype) -> None:
         self._device, self._axes = device, stencil.shape
         self._points, size = math.prod(self._axes), np.dtype(dtype).itemsize
-        made = transform or load("hetero.devices.cuda.libraries").RealTransform
         name = np.dtype(dtype).name  # which takes NumPy 2 us
         self._defines = (("REAL", REAL[name]), ("THREADS", _THREADS))
-        self._transform = functools.cache(functools.partial(made, device, dtype=name))
+        transform = load("hetero.devices.cuda.libraries").RealTransform
+        self._transform = functools.cache(functools.partial(transform, device, dtype=name))
         flat = 3 - len(self._axes)
         self._shape = (*(1,) * flat, *self._axes)
         values = np.concatenate([[0.0] * flat, *stencil.eigenvalues()])
@@ -355,10 +312,7 @@ class Solver:
 
     def _norms(self, plan: Launch, **known: Any) -> tuple[float, float]:
         """The roots of a kernel's sums."""
-        built = self._device.build(plan.source, plan.kernel, plan.defines)
-        known = self._memory.buffers | known
-        values = [known.get(argument, argument) for argument in plan.arguments]
-        self._device.launch(built, plan.grid, plan.block, values)
+        self._device.launch(*self._device.bound(plan, self._memory.buffers | known))
         sums = self._memory.download("partial", np.empty((plan.grid, 2)))
         with np.errstate(invalid="ignore", over="ignore"):
             first, second = np.sqrt(sums.sum(axis=0))

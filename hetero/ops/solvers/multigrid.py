@@ -129,10 +129,8 @@ class Hierarchy:
 
     ``bound(f, u, symmetric)`` gives what improves u by a cycle, or with ``symmetric`` makes it M f;
     ``norms(f, u)`` the 2-norms of f - A u and of f; ``residual()`` that of f - A u as the last
-    cycle left it, of u as it is stored where the hierarchy is ``exact``.
+    cycle left it, but for rounding.
     """
-
-    exact = False
 
     def solve(self, f: Any, u: Any, rtol: float, maxiter: int) -> Outcome:
         """Improve u by at most ``maxiter`` cycles, until norm(f - A u) <= rtol norm(f), or to
@@ -146,8 +144,7 @@ class Hierarchy:
             done += 1
             before, residual = residual, self.residual()
             stalled = residual > _STALLED * before and done > 1
-            # What an inexact pass finds is the residual but for the rounding of its own values.
-            if not self.exact and (not residual > bound or stalled or done == maxiter):
+            if not residual > bound or stalled or done == maxiter:
                 residual = self.norms(f, u)[0]
                 stalled = stalled or (done > 1 and residual > _STALLED * before)
         return judged(residual, bound, ROUNDING if stalled else LIMIT, done, whole)
@@ -194,7 +191,6 @@ class CpuHierarchy(Hierarchy):
         self._sweep = load("hetero.kernels.cpu.poisson").sweep
         _, *coarser = all_grids = hierarchy(stencil, coarsest("cpu"), _BELOW)
         self.levels = [_Level(*pair, self._dtype) for pair in itertools.pairwise(all_grids)]
-        self.exact = bool(self.levels)
         axes = zip(*all_grids[-1][:2], strict=True)
         small = Stencil(*zip(*((n, h) for n, h in axes if h < math.inf), strict=True))
         self._shape, applied = small.shape, load("hetero.ops.solvers.dst").applied

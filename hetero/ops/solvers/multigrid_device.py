@@ -50,9 +50,10 @@ class Level:
         self.grid, self.coarse, (mine, shares) = grid, coarse, share
         target = part.device.target
         target = target._replace(multiprocessors=shares * target.multiprocessors)
-        self.plan = plan_multigrid.plan_sweep(grid.shape, coarse.shape, part.dtype.name, target)
+        given = grid.shape, coarse.shape, part.dtype.name, target
+        tile, self.launch = plan_multigrid.plan_sweep(*given)
         axes = dict(zip("zyx", grid.transfers or (), strict=True))
-        most = dict(zip("zyx", self.plan.tile, strict=True))
+        most = dict(zip("zyx", tile, strict=True))
         most["z"] = min(most["z"], max(1, coarse.shape[0] // shares))  # a tile for each
         tiles = {axis: plan_multigrid.tiles(t, most[axis]) for axis, t in axes.items()}
         z, count = axes["z"], len(tiles["z"])
@@ -141,7 +142,7 @@ class Memory(Part):
             aligned = level.grid.shape[2] % 2 == 0 and whole
             down, up = grids.modes(number, symmetric)
             how = grids.OMEGA[symmetric], aligned, *((0, down) if is_down else (int(symmetric), up))
-            launch = level.plan.launch(level.grid.weights, level.tiles, *how)
+            launch = level.launch(level.grid.weights, level.tiles, *how)
             bound = self.bind(launch, **level.tables, **vectors)
         if number:
             self._bound[step, symmetric] = bound

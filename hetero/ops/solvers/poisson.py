@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -233,12 +233,9 @@ def _bound(
 # -- The equation ---------------------------------------------------------------------------------
 
 
-class Face(NamedTuple):
-    """Boundary values on one side: a number or an array of f's shape without the axis."""
-
-    axis: int
-    layer: int  # of the points next to it: 0 or -1
-    value: np.ndarray
+# Boundary values on one side: the axis, the layer of the points next to it, 0 or -1, and a number
+# or an array of f's shape without the axis.
+Face = tuple[int, int, np.ndarray]
 
 
 def checked_faces(shape: tuple[int, ...], boundary: Any) -> list[Face]:
@@ -265,7 +262,7 @@ def checked_faces(shape: tuple[int, ...], boundary: Any) -> list[Face]:
                     f"got shape {value.shape}"
                 )
             if np.any(value):
-                faces.append(Face(axis, layer, value))
+                faces.append((axis, layer, value))
     return faces
 
 

@@ -166,8 +166,7 @@ def _excludes(method: str, problem: Problem, info: dict[str, Any]) -> str | None
     wanted, limit = expected_iterations(method, problem), problem.options.limit
     if method == DST or wanted <= limit:
         return None
-    short = f"takes about {wanted:.3g} {ITERATIONS[method]}, {limit} are allowed"
-    return registry.Unasked(short)
+    return registry.Unasked(f"takes about {wanted:.3g} {ITERATIONS[method]}, {limit} are allowed")
 
 
 def _run(method: str, devices: Any, problem: Problem, arguments: Arguments) -> Outcome:

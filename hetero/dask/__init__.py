@@ -42,13 +42,9 @@ _WHY_NOT = (
 )
 
 
-# Their module imports scikit-learn where that is installed.
-_LATER = {"kmeans": "hetero.dask.clustering", "KMeans": "hetero.dask.clustering"}
-
-
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(load(_LATER[name]), name)
+    if name in ("KMeans", "kmeans"):  # scikit-learn is imported with them, where it is installed
+        return getattr(load("hetero.dask.clustering"), name)
     raise AttributeError(f"module 'hetero.dask' has no attribute {name!r}")
 
 
@@ -82,10 +78,14 @@ def _distributed(what: str) -> Any:
         return "distributed" in sys.modules and getattr(sys.modules["distributed"], what)()
 
 
-def check_placement(name: str, device: str | None = None, method: str | None = None) -> None:
-    """Refuse what names nothing before any block is computed; devices of a distributed cluster are
-    its workers'."""
+def checked_dtype(
+    name: str, *operands: Any, device: str | None = None, method: str | None = None, **how: Any
+) -> np.dtype:
+    """The dtype of a result, once a placement and options that are wrong have been refused; devices
+    of a distributed cluster are its workers'."""
     planner.check_placement(name, None if _distributed("get_client") else device, method)
+    elements = [np.ones((1,) * operand.ndim, operand.dtype) for operand in operands]
+    return run(name, *elements, **how).dtype
 
 
 def by_blocks(
@@ -99,11 +99,6 @@ def by_blocks(
     """
     more |= {"meta": da.utils.meta_from_array(pairs[0], len(axes), dtype)}
     return da.blockwise(function, axes, *pairs, dtype=dtype, token=f"hetero-{name}", **more)
-
-
-def _element(array: Any) -> np.ndarray:
-    """An array like another one, to ask a function for the dtype of its result."""
-    return np.ones((1,) * array.ndim, array.dtype)
 
 
 # -- The functions ---------------------------------------------------------------------------------
@@ -152,7 +147,6 @@ def convolve2d(
            [4., 4., 4.],
            [4., 4., 4.]])
     """
-    check_placement("convolve2d", **placed)
     image = da.asanyarray(image)
     kernel = kernel if hasattr(kernel, "shape") else da.asarray(kernel)
     if image.ndim < 2 or kernel.ndim != 2:
@@ -161,11 +155,11 @@ def convolve2d(
             f"{image.shape} and {kernel.shape}"
         )
     problem.refuse_colour(image.shape)
-    how = mode, boundary, fillvalue
-    dtype = run("convolve2d", *map(_element, (image, kernel)), *how).dtype
+    how = {"mode": mode, "boundary": boundary, "fillvalue": fillvalue}
+    dtype = checked_dtype("convolve2d", image, kernel, **how, **placed)
     if 0 in (*image.shape, *kernel.shape):
         empty = np.empty(image.shape, image.dtype), np.empty(kernel.shape, kernel.dtype)
-        return da.from_array(run("convolve2d", *empty, *how))
+        return da.from_array(run("convolve2d", *empty, **how))
     image.rechunk({-2: -1, -1: -1})  # Dask's error for unknown chunks
     axes, depth, pads, chunks, adjusted = _AXES[: image.ndim], {}, [(0, 0)] * image.ndim, {}, {}
     for axis, length in zip((image.ndim - 2, image.ndim - 1), kernel.shape, strict=True):
@@ -222,10 +216,9 @@ def matmul(A: Any, B: Any, **placed: str) -> da.Array:
     array([[6., 6.],
            [6., 6.]])
     """
-    check_placement("matmul", **placed)
     follows = isinstance(A, da.Array)
     A, B = da.asanyarray(A), da.asanyarray(B)
-    dtype = run("matmul", *map(_element, (A, B))).dtype  # refuses scalars, too
+    dtype = checked_dtype("matmul", A, B, **placed)  # refuses scalars, too
     squeezed = ((-2,) if A.ndim == 1 else ()) + ((-1,) if B.ndim == 1 else ())
     A, B = A[None] if A.ndim == 1 else A, B[:, None] if B.ndim == 1 else B
     if A.shape[-1] != B.shape[-2] and not math.isnan(A.shape[-1] + B.shape[-2]):

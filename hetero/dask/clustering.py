@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from functools import partial
 from typing import Any
@@ -12,11 +13,11 @@ import numpy as np
 
 from hetero.arrays import Spec
 from hetero.dask import by_blocks, run
+from hetero.errors import outside
 from hetero.ops.kmeans import FEW, cluster, estimator, fit, operands
 from hetero.ops.kmeans.fit import NumpyRows, by_label
 
 _SAMPLE = 1 << 17  # rows that initial centroids are chosen of: they come to the client
-_UNUSED = "verbose", "copy_x", "algorithm"  # parameters of estimators
 
 
 def kmeans(
@@ -78,26 +79,21 @@ def kmeans(
     >>> centroids.ravel(), labels.compute(), info["inertia"]
     (array([ 1.5, 10.5]), array([0, 0, 1, 1], dtype=int32), 1.0)
     """
-    X, random = _in_blocks("X", X), operands.checked_random(random_state)
-    n, dtype = len(X), operands.float_dtype(X.dtype)  # Dask's error for unknown chunks
-    alike = np.ndim(sample_weight) == 0
-    weights = 1.0 if sample_weight is None else sample_weight
-    weights = da.full(n, weights) if alike else _in_blocks("sample_weight", weights)
-    options = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}
-    options |= {"label_tol": label_tol, "sample_weight": Spec(weights.shape, dtype)}
-    asked = operands.problem(Spec((n, *X.shape[1:]), X.dtype), n_clusters, **options)
-    (_, d, k), (how, starts, maxiter) = asked.dims, asked.options
-    if how == operands.GIVEN:
-        init = operands.checked_centroids(operands.on_host(init, dtype), (k, d))
-    X = X.astype(dtype).rechunk({0: tuple(filter(None, X.chunks[0])), 1: -1})
-    rows = Rows(X, weights, alike, placed)
+    X = _in_blocks("X", X)
+    how = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol, "label_tol": label_tol}
+    # Dask's error for unknown chunks
+    asked = operands.problem(Spec((len(X), *X.shape[1:]), X.dtype), n_clusters, **how)
+    (_, d, k), (kind, starts, maxiter) = asked.dims, asked.options
+    rows, random = Rows(X, sample_weight, placed), operands.checked_random(random_state)
+    if kind == operands.GIVEN:
+        init = operands.checked_centroids(operands.on_host(init, np.dtype(asked.dtype)), (k, d))
     lloyd = fit.Fit(maxiter, float(tol), init, starts, random, label_tol=float(label_tol))
     ended, labels, centroids = fit.fit(rows, lloyd, k)
     # The blocks of labels are computed: there is nothing to optimize.
     counts = da.bincount(labels, minlength=k).compute(optimize_graph=False)
     distinct = np.count_nonzero(counts)
     if distinct < k:
-        warnings.warn(FEW.format(distinct, k), RuntimeWarning, stacklevel=2)
+        warnings.warn(FEW.format(distinct, k), RuntimeWarning, stacklevel=outside())
     return centroids, labels, ended._asdict()
 
 
@@ -111,27 +107,28 @@ def _in_blocks(name: str, array: Any) -> da.Array:
 
 
 class Rows(fit.Rows):
-    """Rows in blocks, with what `hetero.ops.kmeans.fit.fit` asks for.
+    """Rows in blocks, and their weights, with what `hetero.ops.kmeans.fit.fit` asks for; ``placed``
+    has the device and the method of blocks."""
 
-    ``weights`` are of all rows, one number if they are ``alike``; ``placed`` has the device and the
-    method of blocks.
-    """
-
-    def __init__(self, X: da.Array, weights: da.Array, alike: bool, placed: dict[str, str]) -> None:
-        self.n, self._X, self._alike, self._placed = len(X), X, alike, placed
-        self._weights = weights.astype(X.dtype).rechunk((X.chunks[0],))
-        operands.checked_weights(self._weights.max().compute()[None], 1, X.dtype)
+    def __init__(self, X: da.Array, weights: Any, placed: dict[str, Any]) -> None:
+        self.n, self._placed, dtype = len(X), placed, operands.float_dtype(X.dtype)
+        self._X = X.astype(dtype).rechunk({0: tuple(filter(None, X.chunks[0])), 1: -1})
+        if np.ndim(weights) == 0:
+            weights = da.full(self.n, 1.0 if weights is None else weights)
+        weights = _in_blocks("sample_weight", weights)
+        operands.weights_operand(Spec(weights.shape, dtype), self.n)
+        self._weights = weights.astype(dtype).rechunk((self._X.chunks[0],))
+        operands.checked_weights(self._weights.max().compute()[None], 1, dtype)
 
     def seeds(self, how: Any, k: int, random: np.random.RandomState) -> np.ndarray:
-        n, count, least, rows = self.n, max(_SAMPLE, 32 * k), -np.inf, slice(None)
-        if n > count and self._alike:
-            rows = np.unique(random.randint(n, size=count))
-        elif n > count:
+        count, least, rows = max(_SAMPLE, 32 * k), -np.inf, slice(None)
+        if self.n > count:
             # By N. Duffield, C. Lund and M. Thorup, "Priority sampling for estimation of
             # arbitrary subset sums", J. ACM 54 (2007): a light row drawn stands for others.
-            priorities = self._weights.compute() / (1.0 - random.uniform(size=n))
-            order = np.argpartition(priorities, -count - 1)
-            least, rows = priorities[order[-count - 1]], np.sort(order[-count:])
+            draw = da.random.RandomState(random.randint(1 << 31)).uniform
+            priorities = self._weights / (1.0 - draw(size=self.n, chunks=self._X.chunks[:1]))
+            order = da.argtopk(priorities, count + 1).compute()
+            least, rows = priorities[order[-1]].compute(), np.sort(order[:-1])
         sample, weights = dask.compute(self._X[rows], self._weights[rows])
         backend = NumpyRows(sample, np.maximum(weights, least, dtype=weights.dtype))
         return backend.seeds(how, k, random) + backend.mean
@@ -144,10 +141,9 @@ class Rows(fit.Rows):
         self.labels = da.full(self.n, -1, np.int32, chunks=self._X.chunks[:1])
 
     def assign(self, centroids: np.ndarray) -> int:
-        (k, d), X, shared = centroids.shape, (self._X, "ij"), dask.delayed(centroids.copy())
-        options = {"centroids": shared, **self._placed}
-        labels = by_blocks("kmeans", labelled, "i", np.int32, *X, **options)
-        blocks = *X, self._weights, "i", labels, "i", self.labels, "i"
+        (k, d), old = centroids.shape, self.labels
+        labels = nearest(self._X, centroids, self._placed)
+        blocks = self._X, "ij", self._weights, "i", labels, "i", old, "i"
         options = {"new_axes": {"k": k, "s": d + 2}, "adjust_chunks": {"i": 1}}
         sums = by_blocks("kmeans-sums", block_sums, "iks", float, *blocks, k=k, **options)
         self.labels, whole = dask.persist(labels, sums.sum(axis=0))
@@ -161,15 +157,25 @@ class Rows(fit.Rows):
         return self._distances(centroids).compute()
 
     def inertia(self, centroids: np.ndarray) -> float:
-        weighted = self._distances(centroids) * self._weights
-        return float(weighted.sum(dtype=np.float64).compute())
+        return float((self._distances(centroids) * self._weights).sum(dtype=np.float64))
 
     def _distances(self, centroids: np.ndarray) -> da.Array:
-        pairs = self._X, "ij", self.labels, "i"
-        return by_blocks("kmeans-rows", distances, "i", self._X.dtype, *pairs, centroids=centroids)
+        own = self.labels.map_blocks(
+            partial(np.take, centroids, axis=0),
+            dtype=centroids.dtype,
+            new_axis=1,
+            chunks=self._X.chunks,
+        )
+        return ((self._X - own) ** 2).sum(axis=1)
 
     def picked(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return dask.compute(self._X[indices], self._weights[indices], self.labels[indices])
+
+
+def nearest(X: da.Array, centroids: np.ndarray, placed: dict[str, Any]) -> da.Array:
+    """The number of the nearest centroid of each row, of which a block has all columns."""
+    options = {"centroids": dask.delayed(centroids.copy()), **placed}
+    return by_blocks("kmeans", labelled, "i", np.int32, X, "ij", **options)
 
 
 def labelled(rows: list[np.ndarray], centroids: np.ndarray, **placed: Any) -> np.ndarray:
@@ -191,12 +197,6 @@ def block_sums(
     return np.column_stack((by_label(rows[0], weights, labels, k), *counts))[None]
 
 
-def distances(rows: list[np.ndarray], labels: np.ndarray, centroids: np.ndarray) -> np.ndarray:
-    """Squared distances of a block's rows from the centroids of their labels."""
-    apart = rows[0] - centroids[labels]
-    return np.einsum("ij,ij->i", apart, apart)
-
-
 class KMeans(estimator.KMeans):
     """`hetero.KMeans` of Dask arrays, with the same parameters and attributes.
 
@@ -211,40 +211,35 @@ class KMeans(estimator.KMeans):
     array([0, 0, 1, 1], dtype=int32)
     """
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:
-        """Compute the centroids of (n, d) rows; gives the estimator."""
-        options = {k: value for k, value in self.get_params(False).items() if k not in _UNUSED}
-        fitted = kmeans(X, sample_weight=sample_weight, **options)
-        self.cluster_centers_, self.labels_, self.info_ = fitted
-        self.inertia_, self.n_iter_ = self.info_["inertia"], self.info_["iterations"]
-        self._n_features_out, self.n_features_in_ = self.cluster_centers_.shape
-        return self
-
-    def predict(self, X: Any) -> da.Array:
-        """The number of the nearest centroid of each row, (n,) of int32."""
-        X, centroids = self._checked(X)
-        options = {"centroids": centroids.copy(), "device": self.device, "method": self.method}
-        return by_blocks("kmeans-rows", labelled, "i", np.int32, X, "ij", **options)
-
-    def transform(self, X: Any) -> da.Array:
-        """The distances of the rows from all centroids, (n, n_clusters)."""
-        X, centroids = self._checked(X)
-        dtype = np.promote_types(operands.float_dtype(X.dtype), centroids.dtype)
-        new, far = {"k": len(centroids)}, self._distances
-        return by_blocks("kmeans-rows", lambda r: far(*r), "ik", dtype, X, "ij", new_axes=new)
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Less the weighted sum of the rows' squared distances from the nearest centroid."""
-        X, centroids = self._checked(X)
-        options = {"init": centroids, "max_iter": 0, "sample_weight": sample_weight}
-        return -kmeans(X, len(centroids), **options)[2]["inertia"]
-
-    def _checked(self, X: Any) -> tuple[da.Array, np.ndarray]:
-        """Rows, with all columns in each block, and the centroids."""
-        estimator.check_is_fitted(self)
+    def _validated(self, X: Any, *, reset: bool, finite: bool = True) -> da.Array:
         X = da.asanyarray(X)
+        if reset:
+            return X
+        estimator.check_is_fitted(self)
         if X.ndim != 2:
             raise ValueError(f"X must have 2 dimensions, got shape {X.shape}")
         if X.shape[1] != self.n_features_in_:
             raise ValueError(f"X has {X.shape[1]} features, expected {self.n_features_in_}")
-        return X.rechunk({1: -1}), self.cluster_centers_
+        return X.rechunk({1: -1})
+
+    @staticmethod
+    def _cluster(X: Any, n_clusters: int, *, report: Any, few: Any, **options: Any) -> Any:
+        return kmeans(X, n_clusters, **options)
+
+    def _assigned(
+        self, X: Any, weights: Any = None, measured: bool = False
+    ) -> tuple[da.Array, float]:
+        X, centroids = self._validated(X, reset=False), self.cluster_centers_
+        placed = {"device": self.device, "method": self.method}
+        if measured:
+            rows = Rows(X, weights, placed)
+            inertia = rows.nearest(centroids)
+            return rows.labels, inertia
+        return nearest(X, centroids, placed), math.nan
+
+    def _distances(self, X: da.Array) -> da.Array:
+        centroids = self.cluster_centers_
+        dtype = np.promote_types(operands.float_dtype(X.dtype), centroids.dtype)
+        far = partial(estimator.distances, centroids=centroids.astype(float), dtype=dtype)
+        new = {"k": len(centroids)}
+        return by_blocks("kmeans-rows", lambda r: far(*r), "ik", dtype, X, "ij", new_axes=new)

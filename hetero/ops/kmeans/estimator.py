@@ -109,7 +109,7 @@ class KMeans(Base):
     n_iter_ : int
     n_features_in_ : int
     info_ : dict
-        "device", "method" and "plan" of the fit.
+        As of `hetero.kmeans`: "device", "method", "plan" and others.
 
     Examples
     --------
@@ -167,7 +167,7 @@ class KMeans(Base):
         """
         if self.algorithm not in ("lloyd", "elkan"):
             raise operands.refused("algorithm", "a str among {'lloyd', 'elkan'}", self.algorithm)
-        X = _validated(self, X, reset=True)
+        X = self._validated(X, reset=True)
         if self.algorithm == "elkan" and self.n_clusters == 1:
             warnings.warn(
                 "algorithm='elkan' doesn't make sense for a single cluster. Using 'lloyd' instead.",
@@ -176,12 +176,13 @@ class KMeans(Base):
             )
         options = {name: getattr(self, name) for name in _OPTIONS}
         options |= {"sample_weight": sample_weight, "report": print if self.verbose else None}
-        fitted = cluster(X, self.n_clusters, few=ConvergenceWarning, **options)
-        self.cluster_centers_, self.labels_, info = fitted
-        self.inertia_, self.n_iter_ = info["inertia"], info["iterations"]
-        self.info_ = {name: info[name] for name in ("device", "method", "plan")}
-        self._n_features_out = int(self.cluster_centers_.shape[0])
+        fitted = self._cluster(X, self.n_clusters, few=ConvergenceWarning, **options)
+        self.cluster_centers_, self.labels_, self.info_ = fitted
+        self.inertia_, self.n_iter_ = self.info_["inertia"], self.info_["iterations"]
+        self._n_features_out, self.n_features_in_ = map(int, self.cluster_centers_.shape)
         return self
+
+    _cluster = staticmethod(cluster)
 
     def predict(self, X: Any) -> Any:
         """The number of the nearest centroid of each row, (n,) of int32."""
@@ -196,8 +197,7 @@ class KMeans(Base):
 
         They are of float32 where both the rows and the centroids are, else of float64.
         """
-        check_is_fitted(self)
-        X = _validated(self, X, reset=False)
+        X = self._validated(X, reset=False)
         if is_device_array(X):
             return like(X, self._distances(operands.on_host(X, describe(X).dtype)))
         return self._distances(X)
@@ -213,9 +213,8 @@ class KMeans(Base):
 
     def _assigned(self, X: Any, weights: Any = None, measured: bool = False) -> tuple[Any, float]:
         """The rows' labels, and their inertia if it is to be measured."""
-        check_is_fitted(self)
         # NaN and infinity are seen on the way, without a pass over X.
-        X, centroids = _validated(self, X, reset=False, finite=False), self.cluster_centers_
+        X, centroids = self._validated(X, reset=False, finite=False), self.cluster_centers_
         quick = at_once(X, centroids, weights, measured, self.device, self.method)
         if quick is not None:
             return quick
@@ -224,27 +223,26 @@ class KMeans(Base):
         _, labels, info = cluster(X, int(centroids.shape[0]), few=None, **options)
         return labels, info["inertia"]
 
+    def _validated(self, X: Any, *, reset: bool, finite: bool = True) -> Any:
+        """Rows for the estimator to be fitted (``reset``), or once it is.
 
-def _validated(estimator: Base, X: Any, *, reset: bool, finite: bool = True) -> Any:
-    """Rows for an estimator to be fitted (``reset``), or for one that is.
-
-    scikit-learn looks at what is on the host where it is installed; names of columns are its own.
-    """
-    if validate_data is not None and not is_device_array(X):
-        how = {"accept_sparse": "csr", "accept_large_sparse": False, "order": "C"}
-        how |= {"dtype": [np.float64, np.float32], "ensure_all_finite": finite}
-        X = validate_data(estimator, X, reset=reset, **how)
-        return operands.checked_shape(X) if operands.is_sparse(X) else X
-    X = operands.checked_shape(X)
-    d = int(X.shape[1])
-    if reset:
-        estimator.n_features_in_ = d
-    elif d != estimator.n_features_in_:
-        raise ValueError(
-            f"X has {d} features, but {type(estimator).__name__} is expecting "
-            f"{estimator.n_features_in_} features as input"
-        )
-    return X
+        scikit-learn looks at what is on the host where it is installed; names of columns are its
+        own.
+        """
+        if not reset:
+            check_is_fitted(self)
+        if validate_data is not None and not is_device_array(X):
+            how = {"accept_sparse": "csr", "accept_large_sparse": False, "order": "C"}
+            how |= {"dtype": [np.float64, np.float32], "ensure_all_finite": finite}
+            X = validate_data(self, X, reset=reset, **how)
+            return operands.checked_shape(X) if operands.is_sparse(X) else X
+        X = operands.checked_shape(X)
+        if not reset and X.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"X has {X.shape[1]} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input"
+            )
+        return X
 
 
 def distances(X: Any, centroids: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -11,7 +11,7 @@ import pytest
 from fakes import raising
 
 from hetero.devices import cuda
-from hetero.devices.cuda import compiler, driver, memory
+from hetero.devices.cuda import compiler, context, driver
 from hetero.errors import KernelCompileError
 
 BINDINGS = "cuda.bindings.driver"
@@ -145,7 +145,7 @@ def pool(monkeypatch):
     monkeypatch.setattr(driver, "twice", twice)
     monkeypatch.setattr(driver, "call", lambda function: None)
     monkeypatch.setattr(driver, "free_memory", lambda: 1 << 40)
-    pool = memory.Pool(object, 0, SimpleNamespace())
+    pool = context.Pool(object, 0, SimpleNamespace())
     pool.beside, pool.live = beside, live
     return pool
 

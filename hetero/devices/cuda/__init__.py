@@ -84,9 +84,9 @@ def find() -> tuple[list[Device], list[str]]:
     except Exception as error:
         return [], [f"cuda: there is no NVIDIA driver; for an NVIDIA GPU install it ({error})"]
     try:
-        package.init()
-        count = package.Device.count()
-    except package.Error as error:
+        driver.call("cuInit", 0)
+        count = driver.given("cuDeviceGetCount")
+    except DeviceError as error:
         return [], [f"cuda: the driver finds no device ({error})"]
     if not count:
         return [], ["cuda: the driver finds no device"]

@@ -51,7 +51,7 @@ class Active:
             if self._pushed:
                 self._pop()
             reraise(device, error, _is_short(error))
-        self._outer = device.local.state
+        self._outer = getattr(device.local, "state", None)
         device.local.state = state
         return device
 
@@ -86,12 +86,6 @@ class Active:
         return refused
 
 
-class Local(threading.local):
-    """What a thread does with a device: ``state`` is of the context that `Active` made current."""
-
-    state: Any = None
-
-
 class InContexts(Device):
     """A CUDA device as what works in contexts: the thread's own, where it has one that PyCUDA made
     current and in which its arrays lie, else the primary one.
@@ -113,7 +107,8 @@ class InContexts(Device):
         self.raw, self.number = package.Device(ordinal), driver.given("cuDeviceGet", ordinal)
         self.held: Any = None
         self.states: dict[Any, State] = {}
-        self.local, self._process = Local(), os.getpid()
+        self.local = threading.local()  # ``state``: of the context that `Active` made current
+        self._process = os.getpid()
 
     def primary(self) -> Any:
         """The primary context, retained on first use and given back at exit."""
@@ -138,7 +133,7 @@ class InContexts(Device):
             return self.states[context]
         except KeyError:
             with _lock:
-                holder = self.driver.PointerHolderBase
+                holder = getattr(self.driver, "PointerHolderBase", object)
                 return self.states.setdefault(context, State(holder, self.ordinal))
 
     def active(self) -> Active:
@@ -156,7 +151,7 @@ class InContexts(Device):
         own = self.own_context()
         return own is None or own == self.primary()
 
-    context_handle = staticmethod(driver.current_context)
+    context_handle = staticmethod(driver.current_context)  # in this thread, None without one
 
     def storage(self) -> Storage:
         return self.state().storage
@@ -233,7 +228,7 @@ class Pool:
     garbage collector does it.
 
     Where memory is short, what is only kept for later calls in ``storage`` goes; where it is short
-    still, copies of operands. ``holder`` is PyCUDA's type of pointers.
+    still, copies of operands. ``holder`` is what PyCUDA's arrays have for pointers, or `object`.
     """
 
     def __init__(self, holder: type, ordinal: int, storage: Storage) -> None:

@@ -62,7 +62,7 @@ class CudaDevice(Compiling):
         Such as "sm_90".
     """
 
-    stages = takes_rows = True
+    stages = True
 
     def __init__(self, ordinal: int, package: Any, package_name: str) -> None:
         super().__init__(ordinal, package)
@@ -120,10 +120,9 @@ class CudaDevice(Compiling):
     def array_of(self, host: np.ndarray) -> Any:
         """A copy of a host array as `new_array` gives it, in Fortran order if it is not in C."""
         is_c = host.flags.c_contiguous
-        made, address = self.new_array(host.shape, host.dtype, "C" if is_c else "F")
-        if host.size:
-            with self.active():
-                self.upload(host if is_c else host.T, address)
+        with self.active():
+            made, address = self.new_array(host.shape, host.dtype, "C" if is_c else "F")
+            self.upload(host if is_c else host.T, address)
         return made
 
     def fill(self, buffer: int, nbytes: int, stream: Any = None) -> None:
@@ -167,7 +166,18 @@ class CudaDevice(Compiling):
             if direction == UPLOAD:
                 return self.driver.memcpy_htod(buffer + offset, array)
             return self.driver.memcpy_dtoh(array, buffer + offset)
-        start(direction, array, buffer + offset, stream.handle)
+        for part, begin in pieces(array, _PART):
+            here, there = part.__array_interface__["data"][0], buffer + offset + begin
+            if part.flags.c_contiguous:
+                ends = (there, here) if direction == UPLOAD else (here, there)
+                driver.call(_SEND[direction], *ends, part.nbytes, stream.handle)
+            else:
+                number, nbytes, pitch = rows(part)
+                # CUDA_MEMCPY2D: the side that is read, that which is written, width and height.
+                host, own = (0, 0, _HOST, here, 0, 0, pitch), (0, 0, _DEVICE, 0, there, 0, nbytes)
+                sides = host + own if direction == UPLOAD else own + host
+                words = (ctypes.c_uint64 * 16)(*sides, nbytes, number)
+                driver.call("cuMemcpy2DAsync_v2", words, stream.handle)
         # One event for all parts: the bus rests for 10 us where a stream comes past one.
         return self.record(stream)
 
@@ -272,7 +282,7 @@ def _handle(stream: Any) -> int:
     return driver.LEGACY if stream is None else stream.handle
 
 
-# -- Pinned memory, and copies from and to it ------------------------------------------------------
+# -- Pinned memory ---------------------------------------------------------------------------------
 
 
 class Pages(mmap.mmap):
@@ -315,23 +325,6 @@ class Pages(mmap.mmap):
             # Where that context is gone, they are no longer pinned.
             with contextlib.suppress(DeviceError), driver.primary(self._device):
                 driver.twice("cuMemHostUnregister", self._address)
-
-
-def start(direction: str, array: np.ndarray, address: int, stream: int) -> None:
-    """Let a stream, which is the driver's handle, copy a pinned array, contiguous or of `rows`, to
-    an address of packed device memory, or from there."""
-    for part, begin in pieces(array, _PART):
-        here, there = part.__array_interface__["data"][0], address + begin
-        if part.flags.c_contiguous:
-            ends = (there, here) if direction == UPLOAD else (here, there)
-            driver.call(_SEND[direction], *ends, part.nbytes, stream)
-        else:
-            number, nbytes, pitch = rows(part)
-            # CUDA_MEMCPY2D: the side that is read, that which is written, width and height.
-            host, device = (0, 0, _HOST, here, 0, 0, pitch), (0, 0, _DEVICE, 0, there, 0, nbytes)
-            sides = host + device if direction == UPLOAD else device + host
-            words = (ctypes.c_uint64 * 16)(*sides, nbytes, number)
-            driver.call("cuMemcpy2DAsync_v2", words, stream)
 
 
 def _library_version() -> str | None:

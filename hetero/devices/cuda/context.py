@@ -61,9 +61,7 @@ class Active:
         if error is None:
             if refused is not None:
                 reraise(self._device, refused, _is_short(refused))
-        elif isinstance(error, DeviceError):
-            error.device = error.device or self._device.name
-        elif isinstance(error, (self._device.driver.Error, MemoryError)):
+        elif isinstance(error, (DeviceError, self._device.driver.Error, MemoryError)):
             reraise(self._device, error, _is_short(error))
 
     def _pop(self) -> Exception | None:

@@ -305,10 +305,9 @@ class Pages(mmap.mmap):
         except (OSError, ValueError) as error:
             raise DeviceMemoryError(f"out of host memory: {error}") from error
         made._process, made._device, made._address = os.getpid(), device, 0
-        for advice in ("MADV_HUGEPAGE", *(() if is_inherited else ("MADV_DONTFORK",))):
-            if hasattr(mmap, advice):
-                with contextlib.suppress(OSError):  # a kernel without it
-                    made.madvise(getattr(mmap, advice))
+        for advice in (mmap.MADV_HUGEPAGE, *(() if is_inherited else (mmap.MADV_DONTFORK,))):
+            with contextlib.suppress(OSError):  # a kernel without it
+                made.madvise(advice)
         address = np.frombuffer(made, np.uint8).__array_interface__["data"][0]
         made.offset = -address % _HUGE_PAGE if room > nbytes else 0
         address += made.offset

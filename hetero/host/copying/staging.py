@@ -214,9 +214,9 @@ def rows(array: np.ndarray) -> tuple[int, int, int] | None:
 
 def _may_be_sent(device: Any, array: np.ndarray) -> bool:
     """Whether a device takes an array as it lies in pinned memory."""
-    if array.flags.c_contiguous or not device.is_cuda:
-        return array.flags.c_contiguous
-    found = rows(array)
+    if array.flags.c_contiguous:
+        return True
+    found = rows(array) if device.is_cuda else None
     return found is not None and found[2] >= found[1] >= _LEAST_SENT
 
 

@@ -223,7 +223,7 @@ class Bench:
             )
             result = problem.output
             # As calls make it: a product's is NumPy's own.
-            empty = np.empty if case.row.method == BLAS else pages.maker(result.nbytes)
+            empty = np.empty if case.row.method == BLAS else pages.empty
 
             def call_here() -> None:
                 out = empty(result.shape, result.dtype)

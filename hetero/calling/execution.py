@@ -237,7 +237,7 @@ def by_host(
     result, out = problem.output, call.out
     # The operands of devices stay as they are, for the CPU.
     if out is None or result.location != HOST or (used and _overlap(out, call.arrays)):
-        out = (pages.empty if used else pages.maker(result.nbytes))(result.shape, result.dtype)
+        out = pages.empty(result.shape, result.dtype)
     if isinstance(call.start, np.ndarray):
         out[...] = call.start.reshape(out.shape)
     elif call.start is not None and len(used) < 2:  # several devices begin from zero themselves

@@ -7,6 +7,7 @@ methods. The others have a default, for kinds with one queue, one context and me
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
@@ -44,7 +45,6 @@ class Device(abc.ABC):
     null: Any = 0  # in place of a kernel's buffer that is not there
     errors: tuple[type[Exception], ...] = ()  # of the backend's library, before they become ours
     stages: bool = False  # whether staged copies may be the faster ones
-    takes_rows: bool = False  # whether `enqueue` takes pinned arrays of rows that lie apart
 
     # -- what it is
 
@@ -119,25 +119,13 @@ class Device(abc.ABC):
         """Copy packed memory from byte ``offset`` of a buffer to a host array of any strides."""
         begin(self, DOWNLOAD, target, source, offset, overlap=False).wait()
 
-    def begin_upload(
-        self,
-        source: np.ndarray,
-        target: Any,
-        offset: int = 0,
-        after: Any = None,
-        overlap: bool = True,
-    ) -> Copy:
-        """Begin what `upload` does; `staging.begin` says what holds until `Copy.wait` returns.
-
-        ``after`` is an event that must have come before the target is overwritten; default: all
-        that the default queue holds now. Without ``overlap`` the host has nothing to do meanwhile.
-        """
-        return begin(self, UPLOAD, source, target, offset, after, overlap)
+    # (source, target, offset, after, overlap): begin what `upload` does; see `staging.begin`.
+    begin_upload = functools.partialmethod(begin, UPLOAD)
 
     def begin_download(
         self, source: Any, target: np.ndarray, offset: int = 0, after: Any = None
     ) -> Copy:
-        """Begin what `download` does; ``after`` must have come before the source is read."""
+        """Begin what `download` does."""
         return begin(self, DOWNLOAD, target, source, offset, after)
 
     @abc.abstractmethod
@@ -224,10 +212,6 @@ class Device(abc.ABC):
         """Whether another thread that makes the device active works where this one would."""
         return True
 
-    def context_handle(self) -> int | None:
-        """The driver's handle of the context that is current in this thread, None without one."""
-        return None
-
     def reopen(self) -> None:
         """Make the device usable again after failures, as far as its driver lets us."""
         return
@@ -276,7 +260,7 @@ class Device(abc.ABC):
     ) -> Any:
         """Let a stream copy a pinned array, by "upload" or "download"; the event of its end. By
         the default queue it is complete at once, and the array may be in ordinary memory. It is
-        C-contiguous, or of rows where the device `takes_rows`.
+        C-contiguous; CUDA's may be of rows that lie apart.
         """
 
     def is_pinned(self, array: np.ndarray) -> bool:
@@ -288,10 +272,8 @@ class Device(abc.ABC):
         if not self.same_in_threads():
             return None
         storage = self.storage()
-        if storage.ring is None:
-            with _lock:
-                if storage.ring is None:
-                    storage.ring = Ring(self)
+        with _lock:
+            storage.ring = storage.ring or Ring(self)
         return storage.ring
 
     def slice_calls(self, direction: str, stream: Any) -> dict[str, Any] | None:

@@ -83,10 +83,9 @@ def find() -> tuple[list[Device], list[str]]:
 
 
 @functools.cache
-def _stream_type() -> type:
-    """PyOpenCL's queue as a class to whose objects there can be weak references."""
-    cl = load("pyopencl")
-    return type("Stream", (cl.CommandQueue,), {})
+def _queue_type() -> type:
+    """PyOpenCL's queue as a class of objects that can have weak references."""
+    return type("Queue", (load("pyopencl").CommandQueue,), {})
 
 
 class OpenCLDevice(Device):
@@ -130,8 +129,7 @@ class OpenCLDevice(Device):
             with self._lock:
                 if self._opened is None:
                     context = self.cl.Context([self._device])
-                    profiling = self.cl.command_queue_properties.PROFILING_ENABLE
-                    self._opened = context, self.cl.CommandQueue(context, properties=profiling)
+                    self._opened = context, self._new_queue(context)
                     set_name(context, self.name)
         return self._opened
 
@@ -139,7 +137,7 @@ class OpenCLDevice(Device):
         self._opened: tuple[Any, Any] | None = None
         self._programs: dict[Any, Any] = {}
         self._kernels: dict[Any, Any] = {}
-        self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._queues: weakref.WeakSet[Any] = weakref.WeakSet()
         self._storage = Storage()
 
     def reopen(self) -> None:
@@ -238,21 +236,21 @@ class OpenCLDevice(Device):
         return event.command_execution_status == self.cl.command_execution_status.COMPLETE
 
     def synchronize(self, stream: Any = None) -> None:
-        if stream is not None:
-            stream.finish()
-            return
-        self._open()[1].finish()
-        for each in list(self._streams):
+        self._open()
+        for each in list(self._queues) if stream is None else [stream]:
             each.finish()
 
     def _queue(self, stream: Any) -> Any:
         return self._open()[1] if stream is None else stream
 
     def new_stream(self) -> Any:
+        return self._new_queue(self._open()[0])
+
+    def _new_queue(self, context: Any) -> Any:
         profiling = self.cl.command_queue_properties.PROFILING_ENABLE
-        stream = _stream_type()(self._open()[0], properties=profiling)
-        self._streams.add(stream)
-        return stream
+        queue = _queue_type()(context, properties=profiling)
+        self._queues.add(queue)
+        return queue
 
     def record(self, stream: Any = None, timed: bool = False) -> Any:
         queue = self._queue(stream)

@@ -13,7 +13,6 @@ import mmap
 import os
 import resource
 import weakref
-from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -64,11 +63,6 @@ def _keep(block: mmap.mmap) -> None:
     with contextlib.suppress(IndexError):  # another thread frees them
         while len(_kept) > _BLOCKS or sum(sizes().values()) > most:
             _kept.pop(0)
-
-
-def maker(nbytes: int) -> Callable[..., np.ndarray]:
-    """The allocator of results of this size that the CPU computes: ``np.empty``, or `empty`."""
-    return np.empty if nbytes <= _MALLOC else empty
 
 
 @functools.cache

@@ -11,8 +11,8 @@ import pytest
 from fakes import raising
 
 from hetero.devices import cuda
-from hetero.devices.cuda import compiler, driver, memory
-from hetero.errors import KernelCompileError
+from hetero.devices.cuda import compiler, context, driver
+from hetero.errors import DeviceError, KernelCompileError
 
 BINDINGS = "cuda.bindings.driver"
 
@@ -64,11 +64,9 @@ def test_pycuda_is_taken_where_it_is_installed_and_one_can_be_forced(here, monke
 def test_a_broken_pycuda_is_told(here, monkeypatch, name):
     """Its library is not there, or a module that it needs."""
     is_absent(here, name)
-    Device = raising(RuntimeError("fell over"))
-    Device.count = lambda: 1
-    monkeypatch.setattr(cuda.driver, "init", lambda: None)
-    monkeypatch.setattr(cuda.driver, "Device", Device)
-    monkeypatch.setattr(cuda.driver, "Error", RuntimeError)
+    monkeypatch.setattr(cuda.driver, "call", lambda *arguments: None)
+    monkeypatch.setattr(cuda.driver, "given", lambda *arguments: 1)
+    monkeypatch.setattr(cuda.driver, "Device", raising(DeviceError("fell over")))
     assert cuda.chosen().refused == f"No module {name}"
     _, missing = cuda.find()
     assert missing[0] == f"cuda: PyCUDA does not load; cuda-bindings 1.2 is used (No module {name})"
@@ -145,7 +143,7 @@ def pool(monkeypatch):
     monkeypatch.setattr(driver, "twice", twice)
     monkeypatch.setattr(driver, "call", lambda function: None)
     monkeypatch.setattr(driver, "free_memory", lambda: 1 << 40)
-    pool = memory.Pool(object, 0, SimpleNamespace())
+    pool = context.Pool(object, 0, SimpleNamespace())
     pool.beside, pool.live = beside, live
     return pool
 

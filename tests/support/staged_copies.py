@@ -15,7 +15,7 @@ driver = fake_cuda.Driver()
 
 from hetero import devices  # noqa: E402  PyCUDA must find the fake driver loaded
 from hetero.arrays import pinned_sizes  # noqa: E402
-from hetero.devices.cuda import memory  # noqa: E402
+from hetero.devices.cuda import device as cuda_device  # noqa: E402
 from hetero.errors import DeviceError  # noqa: E402
 from hetero.host.copying import slices, staging  # noqa: E402
 
@@ -156,12 +156,12 @@ def pinned_memory() -> None:
         np.testing.assert_array_equal(whole, before)
         return [name for name in driver.names() if name.startswith("cuMemcpy")]
 
-    for memory._PART in (1 << 26, 1000, 8000):
+    for cuda_device._PART in (1 << 26, 1000, 8000):
         for array in rows + others:
             sent, apart = there_and_back(array), any(array is x for x in rows)
             if apart or array.flags.c_contiguous:
-                assert len(sent) >= 2 * -(-array.nbytes // memory._PART)
-            assert ("cuMemcpy2DAsync_v2" in sent) == (apart and memory._PART > 2000)
+                assert len(sent) >= 2 * -(-array.nbytes // cuda_device._PART)
+            assert ("cuMemcpy2DAsync_v2" in sent) == (apart and cuda_device._PART > 2000)
     for array, name in ((whole, "cuMemcpyHtoDAsync_v2"), (rows[0], "cuMemcpy2DAsync_v2")):
         for k in (1, 3):
             driver.fail(k, name, good=True)

@@ -9,8 +9,8 @@ A thread that has a PyCUDA context of its own on the device (``pycuda.autoinit``
 one, because its arrays live there. Work goes to the legacy default stream, unless it is given one
 made by `CudaDevice.new_stream`, which the legacy stream neither waits for nor holds up.
 
-`device` has the device, on what works in contexts (`context`) and compiles (`compiler`); `memory`
-its memory, pinned memory of the host and copies between the two; `driver` the driver's own
+`device` has the device, pinned memory of the host and copies between the two, on what works in
+contexts with memory of their own (`context`) and compiles (`compiler`); `driver` the driver's own
 functions, for all but contexts and launches.
 """
 
@@ -84,9 +84,9 @@ def find() -> tuple[list[Device], list[str]]:
     except Exception as error:
         return [], [f"cuda: there is no NVIDIA driver; for an NVIDIA GPU install it ({error})"]
     try:
-        package.init()
-        count = package.Device.count()
-    except package.Error as error:
+        driver.call("cuInit", 0)
+        count = driver.given("cuDeviceGetCount")
+    except DeviceError as error:
         return [], [f"cuda: the driver finds no device ({error})"]
     if not count:
         return [], ["cuda: the driver finds no device"]

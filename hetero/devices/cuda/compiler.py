@@ -12,6 +12,7 @@ import ctypes
 import functools
 import hashlib
 import logging
+import operator
 import os
 import struct
 from collections.abc import Callable, Iterable
@@ -229,19 +230,12 @@ class Compiling(InContexts):
         given = [numbers.get(a, a) if type(a) is str else a for a in planned.arguments]
         used = [argument for argument in given if type(argument) is str]
         pack, rest = struct.Struct(f"{len(used)}q").pack, _packed(given[len(used) :])
-        order = [names.index(name) for name in used]
+        taken = operator.itemgetter(*[names.index(name) for name in used])
         launch, grid, block = kernel._launch_kernel, (planned.grid, 1, 1), (planned.block, 1, 1)
         shared_bytes = planned.shared_bytes
-        if order == [0, 1, 2]:
-
-            def as_given(a: int, b: int, c: int, scratch: int = 0) -> None:
-                launch(grid, block, pack(a, b, c) + rest, shared_bytes, None)
-
-            return as_given
 
         def run(*addresses: int) -> None:
-            arguments = pack(*[addresses[i] for i in order]) + rest
-            launch(grid, block, arguments, shared_bytes, None)
+            launch(grid, block, pack(*taken(addresses)) + rest, shared_bytes, None)
 
         return run
 

@@ -1,4 +1,5 @@
-"""The contexts that a CUDA device works in: made current, given up, opened anew; what each has.
+"""The contexts that a CUDA device works in: made current, given up, opened anew; what each has,
+its memory first of all.
 
 PyCUDA gives back a stream when it is dropped, in whatever context is current then, and ends the
 process if the driver refuses. Ours go back to their context's lists, without a call, as events do.
@@ -18,9 +19,8 @@ from typing import Any
 from hetero import locks
 from hetero.devices.base import Device, reraise
 from hetero.devices.cuda import driver
-from hetero.devices.cuda.memory import Pool
-from hetero.devices.storage import Storage
-from hetero.errors import DeviceError
+from hetero.devices.storage import Storage, rounded
+from hetero.errors import DeviceError, DeviceMemoryError
 
 _lock = locks.new()
 log = logging.getLogger("hetero")
@@ -51,7 +51,7 @@ class Active:
             if self._pushed:
                 self._pop()
             reraise(device, error, _is_short(error))
-        self._outer = device.local.state
+        self._outer = getattr(device.local, "state", None)
         device.local.state = state
         return device
 
@@ -61,9 +61,7 @@ class Active:
         if error is None:
             if refused is not None:
                 reraise(self._device, refused, _is_short(refused))
-        elif isinstance(error, DeviceError):
-            error.device = error.device or self._device.name
-        elif isinstance(error, (self._device.driver.Error, MemoryError)):
+        elif isinstance(error, (DeviceError, self._device.driver.Error, MemoryError)):
             reraise(self._device, error, _is_short(error))
 
     def _pop(self) -> Exception | None:
@@ -84,12 +82,6 @@ class Active:
             log.debug("%s: the context is given up: %s", device.name, error)
             device.give_up()
         return refused
-
-
-class Local(threading.local):
-    """What a thread does with a device: ``state`` is of the context that `Active` made current."""
-
-    state: Any = None
 
 
 class InContexts(Device):
@@ -113,7 +105,8 @@ class InContexts(Device):
         self.raw, self.number = package.Device(ordinal), driver.given("cuDeviceGet", ordinal)
         self.held: Any = None
         self.states: dict[Any, State] = {}
-        self.local, self._process = Local(), os.getpid()
+        self.local = threading.local()  # ``state``: of the context that `Active` made current
+        self._process = os.getpid()
 
     def primary(self) -> Any:
         """The primary context, retained on first use and given back at exit."""
@@ -138,7 +131,7 @@ class InContexts(Device):
             return self.states[context]
         except KeyError:
             with _lock:
-                holder = self.driver.PointerHolderBase
+                holder = getattr(self.driver, "PointerHolderBase", object)
                 return self.states.setdefault(context, State(holder, self.ordinal))
 
     def active(self) -> Active:
@@ -156,7 +149,7 @@ class InContexts(Device):
         own = self.own_context()
         return own is None or own == self.primary()
 
-    context_handle = staticmethod(driver.current_context)
+    context_handle = staticmethod(driver.current_context)  # in this thread, None without one
 
     def storage(self) -> Storage:
         return self.state().storage
@@ -225,6 +218,83 @@ class InContexts(Device):
         except DeviceError as error:
             log.debug("%s gets a new context: %s", self.name, error)
             self.give_up()
+
+
+class Pool:
+    """Memory of one context. The driver's own allocation takes 100 us and waits, so freed memory is
+    kept for the next call; freeing makes no call to the driver, in whatever thread and context a
+    garbage collector does it.
+
+    Where memory is short, what is only kept for later calls in ``storage`` goes; where it is short
+    still, copies of operands. ``holder`` is what PyCUDA's arrays have for pointers, or `object`.
+    """
+
+    def __init__(self, holder: type, ordinal: int, storage: Storage) -> None:
+        self.nbytes = 0  # that were had from the driver and not given back
+        self._storage = storage
+        self._free: dict[int, list[int]] = {}  # size -> addresses
+
+        class Block(holder):
+            """Device memory that goes back to the pool when nobody holds it, in any thread."""
+
+            def __init__(block, size: int, address: int) -> None:
+                super().__init__()
+                block.size, block.address, block.ordinal = size, address, ordinal
+
+            def get_pointer(block) -> int:
+                return block.address
+
+            __int__ = __index__ = get_pointer
+
+            def __del__(block) -> None:
+                self._free.setdefault(block.size, []).append(block.address)
+
+        self._block = Block
+
+    def allocate(self, nbytes: int) -> Any:
+        """Memory for ``nbytes`` bytes, as PyCUDA's pointer holder."""
+        size = rounded(nbytes)
+        try:
+            return self._block(size, self._free[size].pop())
+        except (KeyError, IndexError):
+            pass
+        if self.unused() + size > driver.free_memory() // 2:
+            self.trim()
+        try:
+            address = driver.given("cuMemAlloc_v2", size)
+        except DeviceMemoryError as error:
+            address = self._when_short(size, error)
+        self.nbytes += size
+        return self._block(size, address)
+
+    def _when_short(self, size: int, refused: Exception) -> int:
+        """An allocation that was refused, once there is room; what is easily made anew goes first,
+        and the error is raised where nothing is left to let go of."""
+        self._storage.drop()
+        while True:
+            if self.trim():
+                with contextlib.suppress(DeviceMemoryError):
+                    return driver.given("cuMemAlloc_v2", size)
+            if not self._storage.shed(size):
+                raise refused
+
+    def unused(self) -> int:
+        """Bytes that are kept and in nobody's use."""
+        return sum(size * len(free) for size, free in list(self._free.items()))
+
+    def trim(self) -> bool:
+        """Give unused memory back to the driver, once nothing that runs can still touch it; True
+        if there was some."""
+        driver.call("cuCtxSynchronize")
+        found = False
+        for size, free in list(self._free.items()):
+            with contextlib.suppress(IndexError):  # other threads take and return blocks
+                while True:
+                    address = free.pop()
+                    found = True
+                    self.nbytes -= size
+                    driver.twice("cuMemFree_v2", address)
+        return found
 
 
 class State:

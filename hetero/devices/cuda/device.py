@@ -1,9 +1,17 @@
-"""One NVIDIA GPU."""
+"""One NVIDIA GPU, pinned memory of the host, and copies between the two.
+
+Pinned pages are our own, and the driver registers them (``cuMemHostRegister``). Memory that the
+driver allocates is gone with its context, which a device that failed loses; these stay what they
+are, only slower. They are huge pages where the system gives them. Of a pinned matrix the bus takes
+row after row, the host nothing; slices of ordinary memory are copied by compiled loops.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,12 +20,13 @@ import numpy as np
 
 from hetero.arrays.operand import known_pinned
 from hetero.devices.base import Device
-from hetero.devices.cuda import compiler, driver, libraries, memory
+from hetero.devices.cuda import compiler, driver, libraries
 from hetero.devices.cuda.compiler import Compiling
 from hetero.devices.cuda.context import Lent
 from hetero.devices.storage import allocated, rounded
+from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.host.copying import slices
-from hetero.host.copying.staging import PURPOSE, UPLOAD
+from hetero.host.copying.staging import DOWNLOAD, PURPOSE, UPLOAD, pieces, rows
 
 _ATTRIBUTES = {  # CU_DEVICE_ATTRIBUTE_...
     "MAX_THREADS_PER_BLOCK": 1,
@@ -33,6 +42,11 @@ _ATTRIBUTES = {  # CU_DEVICE_ATTRIBUTE_...
     "MAX_BLOCKS_PER_MULTIPROCESSOR": 106,
     "RESERVED_SHARED_MEMORY_PER_BLOCK": 111,
 }
+_HUGE_PAGE = 2 << 20  # bytes of a huge page
+_PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE: pinned for every context
+_HOST, _DEVICE = 1, 2  # CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_DEVICE
+_PART = 64 << 20  # bytes that are copied at once: both directions then share the bus better
+_SEND = {UPLOAD: "cuMemcpyHtoDAsync_v2", DOWNLOAD: "cuMemcpyDtoHAsync_v2"}
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: other threads may do what they like
 # CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, _PEER_ACCESS_ALREADY_ENABLED, _NOT_READY
@@ -48,7 +62,7 @@ class CudaDevice(Compiling):
         Such as "sm_90".
     """
 
-    stages = takes_rows = True
+    stages = True
 
     def __init__(self, ordinal: int, package: Any, package_name: str) -> None:
         super().__init__(ordinal, package)
@@ -106,10 +120,9 @@ class CudaDevice(Compiling):
     def array_of(self, host: np.ndarray) -> Any:
         """A copy of a host array as `new_array` gives it, in Fortran order if it is not in C."""
         is_c = host.flags.c_contiguous
-        made, address = self.new_array(host.shape, host.dtype, "C" if is_c else "F")
-        if host.size:
-            with self.active():
-                self.upload(host if is_c else host.T, address)
+        with self.active():
+            made, address = self.new_array(host.shape, host.dtype, "C" if is_c else "F")
+            self.upload(host if is_c else host.T, address)
         return made
 
     def fill(self, buffer: int, nbytes: int, stream: Any = None) -> None:
@@ -153,23 +166,40 @@ class CudaDevice(Compiling):
             if direction == UPLOAD:
                 return self.driver.memcpy_htod(buffer + offset, array)
             return self.driver.memcpy_dtoh(array, buffer + offset)
-        memory.start(direction, array, buffer + offset, stream.handle)
+        for part, begin in pieces(array, _PART):
+            here, there = part.__array_interface__["data"][0], buffer + offset + begin
+            if part.flags.c_contiguous:
+                ends = (there, here) if direction == UPLOAD else (here, there)
+                driver.call(_SEND[direction], *ends, part.nbytes, stream.handle)
+            else:
+                number, nbytes, pitch = rows(part)
+                # CUDA_MEMCPY2D: the side that is read, that which is written, width and height.
+                host, own = (0, 0, _HOST, here, 0, 0, pitch), (0, 0, _DEVICE, 0, there, 0, nbytes)
+                sides = host + own if direction == UPLOAD else own + host
+                words = (ctypes.c_uint64 * 16)(*sides, nbytes, number)
+                driver.call("cuMemcpy2DAsync_v2", words, stream.handle)
         # One event for all parts: the bus rests for 10 us where a stream comes past one.
         return self.record(stream)
 
     def pinned(self, nbytes: int, purpose: str = "pinned arrays") -> np.ndarray:
         self.primary()
-        pages = memory.Pages(max(nbytes, 1), self.number, purpose != PURPOSE)
+        pages = Pages(max(nbytes, 1), self.number, purpose != PURPOSE)
         return known_pinned(np.frombuffer(pages, np.uint8, nbytes, pages.offset), purpose)
 
     def is_pinned(self, array: np.ndarray) -> bool:
-        return super().is_pinned(array) or driver.is_pinned(memory.address_of(array))
+        if super().is_pinned(array):
+            return True
+        return driver.is_pinned(array.__array_interface__["data"][0])
 
     def slice_calls(self, direction: str, stream: Any) -> dict[str, Any] | None:
         if not slices.library():
             return None
         events = [self._event(driver.UNTIMED) for _ in range(slices.BUFFERS)]
-        return memory.slice_calls(direction, stream, events)
+        found: dict[str, Any] = {"stream": stream, "events": events, "text": driver.error_text}
+        functions = {"send": _SEND[direction], "record": "cuEventRecord", "query": "cuEventQuery"}
+        for name, function in functions.items():
+            found[name] = ctypes.cast(driver.libcuda()[function], ctypes.c_void_p).value
+        return found
 
     # -- what orders the work that was started
 
@@ -250,6 +280,50 @@ class Graph:
 
 def _handle(stream: Any) -> int:
     return driver.LEGACY if stream is None else stream.handle
+
+
+# -- Pinned memory ---------------------------------------------------------------------------------
+
+
+class Pages(mmap.mmap):
+    """Pages that are pinned until nobody holds them, by the primary context of a device, which the
+    driver numbers so.
+
+    A forked child gets a copy where they are ``is_inherited``, in memory that is not pinned; else
+    it has none. DeviceMemoryError if the system or the driver refuses them.
+
+    Attributes
+    ----------
+    offset : int
+        Bytes before the first one that is pinned: large memory begins where a huge page does.
+    """
+
+    def __new__(cls, nbytes: int, device: int, is_inherited: bool) -> Pages:
+        try:
+            room = nbytes + _HUGE_PAGE if nbytes >= _HUGE_PAGE else nbytes
+            made = super().__new__(cls, -1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, ValueError) as error:
+            raise DeviceMemoryError(f"out of host memory: {error}") from error
+        made._process, made._device, made._address = os.getpid(), device, 0
+        for advice in (mmap.MADV_HUGEPAGE, *(() if is_inherited else (mmap.MADV_DONTFORK,))):
+            with contextlib.suppress(OSError):  # a kernel without it
+                made.madvise(advice)
+        address = np.frombuffer(made, np.uint8).__array_interface__["data"][0]
+        made.offset = -address % _HUGE_PAGE if room > nbytes else 0
+        address += made.offset
+        try:
+            with driver.primary(device):
+                driver.call("cuMemHostRegister_v2", address, nbytes, _PORTABLE)
+                made._address = address
+        except DeviceError as error:
+            raise DeviceMemoryError(f"the driver does not pin {nbytes} bytes: {error}") from error
+        return made
+
+    def __del__(self) -> None:
+        if getattr(self, "_address", 0) and os.getpid() == self._process:
+            # Where that context is gone, they are no longer pinned.
+            with contextlib.suppress(DeviceError), driver.primary(self._device):
+                driver.twice("cuMemHostUnregister", self._address)
 
 
 def _library_version() -> str | None:

@@ -204,20 +204,11 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def init(flags: int = 0) -> None:
-    """Begin to use the driver."""
-    call("cuInit", flags)
-
-
 class Device:
     """A device, by its number."""
 
     def __init__(self, ordinal: int) -> None:
         self._number = given("cuDeviceGet", ordinal)
-
-    @staticmethod
-    def count() -> int:
-        return given("cuDeviceGetCount")
 
     def retain_primary_context(self) -> Context:
         return Context(given("cuDevicePrimaryCtxRetain", self._number))
@@ -262,10 +253,6 @@ class Context:
             if current_context() == stack.pop().handle:
                 pop()
         return stack[-1] if stack else None
-
-
-class PointerHolderBase:
-    """What has an address on the device."""
 
 
 def _checked(given: tuple[Any], function: str) -> None:

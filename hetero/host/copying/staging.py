@@ -164,7 +164,7 @@ def begin(
     direction: str,
     array: np.ndarray,
     buffer: Any,
-    offset: int,
+    offset: int = 0,
     after: Any = None,
     overlap: bool = True,
 ) -> Copy:
@@ -174,9 +174,9 @@ def begin(
     Until `Copy.wait` returns, neither what is read nor what is written may be written to, and
     nothing that is begun on the device may use what is written. Copies of one direction are made in
     the order of their start. Where the device has no `ring`, and without ``overlap`` where the
-    driver alone is as fast, the copy is complete at once. ``after`` is the event that must have
-    come before the buffer is touched, as `Device.record` gives it; None: all that the default queue
-    holds now.
+    driver alone is as fast, the copy is complete at once: then the host has nothing to do
+    meanwhile. ``after`` is the event that must have come before the buffer is touched, as
+    `Device.record` gives it; None: all that the default queue holds now.
     """
     staged = bool(array.nbytes)
     if not overlap:
@@ -214,9 +214,9 @@ def rows(array: np.ndarray) -> tuple[int, int, int] | None:
 
 def _may_be_sent(device: Any, array: np.ndarray) -> bool:
     """Whether a device takes an array as it lies in pinned memory."""
-    if array.flags.c_contiguous or not device.takes_rows:
-        return array.flags.c_contiguous
-    found = rows(array)
+    if array.flags.c_contiguous:
+        return True
+    found = rows(array) if device.is_cuda else None
     return found is not None and found[2] >= found[1] >= _LEAST_SENT
 
 

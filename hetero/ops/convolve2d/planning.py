@@ -273,7 +273,8 @@ def _bound(plan: Plan, a: Operand) -> Function:
     to be made anew."""
     row, problem, shape = plan.chosen.implementation, plan.problem, plan.problem.output.shape
     transforms, on_cpu = row.method == FFT, plan.chosen.device == CPU
-    compute, empty, dtype = row.run, pages.maker(problem.output.nbytes), problem.output.dtype
+    compute, dtype = row.run, problem.output.dtype
+    empty = np.empty if problem.output.nbytes < pages.LEAST else pages.empty
     is_watched = not on_cpu and a.nbytes >= kept.LEAST_WATCHED
 
     def run(image: np.ndarray, kernel: np.ndarray, fillvalue: Any) -> Any:

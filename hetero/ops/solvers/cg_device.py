@@ -36,7 +36,7 @@ def solve(
     dtype: Any,
     going_on: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Outcome:
-    """Solve A x = b for a symmetric positive definite A.
+    """Solve A x = b for a symmetric positive definite A, if the squares of b are in range.
 
     Parameters
     ----------

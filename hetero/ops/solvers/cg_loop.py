@@ -71,7 +71,8 @@ def solve(
     plain: bool = False,
     after_step: Callable[..., object] | None = None,
 ) -> Outcome:
-    """Solve A x = b, until norm(b - A x) <= max(rtol norm(b), atol); see `restarted`.
+    """Solve A x = b, if the squares of b are in range, until norm(b - A x) <= max(rtol norm(b),
+    atol); see `restarted`.
 
     Parameters
     ----------

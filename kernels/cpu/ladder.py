@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from hetero.host.threads import ALONE, compiled, helper, no_overlap, part
 
-from .poisson import jacobi
+from .poisson import jacobi_rows
 
 DEPTH, WIDTH = 64, 512  # of a tile of B: 256 KiB in float64, a part of a core's own cache
 
@@ -94,11 +94,14 @@ def convolution_sequential(image, taps, out):
             out[i, j] = total
 
 
+@compiled
 def jacobi_sweep(team, u, f, u_new):
-    """A Jacobi sweep, 6 flops a point: hetero's own, a range of the rows for each thread."""
-    quarter = u.dtype.type(0.25)
-    factors = quarter, u.dtype.type(0.0), quarter, quarter / u.dtype.type((len(u) + 1) ** 2)
-    jacobi(team, u[:, None], f[:, None], u_new[:, None], factors)
+    """A Jacobi sweep, 6 flops a point, by hetero's own loop: some rows for each thread."""
+    (rows, columns), number = u.shape, u.dtype.type
+    factors = number(0.25), number(0.0), number(0.25), number(0.25 / (rows + 1) ** 2)
+    box = rows, 1, columns
+    given = u.reshape(box), f.reshape(box), u_new.reshape(box)
+    jacobi_rows(team, rows, given + factors)
 
 
 # Family -> its loops, in their order.

@@ -314,12 +314,12 @@ def jacobi(team: int, u: Any, f: Any, u_new: Any, factors: Any) -> None:
     factors : 4-tuple of that dtype
         1 / spacing^2 along rows, lines and columns, and 1, all over the matrix's diagonal.
     """
-    _jacobi(team, u.shape[0], (u, f, u_new) + factors)
+    jacobi_rows(team, u.shape[0], (u, f, u_new) + factors)
 
 
 @part
-def _jacobi(start, stop, u, f, u_new, along_rows, along_lines, along_columns, scale):  # type: ignore
-    """Per point, in 3-D: 6 additions, 4 multiplications."""
+def jacobi_rows(start, stop, u, f, u_new, along_rows, along_lines, along_columns, scale):
+    """Some rows of `jacobi`. Per point, in 3-D: 6 additions, 4 multiplications."""
     no_overlap()
     rows, lines, columns = u.shape
     nothing = np.zeros(columns, u.dtype)

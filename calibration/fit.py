@@ -155,9 +155,7 @@ def solve(
         part: {"axes": [list(axis) for axis in axes], "seconds": [_short(v[d]) for d in grid(axes)]}
         for part, v in (("setup", setup), ("step", step))
     }
-    made = {"form": "solve", "constants": constants}
-    bind(made)
-    return made
+    return {"form": "solve", "constants": constants}
 
 
 def unmoved(case: Case, samples: Samples, constants: Profile) -> Samples | None:

@@ -60,13 +60,8 @@ def monotone(
 
     More work takes no less time, and n times the work at most n times as long: within the factors
     ``more`` and ``less``. A knot beyond them was measured while other load took the processors.
-
-    Parameters
-    ----------
-    axes : sequence of sequence of float
-        Knots of each dimension, increasing; the work is in proportion to each.
-    seconds : sequence of float
-        Of each knot, the last dimension fastest; infinite where it is not known.
+    ``axes`` have the knots of each dimension, increasing; the work is in proportion to each.
+    ``seconds`` are of each knot, the last dimension fastest; infinite where they are not known.
     """
     table = np.reshape(np.asarray(seconds), [len(axis) for axis in axes])
     if min(table.min(), *map(min, axes)) <= 0.0:

@@ -199,11 +199,8 @@ class Bench:
         return [Arguments(*both, options) for both in zip(inputs, outputs, strict=True)]
 
     def seconds(self, case: Case, problem: Problem, budget: float) -> float:
-        """Seconds of one call, until its result is there.
-
-        A CUDA device measures by its own clock, without the host's share; but convolutions, with
-        it, and cuBLAS, with what it takes of the host.
-        """
+        """Seconds of one call, until its result is there; of `Case.clocked` by the device's clock,
+        without the host's share, but of cuBLAS with what it takes of the host."""
         if not case.clocked:
             return measure(self.waiting(case, problem), budget=budget, least=2, most=30)
         run, devices = case.row.run, self.devices

@@ -25,14 +25,9 @@ def shipped(data: dict[str, Any], name: str) -> bytes:
     return profile.encode({**kept, "name": name})
 
 
-def main(arguments: list[str]) -> None:
-    """Make a profile to ship: MEASURED.json, its new name, the file to write."""
-    measured, name, target = arguments
+if __name__ == "__main__":
+    measured, name, target = sys.argv[1:]
     content = shipped(json.loads(Path(measured).read_bytes()), name)
     profile.parse(content)
     Path(target).write_bytes(content)
     print(f"{target}: {len(content)} bytes")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -254,27 +254,20 @@ def _images(
             if on_cpu:
                 convolve = load("hetero.kernels.cpu.convolve")
                 block = convolve.BLOCK // np.dtype(dtype).itemsize
-        knots = _by_work(row, problem, sizes, block)
+        knots, info = dict[Dims, Dims](), {"kind": row.kind}
+        for size in sizes:
+            made = problem(*size)
+            if row.obstacle(made, info) is None:
+                dims = row.work(made, info).dims
+                if block is not None:
+                    dims = dims[0] * -(-dims[1] // block) * block, dims[2] * dims[3]
+                knots[dims] = size
+        knots = dict(sorted(knots.items(), key=lambda item: prod(item[0])))
         axes = [sorted(set(extents)) for extents in zip(*knots, strict=True)]
         longest = _LONGEST_FFT if not filters else _QUICK_LONGEST if quick else LONGEST
         how = {"options": lambda made: options(made.inputs[1].shape, made.dtype)}
         how |= {"knots": knots, "longest": longest, "block": block}
         yield Case(place, row, dtype, "*", axes, problem, **how)
-
-
-def _by_work(
-    row: Implementation, problem: Any, sizes: Iterable[Dims], block: int | None
-) -> dict[Dims, Dims]:
-    """What the model knows a problem by -> the problem's sizes, smaller ones first."""
-    found, info = {}, {"kind": row.kind}
-    for size in sizes:
-        made = problem(*size)
-        if row.obstacle(made, info) is None:
-            dims = row.work(made, info).dims
-            if block is not None:
-                dims = dims[0] * -(-dims[1] // block) * block, dims[2] * dims[3]
-            found[dims] = size
-    return dict(sorted(found.items(), key=lambda item: prod(item[0])))
 
 
 def _solves(

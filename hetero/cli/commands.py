@@ -10,7 +10,7 @@ import math
 import os
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +57,16 @@ def _registry() -> Any:
     return load("hetero.registry")
 
 
-def _own_options(operation: Any, arguments: argparse.Namespace) -> dict[str, str]:
-    """The operation's own options among the arguments; ValueError for another one's."""
-    every = _registry().operations()
+def _call(arguments: argparse.Namespace, name: str, dims: Iterable[int]) -> Any:
+    """A call of an operation with its own options among the arguments; ValueError for another
+    one's."""
+    operation, every = _registry().operation(name), _registry().operations()
     names = {name for other in every for name in other.options}
     given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
     for name in given.keys() - operation.options:
         of = ", ".join(other.function for other in every if name in other.options)
         raise ValueError(f"--{name} is an option of {of}, not of {operation.function}")
-    return given
+    return load("hetero.evaluation.calls").Call(operation, tuple(dims), arguments.dtype, given)
 
 
 def _compile_first(timed: tuple[Any, ...]) -> None:
@@ -175,9 +176,7 @@ def completion(arguments: argparse.Namespace) -> None:
 
 def explain(arguments: argparse.Namespace) -> None:
     """Price every candidate for a problem; run nothing."""
-    operation = _registry().operation(arguments.operation)
-    calls, given = load("hetero.evaluation.calls"), _own_options(operation, arguments)
-    call = calls.Call(operation, tuple(arguments.dims), arguments.dtype, given)
+    call = _call(arguments, arguments.operation, arguments.dims)
     if arguments.cluster is not None:  # its file names the profile and all devices
         usual = {"on": "host", "device": None, "profile": None, "again": None}
         if others := [name for name, value in usual.items() if getattr(arguments, name) != value]:
@@ -188,7 +187,7 @@ def explain(arguments: argparse.Namespace) -> None:
         return
     if arguments.plot is not None:
         raise ValueError("--plot draws what --cluster forecasts, which is not given")
-    constants, devices = calls.known(arguments.profile)
+    constants, devices = load("hetero.evaluation.calls").known(arguments.profile)
     if arguments.on != "host" and arguments.on not in devices:
         raise ValueError(one_of("--on", ("host", *devices), arguments.on))
     machine = load("hetero.calling.planner").Machine(constants, devices)
@@ -209,7 +208,7 @@ def explain(arguments: argparse.Namespace) -> None:
         for name, dtypes in constants.dtypes().items()
     )
     raise NotPriced(
-        f"no candidate could be chosen for {operation.function} {plan.problem.dtype}; "
+        f"no candidate could be chosen for {call.operation.function} {plan.problem.dtype}; "
         f"the profile {constants.name!r} has constants for: {known or 'nothing'}"
     )
 
@@ -237,20 +236,17 @@ def transfer(arguments: argparse.Namespace) -> None:
 
 def _work(arguments: argparse.Namespace) -> Any:
     """What ``--case`` or ``--work`` says: seconds, or a call; ValueError for anything else."""
-    Call, words = load("hetero.evaluation.calls").Call, arguments.work or ()
+    words = arguments.work or ()
     if arguments.case is not None:
         if words:
             raise ValueError("--case and --work both say what is done there: one is enough")
-        of = load("hetero.evaluation.problems").of
-        single = {
-            name: Call(operation, case.sizes[0], case.dtype)
-            for operation in _registry().operations()
-            for name, case in of(operation).cases.items()
-            if len(case.sizes) == 1
-        }
+        matmul = _registry().operation("matmul")
+        cases = load("hetero.evaluation.problems").of(matmul).cases
+        single = {name: case for name, case in cases.items() if len(case.sizes) == 1}
         if arguments.case not in single:
             raise ValueError(one_of("--case", single, arguments.case))
-        return single[arguments.case]
+        case = single[arguments.case]
+        return load("hetero.evaluation.calls").Call(matmul, case.sizes[0], case.dtype)
     with contextlib.suppress(ValueError):
         seconds = tuple(map(float, words))
         if len(seconds) <= 2 and all(0.0 < each < math.inf for each in seconds):
@@ -261,11 +257,10 @@ def _work(arguments: argparse.Namespace) -> Any:
             "--work must be seconds above 0, on the CPU and perhaps on the device, or an "
             f"operation with its dimensions, got {' '.join(arguments.work)!r}"
         )
-    operation, sizes = _registry().operation(words[0]), words[1:]
+    name, *sizes = words
     if not all(map(str.isdecimal, sizes)):
         raise ValueError(f"dimensions must be whole numbers, got {' '.join(sizes)!r}")
-    options = _own_options(operation, arguments)
-    call = Call(operation, tuple(map(int, sizes)), arguments.dtype, options)
+    call = _call(arguments, name, map(int, sizes))
     call.problem()  # or it says what the operation takes
     return call
 
@@ -304,8 +299,6 @@ def ladder(arguments: argparse.Namespace) -> None:
 
 def sweep(arguments: argparse.Namespace) -> None:
     """Time a kernel with every legal shape of its blocks; compare its default shape."""
-    if arguments.method is None:
-        raise ValueError("--method names the rung to sweep, and is not given")
     _on_ladder("sweep", arguments.operation, arguments)
 
 

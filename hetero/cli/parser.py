@@ -108,6 +108,7 @@ def _written(text: str, folder: bool = True) -> str:
 
 
 _FLAG = {"action": "store_true"}
+_NEEDED = {"required": True}
 _NAME = {"metavar": "NAME"}
 _OPERATION = {"metavar": "OPERATION"}
 _SEVERAL = _NAME | {"action": "append"}
@@ -172,7 +173,7 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--limit": ("leave out what takes longer (default: 1 on a GPU, else 0.5)", _SECONDS),
     "--markdown": ("print tables as Markdown", _FLAG),
     "--method": ("only this method, as the plan names it", {}),
-    "--method of a ladder": ("a kernel of the ladder with blocks of several shapes", {}),
+    "--method of a ladder": ("a kernel of the ladder with blocks of several shapes", _NEEDED),
     "--mode": ("of convolve2d: full, same, valid; which results; default: full", {}),
     "--on": ("where the operands lie: host, cuda:0, ... (default: host)", {"default": "host"}),
     "--on another": ("a machine's profile: h100, h200, or a file (default: this one)", _PROFILE),

@@ -14,8 +14,7 @@ from typing import Any
 from hetero.arrays import HOST
 from hetero.calling.planner import Machine
 from hetero.errors import readable
-from hetero.evaluation import calls
-from hetero.evaluation.calls import Call, break_even, extents
+from hetero.evaluation.calls import Call, break_even, extents, gpu, known
 from hetero.evaluation.report import draw_curves, markdown
 from hetero.pricing.plan import CPU
 from hetero.profile import PAGEABLE, PINNED, STAGED
@@ -45,8 +44,8 @@ def transfer(
     if (call := work if isinstance(work, Call) else None) is None and None in (up, down):
         missing = "UP and DOWN" if up is None else "DOWN"
         raise ValueError(f"{missing} must be given in bytes, unless --work names an operation")
-    constants, devices = calls.known(named)
-    name, machine = calls.gpu(devices, device), Machine(constants, devices)
+    constants, devices = known(named)
+    name, machine = gpu(devices, device), Machine(constants, devices)
     over, extent, least, most = "bytes", max(up or 0, down or 0, 1), 1 << 10, 1 << 24
     if call is not None:
         (over, extent), least, most = call.leading, 8, 16384

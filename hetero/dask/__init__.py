@@ -42,9 +42,13 @@ _WHY_NOT = (
 )
 
 
+# Their module imports scikit-learn where that is installed.
+_LATER = {"kmeans": "hetero.dask.clustering", "KMeans": "hetero.dask.clustering"}
+
+
 def __getattr__(name: str) -> Any:
-    if name in ("KMeans", "kmeans"):  # scikit-learn is imported with them, where it is installed
-        return getattr(load("hetero.dask.clustering"), name)
+    if name in _LATER:
+        return getattr(load(_LATER[name]), name)
     raise AttributeError(f"module 'hetero.dask' has no attribute {name!r}")
 
 

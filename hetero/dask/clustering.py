@@ -79,7 +79,7 @@ def kmeans(
     >>> centroids.ravel(), labels.compute(), info["inertia"]
     (array([ 1.5, 10.5]), array([0, 0, 1, 1], dtype=int32), 1.0)
     """
-    X = _in_blocks("X", X)
+    X = da.asanyarray(X)
     how = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol, "label_tol": label_tol}
     # Dask's error for unknown chunks
     asked = operands.problem(Spec((len(X), *X.shape[1:]), X.dtype), n_clusters, **how)
@@ -111,7 +111,8 @@ class Rows(fit.Rows):
     has the device and the method of blocks."""
 
     def __init__(self, X: da.Array, weights: Any, placed: dict[str, Any]) -> None:
-        self.n, self._placed, dtype = len(X), placed, operands.float_dtype(X.dtype)
+        X, self._placed, dtype = _in_blocks("X", X), placed, operands.float_dtype(X.dtype)
+        self.n = len(X)
         self._X = X.astype(dtype).rechunk({0: tuple(filter(None, X.chunks[0])), 1: -1})
         if np.ndim(weights) == 0:
             weights = da.full(self.n, 1.0 if weights is None else weights)
@@ -160,12 +161,8 @@ class Rows(fit.Rows):
         return float((self._distances(centroids) * self._weights).sum(dtype=np.float64))
 
     def _distances(self, centroids: np.ndarray) -> da.Array:
-        own = self.labels.map_blocks(
-            partial(np.take, centroids, axis=0),
-            dtype=centroids.dtype,
-            new_axis=1,
-            chunks=self._X.chunks,
-        )
+        made = {"new_axis": 1, "chunks": self._X.chunks, "dtype": centroids.dtype}
+        own = self.labels.map_blocks(partial(np.take, centroids, axis=0), **made)
         return ((self._X - own) ** 2).sum(axis=1)
 
     def picked(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -226,9 +223,7 @@ class KMeans(estimator.KMeans):
     def _cluster(X: Any, n_clusters: int, *, report: Any, few: Any, **options: Any) -> Any:
         return kmeans(X, n_clusters, **options)
 
-    def _assigned(
-        self, X: Any, weights: Any = None, measured: bool = False
-    ) -> tuple[da.Array, float]:
+    def _assigned(self, X: Any, weights: Any = None, measured: bool = False) -> Any:
         X, centroids = self._validated(X, reset=False), self.cluster_centers_
         placed = {"device": self.device, "method": self.method}
         if measured:

@@ -32,6 +32,7 @@ accelerate k-means algorithms", SDM 2016: which centroids' moves count for a clu
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -41,30 +42,34 @@ from hetero.host.threads import compiled, helper, inlined, no_overlap, part, tea
 
 BLOCK = 64  # rows of points that are labelled together
 TILE = 512  # centroids: their distances from a block's rows stay in the cache
-_WIDE = 256  # rows of a block that is not packed
+WIDE = 256  # rows of a block that is not packed
 _SLIM = 8  # centroids up to which a product is faster with rows first
 _LANES = 8  # rows that a block of the last few is filled up to a multiple of
 
 
-def by_work(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Call ``function(team, *arguments)`` with the threads that an amount of work is worth."""
+def by_work(body: Callable[..., None]) -> Callable[..., None]:
+    """Make a `part` a loop, which is called as ``loop(work, count, *arguments)``: with the threads
+    that the work is worth, for 0 ... count."""
+    # A function with a name of its own, after which Numba's cache names a file, and its own part.
+    own = {"__name__": __name__, "_part": part(body)}
+    function = types.FunctionType(_for_all.__code__, own, body.__name__)
+    function.__qualname__ = body.__name__
     kernel = compiled(function)
 
-    @functools.wraps(function)
-    def call(work: int, *arguments: Any) -> Any:
-        return kernel(team_for(work), *arguments)
+    @functools.wraps(body)
+    def loop(work: int, count: int, *arguments: Any) -> None:
+        kernel(team_for(work), count, arguments)
 
-    return call
+    return loop
+
+
+def _for_all(team, count, arguments):
+    _part(team, count, arguments)  # noqa: F821
 
 
 @by_work
-def pack(team, X, mean, packed):
+def pack(start, stop, X, mean, packed):
     """Fill ``packed`` with the rows of X less the mean."""
-    _pack(team, packed.shape[0], (X, mean, packed))
-
-
-@part
-def _pack(start, stop, X, mean, packed):
     no_overlap()
     n, d = X.shape
     for b in range(start, stop):
@@ -79,13 +84,8 @@ def _pack(start, stop, X, mean, packed):
 
 
 @by_work
-def assign(team, packed, doubled, norms, labels, added, moved, numbers):
-    """Change ``labels``, ``moved`` and ``numbers``."""
-    _assign(team, numbers.size, (packed, doubled, norms, labels, added, moved, numbers))
-
-
-@part
-def _assign(start, stop, packed, doubled, norms, labels, added, moved, numbers):
+def assign(start, stop, packed, doubled, norms, labels, added, moved, numbers):
+    """Change ``labels``, ``moved`` and ``numbers`` of blocks."""
     no_overlap()
     products = np.empty((min(norms.size, TILE), BLOCK), packed.dtype)
     least, which = np.empty(BLOCK, packed.dtype), np.empty(BLOCK, packed.dtype)  # of one width
@@ -128,24 +128,18 @@ def _keep_least(products, norms, begin, least, which):
 
 
 @by_work
-def nearest(team, X, mean, centroids, doubled, norms, labels, squares, known):
-    """Fill ``labels`` of rows that are labelled once, and not packed; -1 where distances are not
-    finite; they stay where they are ``known``. ``squares``, (n,) or (0,), gets the rows' squared
-    distances."""
-    count, given = (labels.size + _WIDE - 1) // _WIDE, (X, mean, centroids, doubled, norms)
-    _nearest(team, count, (*given, labels, squares, known))
-
-
-@part
-def _nearest(start, stop, X, mean, centroids, doubled, norms, labels, squares, known):
+def nearest(start, stop, X, mean, centroids, doubled, norms, labels, squares, known):
+    """Fill ``labels`` of rows that are labelled once, and not packed, WIDE at a time; -1 where
+    distances are not finite; they stay where they are ``known``. ``squares``, (n,) or (0,), gets
+    the rows' squared distances."""
     no_overlap()
     (n, d), k = X.shape, norms.size
-    rows = np.zeros((_WIDE, d), X.dtype)
-    products, slim = np.empty((min(k, TILE // 4), _WIDE), X.dtype), np.empty((_WIDE, k), X.dtype)
-    least, which = np.empty(_WIDE, X.dtype), np.empty(_WIDE, X.dtype)
+    rows = np.zeros((WIDE, d), X.dtype)
+    products, slim = np.empty((min(k, TILE // 4), WIDE), X.dtype), np.empty((WIDE, k), X.dtype)
+    least, which = np.empty(WIDE, X.dtype), np.empty(WIDE, X.dtype)
     for b in range(start, stop):
-        begin = b * _WIDE
-        m = min(_WIDE, n - begin)
+        begin = b * WIDE
+        m = min(WIDE, n - begin)
         for r in range(m):
             for c in range(d):
                 rows[r, c] = X[begin + r, c] - mean[c]
@@ -169,15 +163,9 @@ def _nearest(start, stop, X, mean, centroids, doubled, norms, labels, squares, k
 
 
 @by_work
-def move_rows(team, X, mean, weights, labels, added, moved, numbers, sums, totals):
+def move_rows(start, stop, X, mean, weights, labels, added, moved, numbers, sums, totals):
     """What changed labels change of the sums: each of some parts, by clusters, of weighted rows,
     ``sums`` (parts, k, d), and of weights. ``added`` gets the labels."""
-    rows = X, mean, weights, labels, added, moved, numbers
-    _move_rows(team, sums.shape[0], (*rows, sums, totals))
-
-
-@part
-def _move_rows(start, stop, X, mean, weights, labels, added, moved, numbers, sums, totals):
     no_overlap()
     d, parts, blocks = X.shape[1], sums.shape[0], numbers.size
     for p in range(start, stop):
@@ -203,15 +191,10 @@ def _move_rows(start, stop, X, mean, weights, labels, added, moved, numbers, sum
 
 
 @by_work
-def potentials(team, packed, seeds, weights, closest, sums, keep):
+def potentials(start, stop, packed, seeds, weights, closest, sums, keep):
     """Fill ``sums``, (blocks, t): each block's weighted sum of ``closest``, (blocks, BLOCK), the
     squared distances from the nearest seed, with each of t more ``seeds``, (t, d), which
     ``closest`` takes in where these are to ``keep``."""
-    _potentials(team, packed.shape[0], (packed, seeds, weights, closest, sums, keep))
-
-
-@part
-def _potentials(start, stop, packed, seeds, weights, closest, sums, keep):
     no_overlap()
     found = np.empty(BLOCK, packed.dtype)
     for b in range(start, stop):
@@ -249,15 +232,10 @@ def rounding(d: int, dtype: np.dtype, most: float) -> tuple[Any, ...]:
 
 
 @by_work
-def between(team, turned, reaches, rounded, moves):
+def between(start, stop, turned, reaches, rounded, moves):
     """How centroids, ``turned`` (d, k), lie to each other. ``moves``, (3, k), has how far each one
     moved, at least, and gets the longest move of those nearer to it than its reach, and the
     distance of the nearest one of the others, at most."""
-    _between(team, reaches.size, (turned, reaches, rounded, moves))
-
-
-@part
-def _between(start, stop, turned, reaches, rounded, moves):
     no_overlap()
     error, tiny, _, down, _ = rounded
     apart = np.empty(reaches.size, turned.dtype)
@@ -283,22 +261,14 @@ def _between(start, stop, turned, reaches, rounded, moves):
 
 
 @by_work
-def assign_undecided(team, packed, doubled, norms, labels, added, moved, numbers, X, mean,
+def assign_undecided(start, stop, packed, doubled, norms, labels, added, moved, numbers, X, mean,
                      centroids, rounded, moves, fresh, bounds, reaches, looked):  # fmt: skip
-    """As `assign`, of those rows that the bounds do not decide.
+    """As `assign`, of those rows that the bounds do not decide, in parts.
 
     ``bounds``, (3, n), has the rows' lengths, upper and lower bounds, unless these are ``fresh``.
     Of each part ``reaches``, (parts, k), gets the largest sum of the bounds of a row of each
     cluster, and ``looked`` for how many rows distances from all centroids were made.
     """
-    rows = X, mean, centroids, rounded, moves, fresh, bounds, reaches, looked
-    lists = packed, doubled, norms, labels, added, moved, numbers
-    _assign_undecided(team, looked.size, lists + rows)
-
-
-@part
-def _assign_undecided(start, stop, packed, doubled, norms, labels, added, moved, numbers, X, mean,
-                      centroids, rounded, moves, fresh, bounds, reaches, looked):  # fmt: skip
     no_overlap()
     blocks, parts = packed.shape[0], looked.size
     for p in range(start, stop):

@@ -224,7 +224,7 @@ def simulate():
             rows.restart(start - rows.mean)
             for _ in range(2):  # the second one counts what changed
                 once(rows, 0.0, 1.0)
-            assert 0 <= rows.changed() < n
+            assert 0 <= rows.state()[2] < n
             rows.label(None)
             rows.inertia(start)
 

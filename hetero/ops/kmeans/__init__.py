@@ -37,7 +37,6 @@ CLUSTERS = loops.register("clusters", f"{LOOPS}:compile_clusters")
 _LEAST_SHARED = 1 << 12  # rows, of which several devices have enough for each
 _FEW = 1 << 9  # rows, that NumPy has labelled before a loop begins
 _LITTLE = 1 << 22  # products, that the CPU is done with before a device begins
-_FIRST = 1 << 16  # labels, that are looked at alone
 _ONE_START = (
     "Explicit initial center position passed: performing only one init in KMeans instead of "
     "n_init={}."
@@ -214,9 +213,10 @@ def cluster(
     run, labels = done.outcome
     if few and not run.inertia / n <= float(np.finfo(dtype).max):
         warnings.warn(_OVERFLOW.format(dtype), RuntimeWarning, stacklevel=outside())
-    used = _used(operands.on_host(labels, np.dtype(np.int32)), k) if few else k
-    if used < k:
-        warnings.warn(FEW.format(used, k), few, stacklevel=outside())
+    if few:
+        counts = np.bincount(operands.on_host(labels, np.dtype(np.int32)), minlength=k)
+        if (used := np.count_nonzero(counts)) < k:
+            warnings.warn(FEW.format(used, k), few, stacklevel=outside())
     if isinstance(labels, np.ndarray) and not on_host:
         labels = like(X, labels)
     info = {**run._asdict(), "device": done.device, "method": done.method, "plan": plan}
@@ -235,15 +235,6 @@ def _device_labels(plan: Plan, used: tuple[Any, ...], X: Any) -> tuple[Any, Any]
         array, target = results.new_array(used[0], shape, dtype)
         return array, target.pointer
     return None
-
-
-def _used(labels: np.ndarray, k: int) -> int:
-    """How many of k clusters have rows."""
-    used = np.zeros(k, bool)
-    used[labels[:_FIRST]] = True  # which mostly name every cluster
-    if not used.all():
-        used[labels] = True
-    return int(np.count_nonzero(used))
 
 
 def at_once(

@@ -53,7 +53,7 @@ class CompiledRows(Rows):
             return  # rows that only get labels are not packed
         self._each_weight = np.ones(self.n, X.dtype) if weights is None else as_loops_take(weights)
         self._packed = pages.empty((-(-self.n // loops.BLOCK), self._d, loops.BLOCK), X.dtype)
-        loops.pack(X.size, self._X, self.mean, self._packed)
+        loops.pack(X.size, len(self._packed), self._X, self.mean, self._packed)
 
     @property
     def variance(self) -> float:
@@ -77,7 +77,8 @@ class CompiledRows(Rows):
         """Squared distances of the rows, which get labels unless these are known."""
         squares = np.empty(self.n if measured else 0, self._X.dtype)
         arrays = self._X, self.mean, centroids, *_doubled(centroids), self.labels, squares, known
-        loops.nearest(self._X.size if known else self.n * _cost_of_a_row(*centroids.shape), *arrays)
+        work = self._X.size if known else self.n * _cost_of_a_row(*centroids.shape)
+        loops.nearest(work, -(-self.n // loops.WIDE), *arrays)
         return squares
 
     def restart(self, centroids: np.ndarray) -> None:
@@ -100,12 +101,13 @@ class CompiledRows(Rows):
         asked += self._added, self._moved, self._numbers
         work, fresh = self.n * _cost_of_a_row(*centroids.shape), self._before is None
         if not self._bounded or (fresh and self._moving > self._below):
-            loops.assign(work, *asked)
+            loops.assign(work, len(self._packed), *asked)
         else:
             rounded = self._move(centroids)
             arrays = self._X, self.mean, centroids, rounded, self._moves, fresh
             kept = self._bounds, self._reaches, self._looked
-            loops.assign_undecided(work if fresh else self.n * _KEPT, *asked, *arrays, *kept)
+            work = work if fresh else self.n * _KEPT
+            loops.assign_undecided(work, len(self._looked), *asked, *arrays, *kept)
             if not fresh and self._looked.sum() > _LOOKED * self.n:  # not worth it
                 self._before, self._below = None, self._moving / 2
         moved = int(self._numbers.sum())
@@ -126,7 +128,8 @@ class CompiledRows(Rows):
                 self._moves[0] = np.sqrt(np.einsum("ij,ij->i", apart, apart)) * up
                 reaches = (self._reaches.max(axis=0) + self._moves[0]) * dtype.type(up)
                 turned = np.ascontiguousarray(centroids.T)
-                loops.between(k * k * (d + 2 * _ARGMIN), turned, reaches, rounded, self._moves)
+                work = k * k * (d + 2 * _ARGMIN)
+                loops.between(work, k, turned, reaches, rounded, self._moves)
         self._before = now
         return rounded
 
@@ -146,7 +149,7 @@ class CompiledRows(Rows):
         parts = max(1, min(len(self._looked), moved // (_ROWS_OF_A_SUM * k)))
         sums, totals = np.empty((parts + 1, k, d)), np.empty((parts, k))
         rows = self._X, self.mean, self._each_weight, self.labels, self._added, self._moved
-        loops.move_rows(moved * d, *rows, self._numbers, sums[1:], totals)
+        loops.move_rows(moved * d, parts, *rows, self._numbers, sums[1:], totals)
         sums[0] = self._sums
         np.add.reduce(sums, axis=0, out=self._sums)
         self._totals += totals.sum(axis=0)
@@ -174,7 +177,7 @@ class CompiledRows(Rows):
         sums, work = np.empty((len(self._packed), len(rows))), self._packed.size * len(rows)
         seeds = self._packed[rows // loops.BLOCK, :, rows % loops.BLOCK]
         arrays = self._packed, seeds, self._padded, self._closest, sums
-        loops.potentials(work // _PRODUCTS, *arrays, keep)
+        loops.potentials(work // _PRODUCTS, len(sums), *arrays, keep)
         return sums
 
 

@@ -174,14 +174,10 @@ class DeviceRows(Rows):
         return self.download("labels", (self.n,), np.int32)
 
     def begin(self, centroids: np.ndarray) -> None:
-        """Start to label the rows and to add them up: see `sums` and `changed`."""
+        """Start to label the rows and to add them up: see `sums` and `state`."""
         self.put(centroids)
         self.set_state(Stopped.RUNNING, 0, 0)
         self._start(*self._plan.iteration[:-1])
-
-    def changed(self) -> int:
-        """How many labels the step changed that was begun last, if that was not the first one."""
-        return self.state()[2]
 
     def sums(self) -> tuple[np.ndarray, np.ndarray]:
         sums = self.download("sums", (self.k, self.d), self.dtype)

@@ -262,7 +262,6 @@ def distances(X: Any, centroids: np.ndarray, dtype: np.dtype) -> np.ndarray:
     rows = min(max(n, 1), max(_LEAST_ROWS, _NUMBERS // (d * dense + k)))
     result, part = np.empty((n, k), dtype), np.ones((rows if wide else 0, d + 2))
     room = result if dtype == np.float64 else np.empty((rows, k))
-    largest = float(np.finfo(dtype).max)
     with np.errstate(all="ignore"):
         for begin in range(0, n, rows):
             block, found = X[begin : begin + rows], result[begin : begin + rows]
@@ -281,11 +280,7 @@ def distances(X: Any, centroids: np.ndarray, dtype: np.dtype) -> np.ndarray:
                 squares += norms
             few = np.flatnonzero(~(squares.min(axis=1) >= _NEAR * (own + norms.max())))
             near = np.argwhere(~(squares[few] >= _NEAR * (own[few, None] + norms)))
-            if squares.dtype == dtype or largest < 2.0 * (own.max() + norms.max()):
-                np.sqrt(squares, out=found, casting="same_kind")
-            else:  # faster, where no square overflows
-                found[...] = squares
-                np.sqrt(found, out=found)
+            np.sqrt(squares, out=found, casting="same_kind")
             for i, j in (near[a : a + rows].T for a in range(0, len(near), rows)):
                 apart = fit.dense_rows(block, few[i]) - centroids[j]
                 found[few[i], j] = np.sqrt(np.einsum("ij,ij->i", apart, apart))

@@ -153,10 +153,7 @@ class RangeRows(Rows):
 
     def _combined(self) -> tuple[np.ndarray, float]:
         """The columns' means, and the mean of their variances, of all rows from those of ranges."""
-        parts = self._visit(Range.moments)
-        if len(parts) == 1:
-            return parts[0][1:]
-        numbers, means, variances = zip(*parts, strict=True)
+        numbers, means, variances = zip(*self._visit(Range.moments), strict=True)
         with np.errstate(invalid="ignore", over="ignore"):  # of rows that are refused for it
             mean = np.average(means, axis=0, weights=numbers)
             between = np.mean((np.array(means) - mean) ** 2, axis=1)  # of the parts' means
@@ -181,8 +178,8 @@ class RangeRows(Rows):
         if self._staying:  # all of them at once, by this thread
             each(self._staying, lambda rows: rows.begin(centroids))
             self._found = each(self._staying, DeviceRows.sums)
-            changed = sum(each(self._staying, DeviceRows.changed))
-            changed = self.n if self._is_first else changed
+            states = each(self._staying, DeviceRows.state)
+            changed = self.n if self._is_first else sum(changed for _, _, changed in states)
             self._labels, self._is_first = None, False
             return changed
         before, labels = self.labels, np.empty(self.n, np.int32)

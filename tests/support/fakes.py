@@ -294,7 +294,7 @@ def convolve(devices, problem, arguments, taps=None) -> None:
         image = np.pad(image, pad, constant_values=request.fillvalue)
     else:
         image = np.pad(image, pad, {"wrap": "wrap", "symm": "symmetric"}[w.boundary])
-    taps = request.filter.downloaded(problem.dtype).taps if taps is None else taps
+    taps = request.downloaded(problem.dtype).taps if taps is None else taps
     windows = np.lib.stride_tricks.sliding_window_view(image, taps.shape, (1, 2))
     shape = (problem.batch, w.out_height, w.out_width)
     strides = [size * s for s in problem.strides[1]]
@@ -307,8 +307,8 @@ def prepare(device, problem, alignment, options):
     assert device.entered  # for the context that it is launched in
     device.log.append(f"prepare {alignment}")
     taps, context = None, device.context
-    if problem.operation == "convolve2d" and options.filter.array is not None:
-        taps = options.filter.array[::-1, ::-1].copy()
+    if problem.operation == "convolve2d" and options.array is not None:
+        taps = options.array[::-1, ::-1].copy()
 
     def launch(a, b, c):
         assert context == device.context, "what was prepared in another one"
@@ -319,7 +319,7 @@ def prepare(device, problem, alignment, options):
         there = (
             taps
             if taps is not None
-            else view(b, shape, problem.dtype, options.filter.operand.strides)[::-1, ::-1]
+            else view(b, shape, problem.dtype, options.operand.strides)[::-1, ::-1]
         )
         convolve((device,), problem, ((a,), c, options), there)
 

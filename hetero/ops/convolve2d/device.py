@@ -38,17 +38,10 @@ def _launches(
 ) -> LaunchPlan:
     """The launches that a kernel family's ``plan`` gives for a problem, by the device's limits and
     its buffers' addresses."""
-    image_strides, out_strides = problem.strides
-    return plan(
-        **dict(zip(Window._fields[:9], problem.options, strict=False)),
-        batch=problem.batch,
-        dtype=problem.dtype,
-        image_strides=image_strides,
-        out_strides=out_strides,
-        alignment=alignment(*buffers),
-        target=device.target,
-        **more,
-    )
+    sizes = dict(zip(Window._fields[:9], problem.options, strict=False))
+    sizes |= zip(("image_strides", "out_strides"), problem.strides, strict=True)
+    sizes |= {"batch": problem.batch, "dtype": problem.dtype, **more}
+    return plan(**sizes, alignment=alignment(*buffers), target=device.target)
 
 
 def _uploaded(device: Device, **arrays: np.ndarray) -> Workspace:

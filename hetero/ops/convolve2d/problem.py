@@ -282,17 +282,10 @@ def described(image: Operand, kernel: Operand, dtype: np.dtype, found: Window) -
         obstacle = "a stack with several axes must be contiguous"
     if obstacle is None and image.location == HOST != kernel.location:
         obstacle = "the filter lies on a device and the image does not"
-    each = found.out_height * found.out_width
-    apart = strides[-3] if strides is not None and batch else 0
-    return Problem(
-        NAME,
-        found[:4],
-        name_of(dtype),
-        (image, kernel),
-        dense((*batch, found.out_height, found.out_width), dtype, location),
-        batch=prod(batch),
-        strides=((apart, *strides[-2:]), (each, found.out_width, 1)) if strides is not None else (),
-        function=NAME,
-        device_obstacle=obstacle,
-        options=found,
-    )
+    out = dense((*batch, found.out_height, found.out_width), dtype, location)
+    known = {"batch": prod(batch), "function": NAME, "device_obstacle": obstacle}
+    if strides is not None:
+        packed = found.out_height * found.out_width, found.out_width, 1
+        known["strides"] = (strides[-3] if batch else 0, *strides[-2:]), packed
+    dims = found[:4]
+    return Problem(NAME, dims, name_of(dtype), (image, kernel), out, options=found, **known)

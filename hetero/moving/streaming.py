@@ -222,6 +222,7 @@ class Relay:
             with self.news:
                 self._parts |= {key: (device, part) for key, part in promised.items()}
                 self.begun.add(device)
+                self.ended.discard(device)  # where it tries a call again
                 self.news.notify_all()
                 if own:
                     self.news.wait_for(lambda: len(self.begun) == len(self.devices), _LATE)

@@ -17,7 +17,7 @@ from hetero.pricing.plan import Plan
 from hetero.registry.problem import Problem, check_dims
 from hetero.tables import find
 
-__all__ = ["OPERATION", "convolve2d", "from_dims", "problem_of"]
+__all__ = ["convolve2d", "from_dims", "problem_of"]
 
 _ndarray = np.ndarray
 _forced = tables.forced.get
@@ -165,7 +165,7 @@ def from_dims(dims: tuple[int, ...], dtype: str, on: str, mode: str = "full") ->
     return problem_of(Spec(dims[:2], dtype, on=on), Spec(dims[2:], dtype, on=on), mode)
 
 
-OPERATION = registry.register_operation(
+registry.register_operation(
     registry.Operation(
         name=NAME,
         function="convolve2d",

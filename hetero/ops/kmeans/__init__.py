@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hetero.devices.base import Device
     from hetero.ops.kmeans.fit import Rows, Run
 
-__all__ = ["OPERATION", "cluster", "from_dims", "kmeans", "problem"]
+__all__ = ["cluster", "from_dims", "kmeans", "problem"]
 
 LOOPS = "hetero.ops.kmeans.compiled_cpu"
 CLUSTERS = loops.register("clusters", f"{LOOPS}:compile_clusters")
@@ -355,7 +355,7 @@ def _plain_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
     return registry.Unasked("is used only while 'lloyd' is compiled")
 
 
-OPERATION = registry.register_operation(
+registry.register_operation(
     registry.Operation(
         name=operands.NAME,
         function="kmeans",

@@ -29,7 +29,7 @@ from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
 from hetero.tables import bind
 
-__all__ = ["OPERATION", "from_dims", "problem", "solve_poisson"]
+__all__ = ["from_dims", "problem", "solve_poisson"]
 
 # Exponents of two between which spacings and right-hand sides are taken as they are. Sums of
 # squares are in double; solutions and sine transforms are at most 2^70 times as large as f h^2.
@@ -346,7 +346,7 @@ def _plan(
     return machine.plan(asked, device, method)
 
 
-OPERATION = registry.register_operation(
+registry.register_operation(
     registry.Operation(
         name=NAME,
         function="solve_poisson",

@@ -19,8 +19,7 @@ from hetero.host import cpu
 from hetero.moving import keeping
 from hetero.moving.results import staying
 from hetero.pricing import places
-from hetero.pricing.moves import moves
-from hetero.pricing.places import check_method, matching_devices
+from hetero.pricing.places import check_method, matching_devices, moves
 from hetero.pricing.plan import CPU, Plan
 from hetero.pricing.pricing import price
 from hetero.profile import inventory

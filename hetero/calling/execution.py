@@ -25,7 +25,7 @@ from hetero.devices.base import Device
 from hetero.errors import DeviceError, MethodNotAvailable
 from hetero.host import pages
 from hetero.imports import load
-from hetero.moving import failures, keeping, results, streaming, transfer
+from hetero.moving import failures, keeping, streaming, transfer
 from hetero.pricing import places
 from hetero.pricing.plan import CPU, Plan, Share
 from hetero.registry import Arguments, Implementation
@@ -63,7 +63,7 @@ class Call(NamedTuple):
                 target = problem.output._replace(pointer=pointer, stream=operand.stream)
                 return self._replace(out=out, target=target)
         assert device is not None
-        out, target = results.new_array(device, shape, dtype)
+        out, target = transfer.new_array(device, shape, dtype)
         return self._replace(out=out, target=target)
 
     def on(self, used: tuple[Device, ...], inputs: tuple[Any, ...], output: Any) -> Arguments:
@@ -282,7 +282,7 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
             if outcome is not None:  # a solve's failures are to show up here
                 device.synchronize()
             return Done(call.out, outcome, device.name, implementation.method)
-        if (look := results.look.get()) is not None:
+        if (look := streaming.look.get()) is not None:
             look(device, problem.dtype, buffer, result.size)
         values = call.out if result.location == HOST else None
         if values is None or _overlap(values, call.arrays):

@@ -6,7 +6,7 @@ for any number of ways:
 
     moving operands there + what the host does to begin + compute + moving the result back
 
-A result that stays is priced by where it is expected to be used next (`hetero.moving.results`).
+A result that stays is priced by where it is expected to be used next (`hetero.use`).
 
 A way is out where its method, or the device, has a reason against it. A reason that is `Unasked`
 counts until the caller names the method, and only while something else can do the problem. One of

@@ -9,13 +9,12 @@ import numpy as np
 from hetero import registry, tables
 from hetero.arrays import Array, Spec, describe_used
 from hetero.calling import planner
-from hetero.calling.call_cache import MISS
 from hetero.ops.convolve2d.methods import cut
 from hetero.ops.convolve2d.planning import SMALL, key_of, plan_of, result_of
 from hetero.ops.convolve2d.problem import NAME, checked
 from hetero.pricing.plan import Plan
 from hetero.registry.problem import Problem, check_dims
-from hetero.tables import find
+from hetero.tables import MISS, find
 
 __all__ = ["convolve2d", "from_dims", "problem_of"]
 

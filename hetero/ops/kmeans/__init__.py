@@ -16,7 +16,7 @@ from hetero.calling import planner
 from hetero.errors import outside
 from hetero.host import loops
 from hetero.imports import load
-from hetero.moving import results, transfer
+from hetero.moving import transfer
 from hetero.ops.kmeans import operands
 from hetero.ops.kmeans.operands import NAME, from_dims, problem
 from hetero.ops.solvers.systems import like
@@ -232,7 +232,7 @@ def _device_labels(plan: Plan, used: tuple[Any, ...], X: Any) -> tuple[Any, Any]
     if plan.problem.output.location == used[0].name:
         return transfer.empty_like(X, describe(X), shape, dtype)
     if plan.problem.next_device is not None:
-        array, target = results.new_array(used[0], shape, dtype)
+        array, target = transfer.new_array(used[0], shape, dtype)
         return array, target.pointer
     return None
 

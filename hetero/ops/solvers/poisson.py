@@ -20,7 +20,6 @@ from hetero.arrays import HOST, Array, array_or_spec, describe
 from hetero.calling import planner
 from hetero.host import loops
 from hetero.imports import load
-from hetero.moving.results import staying
 from hetero.ops.solvers import poisson_methods as methods
 from hetero.ops.solvers import systems
 from hetero.ops.solvers.poisson_methods import JACOBI, NAME, UNLIMITED, from_dims, problem
@@ -342,7 +341,7 @@ def _plan(
 ) -> Plan:
     asked = problem(*given, **options, method=method)
     if machine.is_here:
-        asked = staying(asked, device)
+        asked = planner.staying(asked, device)
     return machine.plan(asked, device, method)
 
 

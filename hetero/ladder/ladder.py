@@ -15,7 +15,6 @@ from hetero.errors import one_of, readable
 from hetero.evaluation.comparing import leaving_out
 from hetero.evaluation.report import by, draw_curves, markdown, rounded
 from hetero.imports import load
-from hetero.kernels.ladder import Block
 from hetero.ladder import families, probe
 from hetero.ladder.families import Dims, Family, OnCpu, OnDevice
 from hetero.ladder.probe import Clock
@@ -246,7 +245,10 @@ def _swept(ground: OnDevice, method: str, clock: Clock) -> dict[str, Any]:
     ground.compile_ahead(*((method, block) for block in blocks))
     rows: list[dict[str, Any]] = []
     for block in blocks:
-        rows.append({"block": list(block), "grid": _grid(ground, method, block)})
+        wide, _ = ground.rungs[method].tile(block)
+        along = 1 if wide == 1 else -(-ground.dims[1] // wide)
+        grid = [along, ground.steps(method, block).launches[-1].launch.grid // along]
+        rows.append({"block": list(block), "grid": grid})
         with leaving_out("reason", rows[-1]):
             seconds = clock.seconds(ground.prepared(method, block)) / repeats
             rows[-1] |= {"seconds": seconds, "flops_per_second": flops / seconds}
@@ -257,13 +259,6 @@ def _swept(ground: OnDevice, method: str, clock: Clock) -> dict[str, Any]:
     distance = timed[own] / timed[best] - 1.0 if own in timed else None
     found = {"dims": list(ground.dims), "blocks": rows, "best": list(best), "chosen": list(own)}
     return found | {"distance": distance}
-
-
-def _grid(ground: OnDevice, method: str, block: Block) -> list[int]:
-    """Blocks along x and y."""
-    wide, _ = ground.rungs[method].tile(block)
-    along = 1 if wide == 1 else -(-ground.dims[1] // wide)
-    return [along, ground.steps(method, block).launches[-1].launch.grid // along]
 
 
 def groups(sizes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

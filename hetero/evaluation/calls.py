@@ -1,9 +1,10 @@
-"""Calls of operations by their dimensions, and operands in memory; the machine that they are
-planned for; and from which size on a device pays."""
+"""Calls of operations, drawn at random or given by their dimensions, with operands in memory; the
+machine that they are planned for; and from which size on a device pays."""
 
 from __future__ import annotations
 
 import math
+import random
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,10 +15,17 @@ import numpy as np
 
 from hetero import devices as backends
 from hetero import profile
-from hetero.arrays import HOST, Spec
+from hetero.arrays import HOST, Operand, Spec
 from hetero.calling.planner import Machine
-from hetero.errors import DeviceNotAvailable, MethodNotAvailable, NotPriced, ProfileError, one_of
+from hetero.errors import (
+    DeviceNotAvailable,
+    MethodNotAvailable,
+    NotPriced,
+    ProfileError,
+    one_of,
+)
 from hetero.evaluation import problems
+from hetero.evaluation.problems import Trial
 from hetero.pricing.plan import CPU, Candidate, Plan
 from hetero.profile import Profile, inventory
 from hetero.registry import Operation
@@ -56,16 +64,27 @@ def gpu(devices: Mapping[str, Mapping[str, Any]], device: str | None) -> str:
     raise DeviceNotAvailable(f"{here}; --profile h100, h200 or tesla-t10 predicts for one")
 
 
-def filled(operand: Any) -> Any:
-    """Random numbers, a block of them repeated, where a `Spec` says; any other operand itself."""
-    if not isinstance(operand, Spec):
-        return operand
-    made = operand.operand()
-    values = np.resize(
-        (np.random.default_rng(3).random(1 << 20) - 0.5).astype(made.dtype), made.size
-    )
-    host = np.ndarray(made.shape, made.dtype, values, 0, made.strides)
-    return host if made.location == HOST else backends.get(made.location).array_of(host)
+def draw(operation: Operation, random: random.Random, on: str, largest: int) -> Trial:
+    """A random call of an operation, with dimensions up to ``largest``."""
+    return problems.of(operation).draw(random, on, largest)
+
+
+class Arrays:
+    """Random numbers where a trial names but shapes: a block of them, repeated."""
+
+    def __init__(self, on: str) -> None:
+        self._on, self._block = on, np.random.default_rng(3).random(1 << 20) - 0.5
+
+    def of(self, trial: Trial) -> tuple[Any, ...]:
+        """The trial's operands, on the host or on the device."""
+        return tuple(
+            self._filled(x.operand()) if isinstance(x, Spec) else x for x in trial.operands
+        )
+
+    def _filled(self, operand: Operand) -> Any:
+        values = np.resize(self._block.astype(operand.dtype), operand.size)
+        host = np.ndarray(operand.shape, operand.dtype, values, 0, operand.strides)
+        return host if operand.location == HOST else backends.get(self._on).array_of(host)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from hetero.calibration.fit import residuals
 from hetero.calling import planner
 from hetero.errors import readable
 from hetero.evaluation import problems
-from hetero.evaluation.calls import filled
+from hetero.evaluation.calls import Arrays, draw
 from hetero.evaluation.comparing import OWN, callers, name_of, timed
 from hetero.evaluation.problems import Trial
 from hetero.evaluation.report import errors
@@ -71,7 +71,7 @@ def verify(
     source = random.Random(seed)
     progress(0.0, "trying the devices")
     usual = 16384 if problems.cuda_device() else 4096
-    rows = list[Row]()
+    memory, rows = Arrays(on), list[Row]()
     load("scipy.signal")  # as a program that filters images; until then few products are NumPy's
     begin, total = time.perf_counter(), count * len(operations)
     for number in range(total):
@@ -79,16 +79,16 @@ def verify(
         if spent > seconds:
             break
         operation = operations[number % len(operations)]
-        trial = problems.of(operation).draw(source, on, largest or usual)
+        trial = draw(operation, source, on, largest or usual)
         problem = operation.problem(*trial.operands, **trial.options)
         progress(max(number / total, spent / seconds), str(problem))
-        if (row := _measured(operation, trial)) is not None:
+        if (row := _measured(operation, trial, memory)) is not None:
             rows.append(row)
     return rows
 
 
-def _measured(operation: Operation, trial: Trial) -> Row | None:
-    """Predict and measure every candidate of a call, and the call itself.
+def _measured(operation: Operation, trial: Trial, memory: Arrays) -> Row | None:
+    """Predict and measure every candidate of a call, and the call itself; operands in ``memory``.
 
     None if a candidate has no price or would take too long, unless it is slower than another by
     far. One that fails is left out, and the choice is the best of those that are left.
@@ -101,8 +101,7 @@ def _measured(operation: Operation, trial: Trial) -> Row | None:
     prices = {name: seconds for name, seconds in prices.items() if seconds <= most}
     if max(prices.values()) > _LONGEST:
         return None
-    operands = [*map(filled, trial.operands)]
-    calls = callers(operation, operands, trial.options, prices, failed)
+    calls = callers(operation, memory.of(trial), trial.options, prices, failed)
     own = calls.pop(OWN, None)
     measured = timed(calls, failed=failed)
     predicted = {name: price for name, price in prices.items() if name in measured}

@@ -178,7 +178,11 @@ def _measure(
             with leaving_out(f"{operation.name} on {place.name}"):
                 cases += sizes.cases(operation.name, place, quick)
     if only:
-        cases = selected(cases, only)
+        known = set().union(*(case.names for case in cases))
+        functions = {o.name: o.function for o in registry.operations()}
+        for name in sorted(set(only) - known):
+            raise ValueError(one_of("only", sorted({functions.get(n, n) for n in known}), name))
+        cases = [case for case in cases if case.names & set(only)]
         places = [place for place in places if any(case.place is place for case in cases)]
     schedule = _Schedule(progress, len(cases) + len(places) + 1)
     measured: list[tuple[Case, Samples]] = []
@@ -287,16 +291,6 @@ def _places(devices: list[str] | None) -> list[Place]:
         Place(name, info, tuple(map(backends.get, members)))
         for name, (info, members) in places.items()
     ]
-
-
-def selected(cases: list[Case], only: Iterable[str]) -> list[Case]:
-    """The cases that have one of these names; ValueError where one stands for nothing that can be
-    measured."""
-    known = set().union(*(case.names for case in cases))
-    functions = {o.name: o.function for o in registry.operations()}
-    for name in sorted(set(only) - known):
-        raise ValueError(one_of("only", sorted({functions.get(n, n) for n in known}), name))
-    return [case for case in cases if case.names & set(only)]
 
 
 # -- Compiling -------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -294,26 +295,27 @@ def bench(arguments: argparse.Namespace) -> None:
 
 def ladder(arguments: argparse.Namespace) -> None:
     """Each kernel of an operation from the first idea to the best: time, rates, gain."""
-    _on_ladder("ladder", arguments.operation, arguments)
+    module = load("hetero.ladder.ladder")
+    _on_ladder(arguments, module.ladder, arguments.operation, module.text, module.draw)
 
 
 def sweep(arguments: argparse.Namespace) -> None:
     """Time a kernel with every legal shape of its blocks; compare its default shape."""
-    _on_ladder("sweep", arguments.operation, arguments)
+    module, of = load("hetero.ladder.ladder"), arguments.operation
+    text = partial(module.text_of_blocks, every=arguments.all)
+    _on_ladder(arguments, module.sweep, of, text, module.draw_blocks)
 
 
 def probe(arguments: argparse.Namespace) -> None:
     """What a pattern of access to memory costs: camping, banks, coalescing."""
-    _on_ladder("probe", arguments.probe, arguments)
+    module = load("hetero.ladder.probe")
+    _on_ladder(arguments, module.probe, arguments.probe, module.text, module.draw)
 
 
-def _on_ladder(name: str, of: str, arguments: argparse.Namespace) -> None:
-    """Time what a module of `hetero.ladder` measures."""
-    module, options = load(f"hetero.ladder.{name}"), ("sizes", "dims", "filter", "dtype", "device")
-    given = _chosen(arguments, *options, "threads", "limit", "method")
-    found = getattr(module, name)(of, **given, progress=progress_bar())
-    shown = [arguments.all] if "all" in arguments else []
-    show(arguments, found, lambda found: module.text(found, *shown), module.draw)
+def _on_ladder(arguments: argparse.Namespace, measured: Any, of: str, text: Any, draw: Any) -> None:
+    options = "sizes", "dims", "filter", "dtype", "device", "threads", "limit", "method"
+    found = measured(of, **_chosen(arguments, *options), progress=progress_bar())
+    show(arguments, found, text, draw)
 
 
 # -- Scripts that know nothing of hetero -----------------------------------------------------------

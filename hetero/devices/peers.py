@@ -25,7 +25,7 @@ from hetero import locks
 from hetero.devices.storage import Workspace
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.kernels import Launch
-from hetero.kernels.common.plan import WORDS, exchange
+from hetero.kernels.common.launch import WORDS, exchange
 
 Copies = Sequence[tuple[int, int, int]]  # (target, source, bytes), addresses first
 PATIENCE = 10.0  # seconds that a device waits for another one, which may be busy with other work

@@ -273,9 +273,8 @@ def page(named: str | None = None, ladders: Iterable[str] = ()) -> str:
         answers.append((title, _pays(line, prices, sizes)))
         labels = dict.fromkeys(label for n in sizes for label in prices(n))
         curves = {of: {n: prices(n)[of] for n in sizes if of in prices(n)} for of in labels}
-        drawn = _picture(title, line.name, curves)
         function = title.partition(",")[0]
-        pictures[function] = pictures.get(function, "") + drawn
+        pictures[function] = pictures.get(function, "") + _picture(title, line.name, curves)
     known = overview.machine() if named is None else overview.Inventory(devices)
     names = {n: i.get("name") or n for n, i in devices.items() if not i.get("is_host_cpu")}
     names = list(dict.fromkeys(names.values()))

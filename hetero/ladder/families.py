@@ -14,12 +14,7 @@ from hetero.devices.storage import Workspace
 from hetero.errors import MethodNotAvailable, one_of, readable
 from hetero.host import loops as compiled
 from hetero.imports import load
-from hetero.kernels.common.ladder import HELD_BYTES, Block, Ladder, Step, Steps
-from hetero.kernels.convolution import ladder as convolution
-from hetero.kernels.jacobi import ladder as jacobi
-from hetero.kernels.kmeans import ladder as kmeans
-from hetero.kernels.matmul import ladder as matmul
-from hetero.kernels.matvec import ladder as matvec
+from hetero.kernels.ladder import HELD_BYTES, LADDERS, Block, Ladder, Step, Steps
 from hetero.kernels.procedure import of_attributes, of_limits
 from hetero.ops import functions
 from hetero.pricing.plan import CPU
@@ -108,7 +103,7 @@ def _clustered(a: Arrays, **where: Any) -> Any:
 # fmt: off
 FAMILIES = {
     "matmul": Family(
-        matmul.LADDER, ("M", "N", "K"), lambda size: (size, size, size),
+        LADDERS["matmul"], ("M", "N", "K"), lambda size: (size, size, size),
         lambda random, m, n, k: {"A": random(m, k), "B": random(k, n), "C": 0 * random(m, n)},
         "C", lambda a, repeats: {"C": a["A"] @ a["B"]},
         lambda m, n, k: (2.0 * m * n * k, m * k + k * n + m * n),
@@ -117,7 +112,7 @@ FAMILIES = {
          "tiled": "tiles chosen for the sizes, from registers", "library": "cuBLAS"},
     ),
     "matvec": Family(
-        matvec.LADDER, ("M", "K"), lambda size: (size, size),
+        LADDERS["matvec"], ("M", "K"), lambda size: (size, size),
         lambda random, m, k: {"A": random(m, k), "x": random(k), "y": 0 * random(m)},
         "y", lambda a, repeats: {"y": a["A"] @ a["x"]},
         lambda m, k: (2.0 * m * k, m * k + k + m),
@@ -125,7 +120,7 @@ FAMILIES = {
         {"tiled": "vectors of 16 bytes from memory to registers"},
     ),
     "convolve2d": Family(
-        convolution.LADDER, ("H", "W", "FH", "FW"),
+        LADDERS["convolution"], ("H", "W", "FH", "FW"),
         lambda size, filter=15: (size, size, filter, filter),
         lambda random, *d: {"image": random(*d[:2]), "taps": random(*d[2:]),
                             "out": 0 * random(*d[:2])},
@@ -133,14 +128,14 @@ FAMILIES = {
         _convolved, {"direct": "many results of a thread in registers"},
     ),
     "solve_poisson": Family(
-        jacobi.LADDER, ("H", "W"), lambda size: (size, size),
+        LADDERS["jacobi"], ("H", "W"), lambda size: (size, size),
         lambda random, *dims: {"u": random(*dims), "f": random(*dims), "u_new": 0 * random(*dims)},
         "u_new", _swept, lambda h, w: (6.0 * h * w, 3 * h * w),
         _solved, {"jacobi": "several sweeps in one pass over the memory"},
         "sweep", "float64", _SWEEPS,
     ),
     "kmeans": Family(
-        kmeans.LADDER, ("N", "D", "K"), lambda size: (size, min(64, size), min(64, size)),
+        LADDERS["kmeans"], ("N", "D", "K"), lambda size: (size, min(64, size), min(64, size)),
         _rows, "labels", _labelled, lambda n, d, k: (3.0 * n * d * k, n * d + k * d + n),
         _clustered, {"lloyd": "a whole iteration: labels, sums of clusters, centroids"},
         "iteration",

@@ -1,15 +1,17 @@
-"""`hetero ladder`: the kernels of an operation from the first idea to the best, side by side."""
+"""`hetero ladder`: the kernels of an operation from the first idea to the best, side by side; and
+`hetero sweep`: one of them with every legal block, and how far from the best its own block is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from hetero.errors import readable
+from hetero.errors import one_of, readable
 from hetero.evaluation.comparing import leaving_out
 from hetero.evaluation.report import by, draw_curves, markdown, rounded
 from hetero.imports import load
@@ -20,9 +22,12 @@ from hetero.pricing.plan import CPU
 from hetero.terminal import Progress, silent
 
 _SIZES, _SIZES_OTHERS = {"cuda": (256, 1024, 4096)}, (64, 256, 512)
+_SWEPT, _SWEPT_OTHERS = {"cuda": (4096,)}, (128,)
 _LIMIT, _LIMIT_OTHERS = 1.0, 0.5  # seconds of a call
 _CHECKED = 29  # extent at which results are checked: no block divides it
 _OF_ROW = ("number", "idea", "adds", "seed", "instead_of")  # what a row says of a rung or a loop
+_SHOWN = 8  # blocks in the table
+_PARAMETERS = ("grid x", "grid y", "block x", "block y")  # White's four (2013, section 3.3)
 Row = dict[str, Any]
 Ground = Callable[[Dims], Any]  # gives what runs a size
 
@@ -181,3 +186,162 @@ def draw(found: dict[str, Any], picture: Any) -> None:
             curves.setdefault("roof", {})[row["size"]] = most
     title = f"{found['operation']} {found['dtype']} on {found['name']}"
     draw_curves(picture, title, "size", curves, unit="GFLOP/s")
+
+
+# -- A rung with every legal block ---------------------------------------------------------------
+
+
+def sweep(
+    function: str,
+    method: str,
+    dtype: str | None = None,
+    sizes: Sequence[int] | None = None,
+    *,
+    dims: Sequence[int] | None = None,
+    device: str | None = None,
+    filter: int | None = None,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Time a rung with each legal block; others are never launched. Parameters are the command's
+    options.
+
+    Returns
+    -------
+    dict
+        operation, method, device, name (the device's), dtype, sizes: each with dims, blocks (each
+        with block: threads along x, y and results of a thread; grid: blocks along x and y; seconds
+        and flops_per_second, or the reason why it does not run), best, chosen (the block that the
+        rung takes by itself), distance (by how much it takes longer than the best: 0.02 is 2 %);
+        groups: what `groups` gives.
+
+    Raises
+    ------
+    ValueError, DeviceNotAvailable
+        If there is no such rung, or it has one block only; for such a device.
+    """
+    of, place = families.family(function), probe.place_of(device)
+    if place is None:
+        raise ValueError("blocks are of a device's kernels, and 'cpu' runs none")
+    shaped = [name for name, rung in of.ladder.rungs.items() if rung.tile is not None]
+    if method not in shaped:
+        raise ValueError(one_of(f"--method for {function}", shaped, method))
+    usual = _SWEPT.get(place.kind, _SWEPT_OTHERS)
+    every, dtype = families.problems(of, sizes, dims, filter, usual), dtype or of.dtype
+    with place.active():
+        clock, found = Clock(place), []
+        for at, size in enumerate(every):
+            progress(at / len(every), f"{method} {by(size)}")
+            found.append(_swept(OnDevice(place, of, dtype, size), method, clock))
+    known = {"operation": function, "method": method, **probe.named(place), "dtype": dtype}
+    return known | {"sizes": found, "groups": groups(found)}
+
+
+def _swept(ground: OnDevice, method: str, clock: Clock) -> dict[str, Any]:
+    """Each block timed."""
+    if (reason := ground.obstacle(method)) is not None:
+        raise ValueError(f"{method} cannot be swept at {by(ground.dims)}: {reason}")
+    blocks = ground.of.ladder.blocks(method, ground.dtype, ground.card)
+    repeats, (flops, _) = ground.rungs[method].repeats, ground.of.work(*ground.dims)
+    ground.compile_ahead(*((method, block) for block in blocks))
+    rows: list[dict[str, Any]] = []
+    for block in blocks:
+        wide, _ = ground.rungs[method].tile(block)
+        along = 1 if wide == 1 else -(-ground.dims[1] // wide)
+        grid = [along, ground.steps(method, block).launches[-1].launch.grid // along]
+        rows.append({"block": list(block), "grid": grid})
+        with leaving_out("reason", rows[-1]):
+            seconds = clock.seconds(ground.prepared(method, block)) / repeats
+            rows[-1] |= {"seconds": seconds, "flops_per_second": flops / seconds}
+    timed = {tuple(one["block"]): one["seconds"] for one in rows if "seconds" in one}
+    if not timed:
+        raise ValueError(f"no block of {method} runs: {rows[0]['reason']}")
+    best, own = min(timed, key=timed.__getitem__), ground.chosen(method)
+    distance = timed[own] / timed[best] - 1.0 if own in timed else None
+    found = {"dims": list(ground.dims), "blocks": rows, "best": list(best), "chosen": list(own)}
+    return found | {"distance": distance}
+
+
+def groups(sizes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How well input parameters describe the times, by and percent: White's figure 3.7.
+
+    All times are grouped by n, then also by the one of his four input parameters that leaves the
+    smallest difference, and so on until three of them are used. percent: by how much the slowest
+    time of a group is above the fastest, the mean of all groups.
+    """
+    rows = [
+        (one["seconds"], {"n": size["dims"], **dict(zip(_PARAMETERS, given, strict=True))})
+        for size in sizes
+        for one in size["blocks"]
+        if "seconds" in one
+        for given in [(*one["grid"], *one["block"][:2])]
+    ]
+
+    def difference(*names: str) -> float:
+        grouped: dict[str, list[float]] = {}
+        for seconds, given in rows:
+            grouped.setdefault(str([given[name] for name in names]), []).append(seconds)
+        return 100 * fmean(max(times) / min(times) - 1.0 for times in grouped.values())
+
+    used, found = ["n"], [{"by": ["n"], "percent": difference("n")}]
+    while len(used) < len(_PARAMETERS):
+        left = [name for name in _PARAMETERS if name not in used]
+        used.append(min(left, key=lambda name: difference(*used, name)))
+        found.append({"by": [*used], "percent": difference(*used)})
+    return found
+
+
+def text_of_blocks(found: dict[str, Any], every: bool = False) -> str:
+    """The fastest blocks, or ``every`` one in their order, and how far apart they are."""
+    lines = ["{operation} {dtype} by {method} on {device} ({name})".format_map(found)]
+    head = ("x", "y", "results of a thread", "threads in all", "time", "of the best", "GFLOP/s", "")
+    for size in found["sizes"]:
+        timed = [one for one in size["blocks"] if "seconds" in one]
+        order = sorted(timed, key=lambda one: one["seconds"])
+        best, own = order[0]["seconds"], size["chosen"]
+        shown = timed if every else order[:_SHOWN]
+        shown = shown + [one for one in order if one["block"] == own and one not in shown]
+        cells = [
+            [*map(str, one["block"]), str(_threads(one)), readable(one["seconds"])]
+            + [f"{one['seconds'] / best:.3f}", rounded(1e-9 * one["flops_per_second"])]
+            + ["its own" * (one["block"] == own)]
+            for one in shown
+        ]
+        ran = f"{len(timed)} of {len(size['blocks'])} blocks run"
+        lines += ["", f"{by(size['dims'])}: {ran}", *markdown(head, cells)]
+        far = size["distance"]
+        own = "does not run" if far is None else f"takes {100 * far:.1f} % longer than the best"
+        slowest = f"the slowest {order[-1]['seconds'] / best:.1f} times as long"
+        lines.append(f"its own block {own}, {slowest}")
+    steps = [f"{one['percent']:.0f} % by {', '.join(one['by'])}" for one in found["groups"]]
+    return "\n".join([*lines, "", f"slowest over fastest of a group, mean: {'; '.join(steps)}"])
+
+
+def _threads(one: dict[str, Any]) -> int:
+    return one["grid"][0] * one["grid"][1] * one["block"][0] * one["block"][1]
+
+
+def draw_blocks(found: dict[str, Any], picture: Any) -> None:
+    """Draw the last size on a figure of matplotlib's: a map of x and y for each number of results
+    of a thread; where y is 1, the mean time over all threads."""
+    size = found["sizes"][-1]
+    timed = [one for one in size["blocks"] if "seconds" in one]
+    title = f"{found['operation']} {by(size['dims'])} by {found['method']}, time / best"
+    best = min(one["seconds"] for one in timed)
+    if {one["block"][1] for one in timed} == {1}:
+        times: dict[int, list[float]] = {}
+        for one in sorted(timed, key=_threads):
+            times.setdefault(_threads(one), []).append(one["seconds"] / best)
+        curves = {"mean of all blocks": {n: fmean(some) for n, some in times.items()}}
+        draw_curves(picture, title, "threads in all", curves, unit="time / best")
+        return
+    picture.suptitle(title)
+    each = sorted({one["block"][2] for one in timed})
+    panes = picture.subplots(1, len(each), squeeze=False, sharey=True)[0]
+    for axes, results in zip(panes, each, strict=True):
+        here = {tuple(o["block"][:2]): o["seconds"] for o in timed if o["block"][2] == results}
+        xs, ys = (sorted({place[axis] for place in here}) for axis in (0, 1))
+        values = [[here.get((x, y), float("nan")) / best for x in xs] for y in ys]
+        picture.colorbar(axes.imshow(values, origin="lower", aspect="auto", norm="log"), ax=axes)
+        axes.set_xticks(range(len(xs)), xs)
+        axes.set_yticks(range(len(ys)), ys)
+        axes.set(xlabel="threads along x", ylabel="along y", title=f"{results} a thread")

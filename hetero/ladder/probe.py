@@ -16,7 +16,7 @@ from hetero.errors import readable
 from hetero.evaluation import problems
 from hetero.evaluation.report import draw_curves, markdown, rounded
 from hetero.kernels import Launch
-from hetero.kernels.common import plan as probes
+from hetero.kernels.common import launch as probes
 from hetero.pricing.plan import CPU
 from hetero.terminal import Progress, silent
 
@@ -165,7 +165,7 @@ def probe(name: str, *, device: str | None = None, progress: Progress = silent) 
         for number, stride in enumerate(strides * _PASSES):  # other load meets none each time
             progress(number / (_PASSES * len(strides)), f"stride {stride}")
             if wanted.piece:
-                elements = nbytes // probes.BYTES
+                elements = nbytes // probes.READ_BYTES
                 launch = probes.strided(wanted.piece, stride, elements, own.block_limit)
             else:
                 blocks = _BLOCKS * own.multiprocessors
@@ -177,7 +177,7 @@ def probe(name: str, *, device: str | None = None, progress: Progress = silent) 
         for n, s in seconds.items()
     ]
     known = {"probe": name, **named(own), "summary": wanted.summary}
-    known["unit"] = max(wanted.piece, 1) * probes.BYTES
+    known["unit"] = max(wanted.piece, 1) * probes.READ_BYTES
     meaning = means(wanted, rows, bool(info.get("is_host_cpu")))
     return known | {"rows": rows, "means": meaning}
 
@@ -189,7 +189,10 @@ def means(wanted: Probe, rows: Sequence[dict[str, Any]], on_cpu: bool) -> str:
         return f"{wanted.none}: worst/best {max(ratios) / min(ratios):.2f}"
     first = next(row for row in rows if row["ratio"] > _SAME * max(ratios))
     text = f"stride {first['stride']}: {rounded(first['ratio'], 2)}x slower"
-    nbytes, cause = first["stride"] * probes.BYTES, "; a CPU has caches, no banks nor partitions"
+    nbytes, cause = (
+        first["stride"] * probes.READ_BYTES,
+        "; a CPU has caches, no banks nor partitions",
+    )
     known = f": {wanted.meaning.format(stride=first['stride'], bytes=nbytes)}"
     return text + (cause if on_cpu else known)
 

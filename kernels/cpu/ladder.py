@@ -19,7 +19,7 @@ DEPTH, WIDTH = 64, 512  # of a tile of B: 256 KiB in float64, a part of a core's
 
 
 class Loop(NamedTuple):
-    """A step of a CPU's ladder; see `hetero.kernels.common.ladder.Rung`."""
+    """A step of a CPU's ladder; see `hetero.kernels.ladder.Rung`."""
 
     number: int
     name: str

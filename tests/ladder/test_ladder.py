@@ -8,7 +8,7 @@ import pytest
 from hetero import cli
 from hetero.errors import MethodNotAvailable
 from hetero.kernels.cpu.ladder import LADDERS
-from hetero.ladder import families, ladder, probe, sweep
+from hetero.ladder import families, ladder, probe
 from hetero.ladder.families import FAMILIES
 
 
@@ -104,7 +104,7 @@ def test_loops_on_some_threads(data, monkeypatch):
         (("ladder", "matmul", "--sizes", "0"), "sizes must be 1 or more, got 0"),
         (("ladder", "kmeans", "--dims", "3,4"), "--dims are N,D,K, alone, got 3,4"),
         (("ladder", "matmul", "--device", "cpu", "--threads", "0"), "threads are of device 'cpu'"),
-        (("sweep", "matmul"), "--method names the rung to sweep"),
+        (("sweep", "matmul"), "required: --method"),
         (("sweep", "matmul", "--method", "sequential"), "'naive'"),
         (("sweep", "matmul", "--method", "naive", "--device", "cpu"), "'cpu' runs none"),
         (("probe", "banks", "--device", "cpu"), "banks is a kernel of a device, and 'cpu' runs"),
@@ -137,7 +137,7 @@ def test_a_sweep_times_every_legal_block(data, opencl, tmp_path, monkeypatch):
         far = seconds[32, 4, 1] / min(seconds.values()) - 1
         assert size["distance"] == pytest.approx(far)
     assert file.read_text("utf-8").lstrip().startswith("<?xml")
-    assert sweep.text(found, every=True).count("its own |") == 2
+    assert ladder.text_of_blocks(found, every=True).count("its own |") == 2
 
 
 def test_groups_are_those_of_figure_3_7():
@@ -149,7 +149,7 @@ def test_groups_are_those_of_figure_3_7():
     ]
     sizes = [{"dims": [8], "blocks": [*blocks, {"block": [64, 1, 1], "reason": "no"}]}]
     sizes.append({"dims": [16], "blocks": [{**one, "seconds": 3.0} for one in blocks[:1]]})
-    found = sweep.groups(sizes)
+    found = ladder.groups(sizes)
     assert [one["by"][1:] for one in found[:2]] == [[], ["grid x"]]
     percents = [250, 100 * ((6 / 4 - 1) + (2 / 1 - 1) + 0) / 3, 0.0, 0.0]
     assert [one["percent"] for one in found] == pytest.approx(percents)

@@ -14,8 +14,8 @@ import runtimes
 from compiled import spilling
 
 from hetero.errors import MethodNotAvailable
-from hetero.kernels.common.ladder import HELD_BYTES, SHARED_BYTES
 from hetero.kernels.cpu.ladder import LADDERS
+from hetero.kernels.ladder import HELD_BYTES, SHARED_BYTES
 from hetero.kernels.procedure import CARDS, of_attributes
 from hetero.ladder.families import FAMILIES, OnCpu, OnDevice
 

@@ -9,9 +9,7 @@ from types import SimpleNamespace
 import pytest
 from test_ladder_kernels import HOPPER
 
-from hetero.kernels.convolution.ladder import LADDER as CONVOLUTION
-from hetero.kernels.matmul.ladder import LADDER as MATMUL
-from hetero.kernels.matvec.ladder import LADDER as MATVEC
+from hetero.kernels.ladder import LADDERS
 from hetero.kernels.procedure import CARDS, Metrics, of_limits
 
 T10 = CARDS["Tesla T10"]
@@ -40,21 +38,21 @@ def test_4_24():
     for n in range(512, 16385, 32):
         lower = max(8192 / n, 4)
         y = min(p for p in (4, 8, 16) if p >= lower)  # dBlk.y is a power of two
-        assert MATVEC.chosen("tuned", "float32", T10, (n, n)) == (32, y, 1)
+        assert LADDERS["matvec"].chosen("tuned", "float32", T10, (n, n)) == (32, y, 1)
 
 
 def test_4_41():
     for n in range(512, 16385, 512):
         upper = min(16, n / (64 * min(n / 512, 8)))
         y = max(p for p in (1, 2, 4, 8, 16) if p <= upper)  # rounded down (footnote 4)
-        assert MATMUL.chosen("tuned", "float32", T10, (n, n, n)) == (8, y, 16)
+        assert LADDERS["matmul"].chosen("tuned", "float32", T10, (n, n, n)) == (8, y, 16)
 
 
 def test_5_19():
     for fs in (3, 63, 513, 9, 17, 64, 65, 129, 300, 1001):
         x = min(max(16, 2 ** math.ceil(math.log2(fs))), 512)
         for n in (512, 1024, 2048, 4096, 8192, 16384, *range(1536, 16384, 2560)):
-            found = CONVOLUTION.chosen("tuned", "float32", T10, (n, n, fs, fs))
+            found = LADDERS["convolution"].chosen("tuned", "float32", T10, (n, n, fs, fs))
             assert found == (x, max(64 // x, 1), 1)
 
 
@@ -64,4 +62,4 @@ def test_cards_of_devices():
     device = SimpleNamespace(name="a CPU", multiprocessors=4, block_limit=8192, shared_limit=32768)
     card = of_limits(device)
     assert (card.warp, card.blocks, card.at_once) == (8, 1, 1)
-    assert MATMUL.chosen("shared", "float64", card, ()) == (32, 32, 1)
+    assert LADDERS["matmul"].chosen("shared", "float64", card, ()) == (32, 32, 1)

@@ -28,8 +28,7 @@ from hetero.imports import load
 from hetero.moving import failures, keeping, streaming, transfer
 from hetero.pricing import places
 from hetero.pricing.plan import CPU, Plan, Share
-from hetero.registry import Arguments, Implementation
-from hetero.registry.problem import Problem
+from hetero.registry import Arguments, Implementation, Problem
 from hetero.tables import setting
 
 _GAIN = 1.25  # times as fast, from which on compiling is worth a line
@@ -220,7 +219,8 @@ def _in_shares(
 
     nbytes = min(places.moved(share.plan.problem) for share in parts)
     streams = nbytes >= at_once.LEAST and parts[0].plan.candidates[0].implementation.from_host
-    relay = streaming.between(used, cut.read_whole(axis)) if streams else None
+    whole = [number for number, axes in enumerate(cut.needs) if axis not in axes]
+    relay = streaming.between(used, whole) if streams else None  # what every range reads
     with setting(streaming.relay, relay):
         at_once.run(used, [partial(do, share) for share in parts], nbytes)
 

@@ -27,7 +27,7 @@ from hetero.pricing.places import check_method, matching_devices, moves
 from hetero.pricing.plan import CPU, Plan
 from hetero.pricing.pricing import price
 from hetero.profile import inventory
-from hetero.registry.problem import Problem
+from hetero.registry import Problem
 from hetero.tables import MISS, Settings, bound, find, forced, placement
 
 _AT_ONCE = 1e-3  # seconds of a call on the CPU; many of them take as long as looking for devices

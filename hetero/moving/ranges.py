@@ -22,8 +22,7 @@ from hetero.devices.storage import rounded
 from hetero.pricing import places, pricing
 from hetero.pricing.plan import Plan
 from hetero.profile import PINNED, STAGED
-from hetero.registry import Cut, Price
-from hetero.registry.problem import Problem
+from hetero.registry import Cut, Price, Problem
 
 if TYPE_CHECKING:
     from hetero.profile import Profile

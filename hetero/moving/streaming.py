@@ -32,8 +32,7 @@ from hetero.moving.pipeline import Load, Slot, Step, Store
 from hetero.pricing import places
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
-from hetero.registry import Arguments
-from hetero.registry.problem import Problem
+from hetero.registry import Arguments, Problem
 
 Key = tuple[Any, ...]  # number of an array, and the part of it
 Part = Future["tuple[Slot, Sequence[Any]] | None"]

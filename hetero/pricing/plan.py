@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from hetero.arrays import Operand
 from hetero.errors import NotPriced, readable
-from hetero.registry import ALWAYS, Implementation, Unasked
-from hetero.registry.problem import Problem
+from hetero.registry import ALWAYS, Implementation, Problem, Unasked
 
 CPU = "cpu"
 AGAIN = "is this machine's CPU again"  # of an OpenCL device

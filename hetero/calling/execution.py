@@ -245,7 +245,6 @@ def by_host(
     if call.read and used:
         with used[0].active():
             transfer.follow(used[0], call.read)
-    assert implementation.run is not None
     outcome = implementation.run(used, problem, call.on(used, hosts, out))
     place = CPU if not used else used[0].name if len(used) == 1 else used[0].kind + ":*"
     out = _delivered(out, problem, call)
@@ -259,7 +258,6 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
     if problem.next_device is not None and call.out is None:
         problem = replace(problem, output=problem.output._replace(location=device.name))
     result, stays, owner = problem.output, problem.output.location == device.name, None
-    assert implementation.run is not None
     with device.active():
         staged = transfer.stage_all(device, call.arrays, call.operands)
         if stays:

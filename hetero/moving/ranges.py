@@ -14,18 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import product
 from math import inf, prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from hetero import registry
 from hetero.arrays import HOST, Operand
 from hetero.devices.storage import rounded
 from hetero.pricing import places, pricing
 from hetero.pricing.plan import Plan
-from hetero.profile import PINNED, STAGED
+from hetero.profile import PINNED, STAGED, Profile
 from hetero.registry import Cut, Price, Problem
-
-if TYPE_CHECKING:
-    from hetero.profile import Profile
 
 Index = tuple[int, ...]
 Box = tuple[tuple[int, int], ...]

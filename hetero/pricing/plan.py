@@ -268,9 +268,6 @@ class Plan:
         return content
 
     def __repr__(self) -> str:
-        return str(self)
-
-    def __str__(self) -> str:
         return self.text()
 
     def text(self, every: bool = False) -> str:

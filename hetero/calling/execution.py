@@ -143,14 +143,10 @@ def compile_loops(plan: Plan) -> None:
 
 def members(name: str) -> tuple[Device, ...]:
     """The devices that a candidate's name stands for: one, or all of a kind with "cuda:*"."""
-    kind, _, which = name.partition(":")
-    if which != "*":
+    if not name.endswith(":*"):
         return (devices.get(name),)
-    return tuple(
-        device
-        for device in devices.available().values()
-        if device.kind == kind and devices.disabled(device.name) is None
-    )
+    alike = [device for device in devices.available().values() if device.kind == name[:-2]]
+    return tuple([device for device in alike if devices.disabled(device.name) is None])
 
 
 # -- What is tried on devices ----------------------------------------------------------------------

@@ -50,7 +50,7 @@ def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
     """``run`` of the method's rows; smaller ranges where the device runs out of memory, until there
     is no room for the smallest ones: DeviceMemoryError."""
     (device,) = devices
-    room, others = ranges.room_of(places.described(device)), relay.get()
+    room, others = ranges.ROOM * places.room(places.described(device)), relay.get()
     while (schedule := _remembered(problem, device, room, others)) is not None:
         try:
             joined = others.joined(device, schedule.own) if others else nullcontext()

@@ -105,7 +105,7 @@ def calibrate(
     """
     only = (only,) if isinstance(only, str) else tuple(only or ())
     with _alone():
-        profile.place(path)  # this fails before anything is measured
+        inventory.place(path)  # this fails before anything is measured
         base = profile.held(path) if only else None
         if only and base is None:
             log.warning("all else is conservative until 'hetero calibrate' measures it")

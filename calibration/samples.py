@@ -17,8 +17,7 @@ from hetero.devices.base import Device
 from hetero.devices.storage import Workspace
 from hetero.host import pages
 from hetero.ops.solvers.systems import Solve
-from hetero.registry import BLAS, Arguments
-from hetero.registry.problem import Problem
+from hetero.registry import BLAS, Arguments, Problem
 
 TURNS = 16  # places that operands rotate among, against caches
 _ROOM = 1 << 30  # bytes for all of them

@@ -32,9 +32,8 @@ from hetero.ops.solvers import poisson
 from hetero.ops.solvers.cg_problem import CgOptions, system_of
 from hetero.ops.solvers.poisson_methods import DST, JACOBI, MULTIGRID
 from hetero.ops.solvers.systems import Solve, Stencil
-from hetero.registry import Arguments, Implementation
+from hetero.registry import DEVICE_DTYPES, Arguments, Implementation, Problem
 from hetero.registry.models import ModelKey
-from hetero.registry.problem import DEVICE_DTYPES, Problem
 
 Dims = tuple[int, ...]
 

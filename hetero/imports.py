@@ -34,7 +34,7 @@ INSTALL = {
     "mpi": "pip install mpi4py",
 }
 _MACHINERY = importlib.machinery.ModuleSpec.__init__.__code__.co_filename
-_lock = locks.new()
+no_fork = locks.new()  # modules are imported under it: a fork waits until nobody holds it
 compiling = locks.new()  # held while Numba compiles, see `hetero.host.threads`
 _held: list[list[Any]] = []  # the locks of each fork in progress
 _whole: dict[str, Any] = {}  # modules by their names, the import of which has ended
@@ -107,7 +107,7 @@ def _imports() -> bool:
 
 
 def _imported(name: str) -> Any:
-    with _lock:
+    with no_fork:
         at = name.find(".")
         while at >= 0:
             importlib.import_module(name[:at])
@@ -115,14 +115,9 @@ def _imported(name: str) -> Any:
         return importlib.import_module(name)
 
 
-def no_fork() -> Any:
-    """The lock under which modules are imported: a fork waits until nobody holds it."""
-    return _lock
-
-
 def _before_fork() -> None:
     """Wait for imports, and for Numba's compiler, which imports and calls LLVM under its lock."""
-    _held.append([lock for lock in (_lock, compiling) if lock.acquire(timeout=_PATIENCE)])
+    _held.append([lock for lock in (no_fork, compiling) if lock.acquire(timeout=_PATIENCE)])
 
 
 def _after_fork() -> None:

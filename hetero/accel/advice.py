@@ -22,7 +22,7 @@ from hetero.calling.planner import Machine, use
 from hetero.errors import readable
 from hetero.evaluation import calls
 from hetero.pricing.plan import CPU, Candidate
-from hetero.registry.problem import Problem
+from hetero.registry import Problem
 from hetero.tables import setting
 
 _LARGE = 1 << 20  # bytes of an operand that stays

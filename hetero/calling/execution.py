@@ -28,8 +28,7 @@ from hetero.imports import load
 from hetero.moving import failures, keeping, streaming, transfer
 from hetero.pricing import places
 from hetero.pricing.plan import CPU, Plan, Share
-from hetero.registry import Arguments, Implementation
-from hetero.registry.problem import Problem
+from hetero.registry import Arguments, Implementation, Problem
 from hetero.tables import setting
 
 _GAIN = 1.25  # times as fast, from which on compiling is worth a line
@@ -144,14 +143,10 @@ def compile_loops(plan: Plan) -> None:
 
 def members(name: str) -> tuple[Device, ...]:
     """The devices that a candidate's name stands for: one, or all of a kind with "cuda:*"."""
-    kind, _, which = name.partition(":")
-    if which != "*":
+    if not name.endswith(":*"):
         return (devices.get(name),)
-    return tuple(
-        device
-        for device in devices.available().values()
-        if device.kind == kind and devices.disabled(device.name) is None
-    )
+    alike = [device for device in devices.available().values() if device.kind == name[:-2]]
+    return tuple([device for device in alike if devices.disabled(device.name) is None])
 
 
 # -- What is tried on devices ----------------------------------------------------------------------
@@ -220,7 +215,8 @@ def _in_shares(
 
     nbytes = min(places.moved(share.plan.problem) for share in parts)
     streams = nbytes >= at_once.LEAST and parts[0].plan.candidates[0].implementation.from_host
-    relay = streaming.between(used, cut.read_whole(axis)) if streams else None
+    whole = [number for number, axes in enumerate(cut.needs) if axis not in axes]
+    relay = streaming.between(used, whole) if streams else None  # what every range reads
     with setting(streaming.relay, relay):
         at_once.run(used, [partial(do, share) for share in parts], nbytes)
 
@@ -245,7 +241,6 @@ def by_host(
     if call.read and used:
         with used[0].active():
             transfer.follow(used[0], call.read)
-    assert implementation.run is not None
     outcome = implementation.run(used, problem, call.on(used, hosts, out))
     place = CPU if not used else used[0].name if len(used) == 1 else used[0].kind + ":*"
     out = _delivered(out, problem, call)
@@ -259,7 +254,6 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
     if problem.next_device is not None and call.out is None:
         problem = replace(problem, output=problem.output._replace(location=device.name))
     result, stays, owner = problem.output, problem.output.location == device.name, None
-    assert implementation.run is not None
     with device.active():
         staged = transfer.stage_all(device, call.arrays, call.operands)
         if stays:

@@ -28,8 +28,7 @@ from hetero.evaluation import problems
 from hetero.evaluation.problems import Trial
 from hetero.pricing.plan import CPU, Candidate, Plan
 from hetero.profile import Profile, inventory
-from hetero.registry import Operation
-from hetero.registry.problem import Problem
+from hetero.registry import Operation, Problem
 
 Seconds = Callable[[int], float | None]  # of a leading extent; None: not known, or no room
 

@@ -56,7 +56,7 @@ def leaving_out(name: str, failed: dict[str, str]) -> Iterator[None]:
     in one line; the first reason stays. All of it is in the log at DEBUG.
     """
     try:
-        with failures.without_fallback():
+        with tables.setting(failures.without_fallback, True):
             yield
     except (DeviceError, DeviceNotAvailable, MethodNotAvailable) as error:
         failed.setdefault(name, str(error).partition("\n")[0])

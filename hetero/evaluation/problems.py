@@ -24,8 +24,7 @@ from hetero.host import cpu
 from hetero.imports import load
 from hetero.ops.convolve2d.planning import LARGEST_DOWNLOADED
 from hetero.ops.convolve2d.problem import BOUNDARIES, MODES
-from hetero.registry import Operation
-from hetero.registry.problem import DEVICE_DTYPES
+from hetero.registry import DEVICE_DTYPES, Operation
 
 Dims = tuple[int, ...]
 Call = Callable[[], object]

@@ -22,8 +22,7 @@ from hetero.evaluation.comparing import OWN, callers, name_of, timed
 from hetero.evaluation.problems import Trial
 from hetero.evaluation.report import errors
 from hetero.imports import load
-from hetero.registry import Operation
-from hetero.registry.problem import Problem
+from hetero.registry import Operation, Problem
 from hetero.terminal import Progress, silent
 
 USUAL = ("matvec", "matmul")  # what is verified unless others are named

@@ -166,7 +166,7 @@ def _marker(name: str) -> Path | None:
 def _key() -> str:
     """A digest of what Numba's code depends on: versions, sources, processor, settings."""
     version = load("importlib.metadata").version
-    with no_fork():  # it imports
+    with no_fork:  # it imports
         versions = [version(package) for package in ("numba", "llvmlite", "numpy")]
     spec = load("importlib.util").find_spec(_LOOPS)
     files = [os.stat(path) for path in sorted(Path(spec.origin).parent.glob("*.py"))]

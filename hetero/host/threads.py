@@ -278,7 +278,7 @@ def start() -> tuple[int, int, bool]:
     """Start Numba's threads; no fork comes meanwhile. The process, the address of `_share`, and
     whether no two threads may call it at once."""
     declare = functools.partial(numba.cfunc, "void(intp, intp, intp, intp)", parallel=True)
-    with no_fork():
+    with no_fork:
         try:
             share = declare(cache=True, **_OPTIONS)(_share)
         except Exception as error:

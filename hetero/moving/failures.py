@@ -7,22 +7,16 @@ from __future__ import annotations
 
 import logging
 import traceback
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
 
 from hetero import devices
 from hetero.arrays import kept
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.profile import inventory
-from hetero.tables import setting
 
 log = logging.getLogger("hetero")
-_without_fallback: ContextVar[bool] = ContextVar("hetero_without_fallback", default=False)
-
-
-def without_fallback() -> AbstractContextManager[None]:
-    """Inside the block a device that fails is an error of the call, as measuring wants it."""
-    return setting(_without_fallback, True)
+# Whether a device that fails is an error of the call, as measuring wants it.
+without_fallback: ContextVar[bool] = ContextVar("hetero_without_fallback", default=False)
 
 
 def report(name: str, error: DeviceError, remedy: str = "the CPU computes this call") -> None:
@@ -30,7 +24,7 @@ def report(name: str, error: DeviceError, remedy: str = "the CPU computes this c
 
     ``name`` is the device where the error does not tell it.
     """
-    if _without_fallback.get():
+    if without_fallback.get():
         raise error
     name = error.device or name
     if out_of_memory(error):

@@ -22,7 +22,7 @@ from hetero.devices.storage import Copy
 from hetero.errors import readable
 from hetero.pricing import places, pricing
 from hetero.pricing.plan import KeptOperand, Plan
-from hetero.registry.problem import Problem
+from hetero.registry import Problem
 
 SHARE = 0.8  # of a device's memory that copies take at most
 

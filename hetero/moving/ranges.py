@@ -14,23 +14,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import product
 from math import inf, prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from hetero import registry
 from hetero.arrays import HOST, Operand
 from hetero.devices.storage import rounded
 from hetero.pricing import places, pricing
 from hetero.pricing.plan import Plan
-from hetero.profile import PINNED, STAGED
-from hetero.registry import Cut, Price
-from hetero.registry.problem import Problem
-
-if TYPE_CHECKING:
-    from hetero.profile import Profile
+from hetero.profile import PINNED, STAGED, Profile
+from hetero.registry import Cut, Price, Problem
 
 Index = tuple[int, ...]
 Box = tuple[tuple[int, int], ...]
-_ROOM = 0.95  # of a call's: a range's method may allocate memory, too
+ROOM = 0.95  # of a call's: a range's method may allocate memory, too
 _MOST = 1 << 14  # ranges; more take longer to begin than the CPU takes for the call
 _IN_WORK = 3  # parts of an array, or results: one moves, one is computed with, one waits
 _LOAD = 2e-5  # seconds of the host for a copy that is begun; H100, 16 cores
@@ -41,17 +37,12 @@ _FINEST = 4  # times as many ranges as the fastest, of which more are not tried
 
 def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile) -> Price:
     """``price`` of the method's rows: that of the fastest ranges."""
-    ranges = choose(problem, name, info, constants, room_of(info))
+    ranges = choose(problem, name, info, constants, ROOM * places.room(info))
     if ranges is None:
         return Price(None, reason="there is no room for the smallest range")
     if ranges.plan.candidates[0].reason is not None:
         return Price(None, reason=pricing.UNKNOWN_THERE)
     return Price(ranges.terms, str(ranges))
-
-
-def room_of(info: dict[str, Any]) -> float:
-    """Bytes of a device that ranges may take."""
-    return _ROOM * places.room(info)
 
 
 # -- Which ranges ----------------------------------------------------------------------------------

@@ -32,8 +32,7 @@ from hetero.moving.pipeline import Load, Slot, Step, Store
 from hetero.pricing import places
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
-from hetero.registry import Arguments
-from hetero.registry.problem import Problem
+from hetero.registry import Arguments, Problem
 
 Key = tuple[Any, ...]  # number of an array, and the part of it
 Part = Future["tuple[Slot, Sequence[Any]] | None"]
@@ -51,7 +50,7 @@ def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
     """``run`` of the method's rows; smaller ranges where the device runs out of memory, until there
     is no room for the smallest ones: DeviceMemoryError."""
     (device,) = devices
-    room, others = ranges.room_of(places.described(device)), relay.get()
+    room, others = ranges.ROOM * places.room(places.described(device)), relay.get()
     while (schedule := _remembered(problem, device, room, others)) is not None:
         try:
             joined = others.joined(device, schedule.own) if others else nullcontext()

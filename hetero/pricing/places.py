@@ -25,8 +25,7 @@ from hetero.errors import DeviceNotAvailable, MethodNotAvailable, one_of
 from hetero.host.copying import staging
 from hetero.pricing.plan import AGAIN, CPU, Candidate, Terms, with_terms
 from hetero.profile import PAGEABLE, Profile
-from hetero.registry import Cut, Implementation, Unasked
-from hetero.registry.problem import Problem
+from hetero.registry import Cut, Implementation, Problem, Unasked
 from hetero.tables import forced
 
 UNKNOWN_THERE = "no constants in this profile"

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from hetero.arrays import Operand
 from hetero.errors import NotPriced, readable
-from hetero.registry import ALWAYS, Implementation, Unasked
-from hetero.registry.problem import Problem
+from hetero.registry import ALWAYS, Implementation, Problem, Unasked
 
 CPU = "cpu"
 AGAIN = "is this machine's CPU again"  # of an OpenCL device
@@ -269,9 +268,6 @@ class Plan:
         return content
 
     def __repr__(self) -> str:
-        return str(self)
-
-    def __str__(self) -> str:
         return self.text()
 
     def text(self, every: bool = False) -> str:

@@ -40,8 +40,7 @@ from hetero.pricing.plan import (
     with_terms,
 )
 from hetero.profile import STAGED, Profile
-from hetero.registry import Cut, Implementation, Unasked
-from hetero.registry.problem import Problem
+from hetero.registry import Cut, Implementation, Problem, Unasked
 
 _LEAST_SAVED = 1e-4  # seconds; to look for copies, and to plan with them, takes as long
 _HOME = "leaves its result on the host"

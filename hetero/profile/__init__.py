@@ -44,8 +44,6 @@ from hetero.host.copying import staging
 from hetero.imports import load
 from hetero.profile import inventory
 from hetero.profile.inventory import default_path as default_path
-from hetero.profile.inventory import obstacle as obstacle
-from hetero.profile.inventory import place as place
 from hetero.registry.models import Cost, ModelKey, bind, bind_link, try_out
 
 PAGEABLE, PINNED, STAGED = "pageable", "pinned", "staged"

@@ -23,7 +23,7 @@ from hetero import profile, registry
 from hetero.calling import planner
 from hetero.devices.cuda import libraries
 from hetero.errors import HeteroError
-from hetero.evaluation import calls
+from hetero.evaluation import calls, problems
 from hetero.ops.convolve2d import planning, problem_of
 from hetero.ops.kmeans import fit
 from hetero.ops.solvers.systems import CONVERGED, Outcome
@@ -105,8 +105,8 @@ OTHERS = {
 
 def drawn(draw, operation, devices, largest=120):
     """A call as `hetero verify` draws it, of arrays that are varied, with other options."""
-    trial = calls.draw(operation, draw, "host", largest)
-    operands = list(calls.Arrays("host").of(trial))
+    trial = problems.of(operation).draw(draw, "host", largest)
+    operands = [*map(calls.filled, trial.operands)]
     if draw.random() < 0.2 and operation.name in ("matvec", "matmul", "convolve2d"):
         operands[0] = np.stack([operands[0]] * 3)
     operands = [varied(draw, x, devices) if isinstance(x, np.ndarray) else x for x in operands]

@@ -13,7 +13,7 @@ from hetero.ops.convolve2d.methods import cut
 from hetero.ops.convolve2d.planning import SMALL, key_of, plan_of, result_of
 from hetero.ops.convolve2d.problem import NAME, checked
 from hetero.pricing.plan import Plan
-from hetero.registry.problem import Problem, check_dims
+from hetero.registry import Problem, check_dims
 from hetero.tables import MISS, find
 
 __all__ = ["convolve2d", "from_dims", "problem_of"]

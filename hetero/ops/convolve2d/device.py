@@ -21,7 +21,7 @@ from hetero.kernels.convolution import plan as plan_convolve
 from hetero.ops.convolve2d.fft import Axes, Axis, on_device
 from hetero.ops.convolve2d.filters import PURPOSE, Filter, flipped_factors
 from hetero.ops.convolve2d.problem import BOUNDARIES, Window
-from hetero.registry.problem import Problem
+from hetero.registry import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.cuda.libraries import RealTransform

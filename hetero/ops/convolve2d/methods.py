@@ -34,9 +34,8 @@ from hetero.ops.convolve2d import problem as asked
 from hetero.ops.convolve2d.filters import SUMS, Filter
 from hetero.ops.convolve2d.problem import DIRECT, FFT, NAME, SCIPY, SEPARABLE, Window
 from hetero.pricing import places
-from hetero.registry import Arguments
+from hetero.registry import DEVICE_DTYPES, Arguments, Problem
 from hetero.registry.models import Work
-from hetero.registry.problem import DEVICE_DTYPES, Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device

@@ -12,7 +12,7 @@ from hetero.arrays import HOST, Operand, Spec, array_or_spec, dense, describe, n
 from hetero.calling.planner import HERE, Machine
 from hetero.errors import one_of
 from hetero.imports import load
-from hetero.registry.problem import Problem, dtype_obstacle
+from hetero.registry import Problem, dtype_obstacle
 
 NAME = "convolve2d"
 DIRECT, SEPARABLE, FFT, SCIPY = "direct", "separable", "fft", "scipy"  # methods

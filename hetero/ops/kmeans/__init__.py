@@ -22,9 +22,8 @@ from hetero.ops.kmeans.operands import NAME, from_dims, problem
 from hetero.ops.solvers.systems import like
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
-from hetero.registry import Arguments
+from hetero.registry import Arguments, Problem
 from hetero.registry.models import Work
-from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device

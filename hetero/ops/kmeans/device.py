@@ -16,7 +16,7 @@ from hetero.kernels.common.launch import Launch
 from hetero.kernels.kmeans import plan as plans
 from hetero.ops.kmeans.fit import Rows, Stopped, ending, means
 from hetero.ops.kmeans.operands import SEEDED, check_finite, trials
-from hetero.registry.problem import Problem
+from hetero.registry import Problem
 
 _BATCH_SECONDS = 1e-3  # of iterations between two looks at the state, which take some 20 us
 _LONGEST_BATCH = 64

@@ -20,7 +20,7 @@ from hetero.arrays import (
     name_of,
 )
 from hetero.ops.solvers import systems
-from hetero.registry.problem import Problem, check_dims, compressed
+from hetero.registry import Problem, check_dims
 
 NAME = "kmeans"
 DIMS = ("N D K",)
@@ -69,7 +69,7 @@ def problem(
     weights, dtype = weights_operand(sample_weight, n), float_dtype(_dtype(X))
     about = {"function": "kmeans", "options": Options(how, int(n_init), int(max_iter))}
     if is_sparse(X):
-        about |= {"layout": SPARSE, "shown": (compressed((n, d), X.nnz),)}
+        about |= {"layout": SPARSE, "shown": (f"CSR {n} x {d}, {X.nnz} entries on host",)}
         about["device_obstacle"] = "a sparse X computes on the CPU"
         return Problem(NAME, (n, d, k), name_of(dtype), (), dense((k, d), dtype), **about)
     given, about["layout"] = describe(X)._replace(pointer=0), SEEDED if how == PLUS_PLUS else DENSE

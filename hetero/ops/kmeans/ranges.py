@@ -27,7 +27,7 @@ from hetero.ops.kmeans.fit import NumpyRows, Rows
 from hetero.ops.kmeans.operands import check_finite
 from hetero.ops.solvers.exchange import split
 from hetero.pricing import places
-from hetero.registry.problem import Problem
+from hetero.registry import Problem
 
 _ROOM = 0.75  # of a device's room, that ranges take with what is made of them
 _RANGES = 12  # in that share, at least: what moves is not to be waited for

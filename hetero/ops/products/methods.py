@@ -17,9 +17,8 @@ from hetero.imports import INSTALL, load
 from hetero.kernels.common.launch import Target
 from hetero.moving import ranges, streaming
 from hetero.pricing import places
-from hetero.registry import Arguments
+from hetero.registry import Arguments, Problem
 from hetero.registry.models import Work
-from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device

@@ -19,8 +19,7 @@ from hetero.arrays import (
     element_strides,
     name_of,
 )
-from hetero.registry import Cut
-from hetero.registry.problem import Problem, check_dims, dtype_obstacle
+from hetero.registry import Cut, Problem, check_dims, dtype_obstacle
 
 Box = tuple[tuple[int, int], ...]
 _MULTIPLE = 128  # rows and columns of the tiles that kernels compute

@@ -18,8 +18,7 @@ from hetero.ops.solvers import cg_problem, systems
 from hetero.ops.solvers.cg_problem import NAME, from_dims, problem, work
 from hetero.ops.solvers.systems import CONVERGED, Outcome, Solve, execute, on_host, warn
 from hetero.pricing.plan import Plan
-from hetero.registry import Arguments
-from hetero.registry.problem import Problem
+from hetero.registry import Arguments, Problem
 from hetero.tables import bind
 
 if TYPE_CHECKING:

@@ -39,8 +39,7 @@ from hetero.ops.solvers.systems import Outcome
 from hetero.pricing import pricing
 from hetero.pricing.plan import CPU, Terms, total
 from hetero.profile import Profile
-from hetero.registry import Arguments, Price, Unasked
-from hetero.registry.problem import Problem
+from hetero.registry import Arguments, Price, Problem, Unasked
 
 _FIRST = 4  # iterations before a forecast is believed
 _MARGIN = 1.5  # times the move that the iterations still to come must save

@@ -27,9 +27,8 @@ from hetero.ops.solvers.systems import Outcome, on_vectors
 from hetero.pricing import pricing
 from hetero.pricing.plan import CPU, total
 from hetero.profile import Profile
-from hetero.registry import Arguments, Price
+from hetero.registry import Arguments, Price, Problem
 from hetero.registry.models import Work
-from hetero.registry.problem import Problem
 
 _MADE_OF = "A p there, vectors on the CPU"
 _OPERANDS = {"dense": 1, "csr": 3}  # of a matrix, ahead of the vectors

@@ -16,8 +16,8 @@ from hetero.imports import load
 from hetero.moving import transfer
 from hetero.ops.solvers import systems
 from hetero.ops.solvers.systems import Csr, Dense, DeviceCsr, Stencil, digits, on_host
+from hetero.registry import Problem, check_dims, shapes_of
 from hetero.registry.models import Work
-from hetero.registry.problem import Problem, check_dims, compressed, shapes_of
 
 NAME = "cg"
 _OTHER = "other"  # operand than an array on the host, a matrix or an operator
@@ -169,7 +169,7 @@ def problem_of(A: Any, b: Any, x0: Any, M: Any, rtol: float, limit: int) -> Prob
     if dtype.kind == "c":
         layout, matrix, obstacle = "operator", (), "complex numbers compute on the CPU"
     expected = round(_expected(A, rtol, dtype) * share)
-    shown = (compressed((n, n), entries), *shapes_of(vectors))
+    shown = (f"CSR {n} x {n}, {entries} entries on host", *shapes_of(vectors))
     return Problem(
         NAME,
         (n, entries),

@@ -19,9 +19,8 @@ from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.solvers import multigrid as grids
 from hetero.ops.solvers import systems
 from hetero.ops.solvers.systems import CYCLES, SWEEPS, Outcome, Stencil, digits, real_dtype
-from hetero.registry import Arguments
+from hetero.registry import Arguments, Problem, check_dims
 from hetero.registry.models import Work
-from hetero.registry.problem import Problem, check_dims
 
 NAME = "poisson"
 DST, MULTIGRID, JACOBI = "dst", "multigrid", "jacobi"

@@ -67,9 +67,7 @@ def model(case: Case, samples: Samples, constants: Profile, first: Model | None 
 
 
 def table(
-    axes: Sequence[Sequence[int]],
-    seconds: dict[Dims, float],
-    block: int | None = None,
+    axes: Sequence[Sequence[int]], seconds: dict[Dims, float], block: int | None = None
 ) -> Model:
     """A "table": measured seconds on a grid, missing knots filled at constant rate.
 

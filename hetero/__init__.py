@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from hetero.calling.overview import empty_pinned as empty_pinned
     from hetero.calling.overview import machine as machine
     from hetero.calling.overview import memory as memory
+    from hetero.calling.overview import to_host as to_host
     from hetero.calling.planner import use as use
     from hetero.moving.failures import reset as reset
     from hetero.moving.keeping import keep as keep
-    from hetero.moving.results import to_host as to_host
     from hetero.ops import plan as plan
     from hetero.ops.functions import *  # noqa: F403
     from hetero.ops.solvers.operators import Poisson as Poisson
@@ -85,7 +85,7 @@ _HOMES = {
     "Profile": "hetero.profile",
     "reset": "hetero.moving.failures",
     "spec": "hetero.arrays",
-    "to_host": "hetero.moving.results",
+    "to_host": "hetero.calling.overview",
     "uninstall": "hetero.accel",
     "use": "hetero.calling.planner",
 }

@@ -65,7 +65,7 @@ class Settings(NamedTuple):
     ----------
     device, method : str or None
     results : {"host", "device"} or None
-        Where results of operands on the host stay; see `hetero.moving.results`.
+        Where results of operands on the host stay; see `hetero.use`.
     memory_limit : int or None
         Bytes of a device's memory that a call may take.
     watch : bool or None
@@ -103,6 +103,7 @@ def placement(device: str | None, method: str | None) -> tuple[str | None, str |
 
 # -- The call cache --------------------------------------------------------------------------------
 
+MISS = object()  # what a remembered call gives that has to go the general way
 bound: dict[Any, Any] = new_table()
 find = bound.get
 _forced = forced.get

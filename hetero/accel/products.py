@@ -173,7 +173,7 @@ def _attempt(A: Any, B: Any, C: Any = None, kind: Any = None) -> Attempt:
 
 def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
     """The product; None where it holds NaN or infinity, which NumPy is to warn of."""
-    calls, results = load("hetero.ops.products.calls"), load("hetero.moving.results")
+    calls, streaming = load("hetero.ops.products.calls"), load("hetero.moving.streaming")
     kernels, numpy = load("hetero.ops.convolve2d.device"), sys.modules["numpy"]
     flags: dict[Any, Any] = {}  # device -> (buffer, owner), of whether a part is not finite
 
@@ -183,7 +183,7 @@ def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
         kernels.find_not_finite(device, dtype, buffer, count, flags[device][0])
 
     try:
-        with tables.setting(results.look, look):
+        with tables.setting(streaming.look, look):
             made = calls.host_call(plan, numpy.matmul)(A, B, C)
         for device, (buffer, _) in flags.items():
             flag = numpy.empty(1, "i4")

@@ -356,7 +356,7 @@ class Session:
         use, begin = contextlib.nullcontext(), time.perf_counter()
         try:
             load("hetero.ops.functions")  # in another thread it and BLAS lose more time
-            if load("hetero.moving.results").wanted():  # but the plain library's are on the host
+            if load("hetero.calling.planner").wanted():  # but the plain library's are on the host
                 use = load("hetero.calling.planner").use(results="host")
             with use:
                 plan = attempt.plan()

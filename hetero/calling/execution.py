@@ -25,8 +25,8 @@ from hetero.devices.base import Device
 from hetero.errors import DeviceError, MethodNotAvailable
 from hetero.host import pages
 from hetero.imports import load
-from hetero.moving import failures, keeping, results, streaming, transfer
-from hetero.pricing import moves, places
+from hetero.moving import failures, keeping, streaming, transfer
+from hetero.pricing import places
 from hetero.pricing.plan import CPU, Plan, Share
 from hetero.registry import Arguments, Implementation
 from hetero.registry.problem import Problem
@@ -63,7 +63,7 @@ class Call(NamedTuple):
                 target = problem.output._replace(pointer=pointer, stream=operand.stream)
                 return self._replace(out=out, target=target)
         assert device is not None
-        out, target = results.new_array(device, shape, dtype)
+        out, target = transfer.new_array(device, shape, dtype)
         return self._replace(out=out, target=target)
 
     def on(self, used: tuple[Device, ...], inputs: tuple[Any, ...], output: Any) -> Arguments:
@@ -206,7 +206,7 @@ def _in_shares(
 ) -> None:
     """``run`` of a host call that several devices share: ranges at once, each written to its part
     of the result."""
-    found = moves.cut(problem, len(parts))
+    found = places.cut(problem, len(parts))
     assert found is not None  # as it was planned
     cut, axis = found
 
@@ -218,7 +218,7 @@ def _in_shares(
         call = Call(arrays, operands, out, describe(out), arguments.options)
         run(share.plan, call, f"the CPU does its {share.along}")
 
-    nbytes = min(moves.moved(share.plan.problem) for share in parts)
+    nbytes = min(places.moved(share.plan.problem) for share in parts)
     streams = nbytes >= at_once.LEAST and parts[0].plan.candidates[0].implementation.from_host
     relay = streaming.between(used, cut.read_whole(axis)) if streams else None
     with setting(streaming.relay, relay):
@@ -282,7 +282,7 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
             if outcome is not None:  # a solve's failures are to show up here
                 device.synchronize()
             return Done(call.out, outcome, device.name, implementation.method)
-        if (look := results.look.get()) is not None:
+        if (look := streaming.look.get()) is not None:
             look(device, problem.dtype, buffer, result.size)
         values = call.out if result.location == HOST else None
         if values is None or _overlap(values, call.arrays):

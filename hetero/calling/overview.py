@@ -1,20 +1,21 @@
 """What is here, for a person to read: the machine, and the memory that this process holds, of
-devices by purpose and pinned on the host."""
+devices by purpose and pinned on the host; arrays of the host: pinned ones, copies of devices'."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
 from hetero import devices, profile
-from hetero.arrays import kept, pinned_sizes
+from hetero.arrays import Operand, as_array, describe, is_device_array, kept, pinned_sizes
 from hetero.errors import DeviceError
 from hetero.host import loops, pages
 from hetero.imports import load
+from hetero.moving import transfer
 from hetero.pricing import pricing
 from hetero.profile import inventory
 
@@ -239,6 +240,9 @@ def clear_memory(device: str | None = None) -> None:
             log.warning("the memory of %s could not be given back: %s", name, error)
 
 
+# -- Arrays of the host ----------------------------------------------------------------------------
+
+
 def empty_pinned(shape: int | Sequence[int], dtype: Any = np.float64) -> np.ndarray:
     """A new NumPy array, not initialized, in pinned memory of the host.
 
@@ -296,3 +300,80 @@ def empty_pinned(shape: int | Sequence[int], dtype: Any = np.float64) -> np.ndar
                 _state["warned"] = True
                 log.warning("arrays are in ordinary memory instead of pinned: %s", error)
     return np.empty(shape, dtype)
+
+
+@overload
+def to_host(
+    x: Any, out: np.ndarray | None = None, *, wait: Literal[True] = True
+) -> np.ndarray[Any, np.dtype[Any]]: ...
+@overload
+def to_host(x: Any, out: np.ndarray | None = None, *, wait: bool) -> Any: ...
+def to_host(x: Any, out: np.ndarray | None = None, *, wait: bool = True) -> Any:
+    """Bring an array to the host, through pinned buffers that several threads empty.
+
+    Parameters
+    ----------
+    x : array
+        On a device, of any library; what lies on the host is returned as NumPy array.
+    out : numpy.ndarray, optional
+        Where to; of x's shape and dtype. Pages that were written to before take the values faster
+        than those of a new array.
+    wait : bool, default True
+        False: return at once. What is called next on other arrays is computed while x is copied;
+        x must not be written to until then.
+
+    Returns
+    -------
+    numpy.ndarray
+        ``out`` where it was given. With ``wait=False`` an object instead whose ``wait()`` gives the
+        array when it is there. Dropped before, it gives the copy up.
+
+    Raises
+    ------
+    ValueError
+        For an ``out`` of another shape or dtype, or one that cannot be written to.
+    TypeError
+        For an ``out`` that is no NumPy array, and for sparse matrices.
+    hetero.errors.DeviceError
+        If the device fails twice, or once with ``wait=False``.
+
+    See Also
+    --------
+    hetero.use : ``results="device"`` leaves results on devices.
+
+    Examples
+    --------
+    >>> import numpy as np, hetero
+    >>> with hetero.use(results="device"):
+    ...     C = hetero.matmul(np.eye(2), np.full((2, 2), 3.0))
+    ...     C = hetero.matmul(C, C)
+    >>> hetero.to_host(C)
+    array([[18., 18.],
+           [18., 18.]])
+    """
+    if hasattr(x, "tocsr"):
+        raise TypeError(f"to_host takes dense arrays, got {type(x).__name__}")
+    array = as_array(x)
+    operand = describe(array)
+    if out is not None:
+        _check(out, operand)
+    if not is_device_array(array):
+        if out is not None:
+            out[...] = array
+            array = out
+        return array if wait else transfer.Download(array)
+    if wait:
+        return transfer.to_host(array, operand, out)
+    return transfer.Download(array, operand, out)
+
+
+def _check(out: Any, operand: Operand) -> None:
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out must be a NumPy array, got {type(out).__name__}")
+    if out.shape != operand.shape or out.dtype != operand.dtype:
+        raise ValueError(
+            f"out must have shape {operand.shape} and dtype {operand.dtype}, "
+            f"got {out.shape} and {out.dtype}"
+        )
+    if not out.flags.writeable:
+        raise ValueError("out must be writeable")

@@ -1,37 +1,40 @@
-"""This machine's plans: made once for each problem, remembered, forced where the caller says so."""
+"""This machine's plans: made once for each problem, remembered, forced where the caller says so.
+
+Calls on device arrays are remembered, too, where they come down to a launch.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 import sys
+from collections.abc import Callable
 from contextlib import ContextDecorator, suppress
 from contextvars import Token
 from dataclasses import fields, replace
-from operator import attrgetter
+from functools import reduce
+from operator import attrgetter, or_
 from typing import Any
 
 from hetero import devices as registered
 from hetero import profile, registry, tables
-from hetero.arrays import HOST
-from hetero.errors import DeviceNotAvailable, one_of
+from hetero.arrays import HOST, Access, Operand, alignment, library_of
+from hetero.errors import DeviceError, DeviceNotAvailable, one_of
 from hetero.host import cpu
 from hetero.moving import keeping
-from hetero.moving.results import staying
 from hetero.pricing import places
-from hetero.pricing.moves import moves
-from hetero.pricing.places import check_method, matching_devices
+from hetero.pricing.places import check_method, matching_devices, moves
 from hetero.pricing.plan import CPU, Plan
 from hetero.pricing.pricing import price
 from hetero.profile import inventory
 from hetero.registry.problem import Problem
-from hetero.tables import Settings, forced, placement
+from hetero.tables import MISS, Settings, bound, find, forced, placement
 
 _AT_ONCE = 1e-3  # seconds of a call on the CPU; many of them take as long as looking for devices
 _START, _LEAST = 0.2, 1e-3  # seconds: to look for devices; what a call takes that is not remembered
 _taken = {"seconds": 0.0}  # by calls that were placed at once
 log = logging.getLogger("hetero")
-
+_forced = forced.get
 _plans = tables.new_table()
 
 
@@ -122,7 +125,7 @@ class use(ContextDecorator):
             raise RuntimeError("this block was entered already: call hetero.use for each one")
         if self._settings.device is not None:
             _require(self._settings.device)
-        outer = forced.get() or Settings()
+        outer = _forced() or Settings()
         inner = (o if g is None else g for g, o in zip(self._settings, outer, strict=True))
         self._token = forced.set(Settings(*inner))
 
@@ -194,6 +197,28 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
     if known and (planned.keepable or any([o.copies for o in known])):  # noqa: C419  # of every call
         return keeping.placed(planned, problem)
     return planned
+
+
+def wanted() -> bool:
+    """Whether the enclosing `use` blocks let results stay."""
+    outer = _forced()
+    return outer is not None and outer.results == "device"
+
+
+def staying(problem: Problem, device: str | None) -> Problem:
+    """The problem, its result to stay where it is computed, if the `use` blocks say so.
+
+    ``device`` is the one that the caller named, and the call has no ``out``. Unchanged where an
+    operand lies on a device, and where the next call is expected on one that keeps no arrays.
+    """
+    if not wanted() or problem.device is not None:
+        return problem
+    for name, info in inventory.devices().items():
+        named = device in (name, info["kind"], f"{info['kind']}:*")
+        is_next = named or (device is None and not info.get("is_host_cpu"))
+        if is_next and info["kind"] != CPU and not info.get("set_aside"):
+            return replace(problem, next_device=name)
+    return problem
 
 
 def at_once(problem: Problem) -> Plan | None:
@@ -271,3 +296,143 @@ class Machine:
 
 
 HERE = Machine()
+
+
+# -- Remembered calls on device arrays that come down to a launch ----------------------------------
+
+# Reading an array's CUDA array interface takes longer than a small product. For libraries with an
+# `Access` the key is read from attributes directly; the rest of a call, down to the packed
+# arguments of its kernels, is made once. Anything unusual, from another stream to a failing launch,
+# is a `MISS`, and the call goes the general way. They lie in the call cache, `hetero.tables.bound`:
+# under the type of the arrays the function that looks up their calls.
+
+
+def learn(
+    operation: str,
+    plan: Plan,
+    arrays: tuple[Any, Any],
+    out: Any,
+    operands: tuple[Operand, ...],
+    given: tuple[str | None, Any],
+    generation: int,
+    options: Any = None,
+) -> None:
+    """Remember a call on device arrays that just ran, if it comes down to a launch.
+
+    ``arrays`` and ``out`` are the caller's, a single array twice, and ``operands`` describe them.
+    ``given`` are the device that the caller named and what else the call depends on, hashable.
+    ``generation`` is `tables.generation` before the plan; ``options`` are the implementation's.
+    """
+    chosen, problem, kind = plan.chosen, plan.problem, type(arrays[0])
+    if chosen.implementation.prepare is None or (access := _access_to(arrays[0])) is None:
+        return
+    every = arrays if out is None else (*arrays, out)
+    if (
+        any(type(x) is not kind or (access.usable and not access.usable(x)) for x in every)
+        or any(o.readonly for o in operands[len(arrays) :])
+        or any(o.location != chosen.device for o in (*operands, problem.output))
+        or not all(operand.is_ordered() for operand in operands)
+        or _is_placed()
+        or registered.disabled(chosen.device)
+    ):
+        return
+    device = registered.get(chosen.device)
+    try:
+        with device.active():
+            run = _launched(device, access, plan, operands, options)
+    except DeviceError:  # the call itself failed too, and the CPU answered
+        return
+    tables.remember(bound, (operation, kind, *given, access.facts(*arrays, out)), run, generation)
+    if kind not in bound:
+        tables.remember(bound, kind, _finder(kind, access), generation)
+
+
+def _access_to(array: Any) -> Access | None:
+    """How remembered calls use an array; None where its calls go the general way."""
+    several = sum(device.is_cuda for device in registered.available().values()) > 1
+    library = library_of(array)
+    try:
+        return library and library.access(type(array), several)
+    except (ImportError, AttributeError) as error:  # another version, arranged differently
+        log.info("calls on %s arrays go the general way: %s", type(array).__module__, error)
+        return None
+
+
+def _is_placed() -> bool:
+    """Whether a `use` block sets what calls on device arrays heed."""
+    outer = _forced()
+    return outer is not None and (outer.device, outer.method, outer.memory_limit) != (None,) * 3
+
+
+def _finder(kind: type, access: Access) -> Callable[..., Any]:
+    """The function that looks up and runs remembered calls on one type of arrays.
+
+    ``lookup(operation, A, B, out, device, rest)`` gives the result, or `MISS`.
+    """
+    facts, usable, ordered = access.facts, access.usable, access.ordered
+
+    def lookup(operation: str, A: Any, B: Any, out: Any, device: str | None, rest: Any) -> Any:
+        if type(B) is not kind or not ordered():
+            return MISS
+        if _forced() is not None and _is_placed():
+            return MISS
+        if usable is not None and not (usable(A) and usable(B)):
+            return MISS
+        if out is not None and not (type(out) is kind and (usable is None or usable(out))):
+            return MISS
+        run = find((operation, kind, device, rest, facts(A, B, out)))
+        return MISS if run is None else run(A, B, out)
+
+    return lookup
+
+
+def _launched(
+    device: Any, access: Access, plan: Plan, operands: tuple[Operand, ...], options: Any
+) -> Callable[[Any, Any, Any], Any]:
+    """The function that launches a call in the context that is current: ``run(A, B, out)`` gives
+    the result, or `MISS`. A launch is prepared for the lowest bits of all addresses, which decide
+    how wide a kernel's loads may be."""
+    problem, prepare = plan.problem, plan.chosen.implementation.prepare
+    launches: dict[int, Callable[..., None]] = {}
+
+    def prepared(bits: int) -> Callable[..., None]:
+        with device.active():
+            launch = launches[bits] = prepare(device, problem, alignment(bits), options)
+        return launch
+
+    prepared(reduce(or_, [o.pointer & 15 for o in operands]))
+    context, current = device.context_handle(), access.context or device.context_handle
+    shape, dtype = problem.output.shape, problem.output.dtype
+    address, empty = access.address, access.maker(device)
+    spans = [operand.span() for operand in operands]
+    (a_low, a_high), (b_low, b_high), (c_low, c_high) = (*spans, (0, 0))[:3]
+    # Of the driver, by way of PyCUDA or cuBLAS, and of libraries that make the result.
+    failures = (DeviceError, MemoryError, RuntimeError, *device.errors)
+
+    def run(A: Any, B: Any, out: Any) -> Any:
+        try:
+            here = current()
+            if here != context:
+                if here:
+                    return MISS
+                with device.active():
+                    return run(A, B, out) if current() == context else MISS
+            a = address(A)
+            b = a if B is A else address(B)
+            if out is None:
+                out = empty(shape, dtype, A)
+                c = address(out)
+            else:
+                c = address(out)
+                low, high = c + c_low, c + c_high
+                if (low < a + a_high and a + a_low < high) or (
+                    low < b + b_high and b + b_low < high
+                ):
+                    return MISS
+            bits = (a | b | c) & 15
+            (launches.get(bits) or prepared(bits))(a, b, c)
+        except failures:  # the general way reports it, or does better
+            return MISS
+        return out
+
+    return run

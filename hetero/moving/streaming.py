@@ -27,7 +27,7 @@ from hetero.devices import at_once, peers
 from hetero.devices.base import Copy, Device
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.host.copying.staging import Flight
-from hetero.moving import failures, pipeline, ranges, results
+from hetero.moving import failures, pipeline, ranges
 from hetero.moving.pipeline import Load, Slot, Step, Store
 from hetero.pricing import places
 from hetero.pricing.plan import CPU, Plan
@@ -41,6 +41,9 @@ _LOOKED_AHEAD = 0.5  # of the host's memory: a larger array is a file, which is 
 _LATE = 0.5  # seconds that a home may take to begin, before the others do without it
 _schedules = tables.new_table()
 
+# ``look(device, dtype, buffer, count)`` may enqueue a look at packed values of a host call's result
+# where a device has computed them, before they are downloaded.
+look: ContextVar[Callable[[Device, str, Any, int], None] | None] = ContextVar("look", default=None)
 relay: ContextVar[Relay | None] = ContextVar("relay", default=None)  # of the call, in its threads
 
 
@@ -139,11 +142,11 @@ def _go_through(
         return planned(cut.look(plan, parts[at][0], options)) if cut.look else plan
 
     def compute(at: int, inputs: tuple[Any, ...], result: Any) -> None:
-        plan, look = chosen(at), results.look.get()
+        plan, seen = chosen(at), look.get()
         arguments = Arguments(inputs, result, options)
         plan.chosen.implementation.run((device,), plan.problem, arguments)
-        if look is not None:
-            look(device, plan.problem.dtype, result, plan.problem.output.size)
+        if seen is not None:
+            seen(device, plan.problem.dtype, result, plan.problem.output.size)
 
     columns = [*zip(*parts, strict=True), targets]
     sizes = [max(view.nbytes for view in views) for views in columns]

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hetero import devices, locks
-from hetero.arrays import HOST, UNKNOWN_STREAM, Operand, kept, library_of
+from hetero.arrays import HOST, UNKNOWN_STREAM, Operand, cupy, describe, kept, library_of
 from hetero.devices import storage
 from hetero.devices.base import Device
-from hetero.errors import DeviceError, KeptOperandChanged
+from hetero.errors import DeviceError, DeviceMemoryError, KeptOperandChanged
 from hetero.host import pages
 from hetero.host.copying.staging import Copy
 from hetero.moving import failures, keeping, pipeline
@@ -221,6 +221,27 @@ def empty_like(
         device = devices.get(operand.location)
         return _twice(operand, lambda: device.new_array(shape, dtype))
     return made, library.describe(made).pointer
+
+
+def new_array(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, Operand]:
+    """A new C-contiguous array on a device, of a library that is here, and its description: CuPy's
+    on a CUDA device, else of the device's own library. DeviceError if there is no room, or the
+    library fails."""
+    library = cupy() if device.kind == "cuda" and device.same_in_threads() else None
+    with device.active():
+        if library is None:
+            made, _ = device.new_array(shape, dtype)
+        else:
+            try:
+                with library.cuda.Device(device.ordinal):
+                    made = library.empty(shape, dtype)
+            except MemoryError as error:
+                raise DeviceMemoryError(f"out of device memory: {error}") from error
+            except RuntimeError as error:
+                raise DeviceError(str(error)) from error
+    target = describe(made)
+    assert target.location != HOST
+    return made, target
 
 
 def follow(device: Device, operands: Iterable[Operand]) -> None:

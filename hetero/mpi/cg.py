@@ -169,7 +169,7 @@ def _place_of(ranks: Ranks, device: str | None, rows: Any, b: np.ndarray) -> Dev
     """
     device = CPU if rows.own is None else planner.placement(device, None)[0]
     if device is None and b.size and not inventory.is_host_alone(None):
-        problem = load("hetero.ops.solvers.cg").OPERATION.problem(rows.square(b.dtype), b)
+        problem = load("hetero.ops.solvers.cg").problem(rows.square(b.dtype), b)
         device = planner.plan(problem).chosen.device.partition(":")[0]  # its kind
     if device in (None, CPU) or not b.size:
         return None

@@ -20,6 +20,7 @@ from hetero.imports import load
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.common.launch import Launch
 from hetero.mpi.ranks import Ranks
+from hetero.ops.solvers.cg_launches import rows_of
 from hetero.ops.solvers.cg_loop import Matrix, product
 from hetero.ops.solvers.exchange import Part
 from hetero.ops.solvers.operators import Poisson
@@ -227,29 +228,22 @@ def on_device(
     For a product p is copied to where there is room for the halo: around a slab, as the grid's rows
     lie there, or after the elements of a matrix's rows.
     """
-    own, rest, before = rows.own, rows.rest, 0
-    vectors = DeviceVectors(ranks, device, dtype, rest.shape[0])
+    own, n, before = rows.own, rows.rest.shape[0], 0
+    vectors = DeviceVectors(ranks, device, dtype, n)
     packed, part, nbytes = np.empty(rows.places.size, dtype), vectors.part, vectors.nbytes
     if is_matrix := isinstance(own, Csr):
-        joined = load("scipy.sparse").hstack([rows.square(dtype), rest], format="csr")
-        index = joined.indptr.dtype.name
-        part.upload(joined.indptr, "pointers")
-        part.upload(joined.indices.astype(index), "indices")
-        part.upload(joined.data.astype(dtype), "values")
-        part.upload(rows.places.astype(index), "places")
-        share = rest.shape[0], joined.nnz, index
-        _, product = plan_cg.csr(*share, device.target, dtype=dtype.name)
-        pack = plan_cg.pack(product, packed.size, device.target)
-        part.allocate(packed.nbytes, "packed")
+        joined = load("scipy.sparse").hstack([rows.square(dtype), rows.rest], format="csr")
+        system: Any = Csr(joined.indptr, joined.indices, joined.data)
     else:
         plane, before = math.prod(own.shape[1:]), int(np.searchsorted(rows.foreign, rows.first))
-        cut = {"low": before > 0, "high": rows.foreign.size > before}
-        grid = plan_cg.GridShare.of(*own.box)._replace(**cut)
-        _, product = plan_cg.stencil(grid, device.target, dtype=dtype.name)
-    part.numbers |= {"first_block": 0, "own": 0}
-    part.allocate(16 * product.grid, "of blocks")
+        system = own._replace(shape=((n + rows.foreign.size) // plane, *own.shape[1:]))
+    mine = rows_of(part, system, (before, before + n), dtype)
+    if is_matrix:
+        pack = plan_cg.pack(mine.product, packed.size, device.target)
+        part.upload(rows.places.astype(joined.indptr.dtype), "places")
+        part.allocate(packed.nbytes, "packed")
     start = before * dtype.itemsize
-    held = part.allocate(nbytes + rows.foreign.size * dtype.itemsize)
+    held = part.allocate(nbytes + rows.foreign.size * dtype.itemsize, "held")
 
     def times(p: Vector, q: Vector) -> None:
         if is_matrix and packed.size:
@@ -265,6 +259,7 @@ def on_device(
         for halo, offset in ((values[:before], 0), (values[before:], start + nbytes)):
             if halo.size:
                 device.upload(halo, held, offset)
-        vectors.run(product, p=held, q=q, partial="of blocks")
+        part.buffers["q"] = q.buffer
+        part.start(*mine.times("held"))
 
     return vectors, Matrix(times)

@@ -31,7 +31,7 @@ class Candidate(NamedTuple):
     terms : dict of str to float
         Seconds: "pack", "upload", "overhead", "compute", "download"; "look", where values on
         the host decide; "upload next", where its result would stay on the host, see
-        `hetero.moving.results`.
+        `hetero.use`.
     reason : str or None
         Why this candidate was not considered; None where it was.
     implementation : Implementation or None

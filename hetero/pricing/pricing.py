@@ -6,7 +6,7 @@ for any number of ways:
 
     moving operands there + what the host does to begin + compute + moving the result back
 
-A result that stays is priced by where it is expected to be used next (`hetero.moving.results`).
+A result that stays is priced by where it is expected to be used next (`hetero.use`).
 
 A way is out where its method, or the device, has a reason against it. A reason that is `Unasked`
 counts until the caller names the method, and only while something else can do the problem. One of
@@ -25,8 +25,7 @@ from hetero import registry
 from hetero.arrays import HOST, Operand
 from hetero.devices import at_once
 from hetero.pricing import places
-from hetero.pricing.moves import bounds, contended, cut, moved, moves, to_all, upload_next
-from hetero.pricing.places import UNKNOWN_THERE, Devices, Info, groups
+from hetero.pricing.places import UNKNOWN_THERE, Devices, Info, groups, moves, upload_next
 from hetero.pricing.plan import (
     ALL_AT_ONCE,
     CPU,
@@ -47,7 +46,6 @@ from hetero.registry.problem import Problem
 _LEAST_SAVED = 1e-4  # seconds; to look for copies, and to plan with them, takes as long
 _HOME = "leaves its result on the host"
 UNKNOWN = Unasked("no constants in this profile; hetero.calibrate() measures them")
-_ROUNDS = 3  # of balancing ranges between devices of different speed
 _TOO_LITTLE = f"each device would move less than {at_once.LEAST >> 20} MiB"
 
 
@@ -135,7 +133,7 @@ class Ways(NamedTuple):
         ranged: list[Candidate] = []
         if problem.device is None:
             for kind, members in places.together(devices, device).items():
-                if (found := cut(problem, len(members))) is not None:
+                if (found := places.cut(problem, len(members))) is not None:
                     own = [row for row in rows if row.kind == kind]
                     ranged += [_in_ranges(self, kind, members, row, *found) for row in own]
             after = upload_next(problem, self.constants)  # which the next call pays
@@ -223,7 +221,7 @@ class Ways(NamedTuple):
         before, after, begin, links = around()
         overhead = overhead * work.calls + begin
         if group and constants.moves_apart(*key):
-            up, down = to_all(problem, info, constants)
+            up, down = places.to_all(problem, info, constants)
             before, after, links = total(before, up), total(down, after), ALL_AT_ONCE
         terms = total({**before, "overhead": overhead, "compute": compute}, after)
         doubtful, threads = constants.is_doubtful(*key), row.threads(info)
@@ -242,33 +240,27 @@ def _unless(named: bool, reason: str | None) -> str | None:
 def _in_ranges(
     ways: Ways, kind: str, members: list[str], row: Implementation, whole: Cut, axis: int
 ) -> Candidate:
-    """All devices of a kind, each with its range, by one method; balanced where they differ.
+    """All devices of a kind, each with an equal range, by one method.
 
     It takes as long as the slowest. To begin on all of them takes some time more than on one.
     """
     group, constants, devices = f"{kind}*{len(members)}", ways.constants, ways.devices
     along, extent = whole.axes[axis]
-    alike = {name: devices[name].get("same_as", name) for name in members[:extent]}
+    names = members[:extent]
     way = Candidate(f"{kind}:*", row.method, None, {}, _TOO_LITTLE, row)
-    if moved(ways.problem) < at_once.LEAST * len(alike) and ways.device is None:
+    if places.moved(ways.problem) < at_once.LEAST * len(names) and ways.device is None:
         return way
-    weights = [1.0] * len(alike)
-    for _ in range(1 if len({*alike.values()}) == 1 else _ROUNDS):
-        ranges = bounds(extent, weights)
-        problems = [whole.problem(whole.box(axis, *ends), HOST) for ends in ranges]
-        known: dict[tuple[str, Problem], Candidate] = {}  # equal devices are priced once
-        shares = []
-        for name, ends, part in zip(alike, ranges, problems, strict=True):
-            key = alike[name], part
-            if key not in known:
-                beside = ways._replace(problem=part, constants=constants.at_once(group))
-                known[key] = _beside(beside, row, name)
-            plan = Plan(part, (known[key]._replace(device=name),), constants.title)
-            shares.append(Share(along, *ends, plan))
-        chosen = [share.plan.candidates[0] for share in shares]
-        if all(c.seconds for c in chosen):
-            pairs = zip(ranges, chosen, strict=True)
-            weights = [(end - begin) / c.seconds for (begin, end), c in pairs]
+    known: dict[tuple[str, Problem], Candidate] = {}  # equal devices are priced once
+    shares = []
+    for name, ends in zip(names, places.bounds(extent, len(names)), strict=True):
+        part = whole.problem(whole.box(axis, *ends), HOST)
+        key = devices[name].get("same_as", name), part
+        if key not in known:
+            beside = ways._replace(problem=part, constants=constants.at_once(group))
+            known[key] = _beside(beside, row, name)
+        plan = Plan(part, (known[key]._replace(device=name),), constants.title)
+        shares.append(Share(along, *ends, plan))
+    chosen = [share.plan.candidates[0] for share in shares]
     reason = next((c.reason for c in chosen if c.reason), None)
     if reason is not None or any(c.seconds is None for c in chosen):
         return way._replace(reason=reason, shares=() if reason else tuple(shares))
@@ -288,7 +280,7 @@ def _beside(ways: Ways, row: Implementation, name: str) -> Candidate:
     named = ways.named or ways.device is not None
     (candidate,) = ways._replace(named=named).on(name, info, same)
     if row.blocks == registry.ALWAYS:
-        candidate = contended(candidate, part, constants)
+        candidate = places.contended(candidate, part, constants)
     # The copy from a dense range to a result of the whole that has gaps.
     gaps = not part.output.is_c_contiguous()
     return with_terms(candidate, {"pack": constants.pack(part.output.nbytes)} if gaps else {})

@@ -39,7 +39,7 @@ class Problem:
         The operation's own, as far as a price can depend on them; they must be hashable.
     next_device : str or None
         The device that is expected to use the result next, which then stays where it is computed;
-        None: it goes to the output's location. See `hetero.moving.results`.
+        None: it goes to the output's location. See `hetero.use`.
     shown : tuple of str
         How the operands are printed, where that is not by the shapes of the inputs.
     """

@@ -273,21 +273,6 @@ def test_little_is_not_shared(n):
     assert priced(square(n), SEVERAL, device=ALL).chosen.shares, "but where it is asked for"
 
 
-def test_devices_that_differ_have_ranges_that_take_equally_long():
-    models = dict(machine().data["models"])
-    models["cuda:1|matmul|tiled|float32|*"] = {
-        "form": "roofline",
-        "constants": {"overhead": 5e-6, "flops_per_second": 2.5e11, "bytes_per_second": 1e12},
-    }
-    fast = link(0.0, 1e15)
-    constants = machine(models=models, links={"cuda:*": {"upload": fast, "download": fast}})
-    here = {"cpu": CPU, "cuda:0": GPU, "cuda:1": {**GPU, "name": "a slower one"}}
-    first, second = shared(priced(square(8192), here, constants)).shares
-    assert (first.begin, first.end, second.begin, second.end) == (0, 6528, 6528, 8192)
-    times = [share.plan.chosen.seconds for share in (first, second)]
-    assert max(times) < 1.02 * min(times)
-
-
 # -- Ranges ---------------------------------------------------------------------------------------
 
 

@@ -9,15 +9,14 @@ import numpy as np
 from hetero import registry, tables
 from hetero.arrays import Array, Spec, describe_used
 from hetero.calling import planner
-from hetero.calling.call_cache import MISS
 from hetero.ops.convolve2d.methods import cut
 from hetero.ops.convolve2d.planning import SMALL, key_of, plan_of, result_of
 from hetero.ops.convolve2d.problem import NAME, checked
 from hetero.pricing.plan import Plan
 from hetero.registry.problem import Problem, check_dims
-from hetero.tables import find
+from hetero.tables import MISS, find
 
-__all__ = ["OPERATION", "convolve2d", "from_dims", "problem_of"]
+__all__ = ["convolve2d", "from_dims", "problem_of"]
 
 _ndarray = np.ndarray
 _forced = tables.forced.get
@@ -165,7 +164,7 @@ def from_dims(dims: tuple[int, ...], dtype: str, on: str, mode: str = "full") ->
     return problem_of(Spec(dims[:2], dtype, on=on), Spec(dims[2:], dtype, on=on), mode)
 
 
-OPERATION = registry.register_operation(
+registry.register_operation(
     registry.Operation(
         name=NAME,
         function="convolve2d",

@@ -17,10 +17,9 @@ import numpy as np
 
 from hetero import tables
 from hetero.arrays import HOST, Operand, Spec, dense, describe_used, is_device_array, kept
-from hetero.calling import call_cache, execution, planner
+from hetero.calling import execution, planner
 from hetero.host import pages
 from hetero.imports import load
-from hetero.moving import results
 from hetero.ops.convolve2d import problem as asked
 from hetero.ops.convolve2d.filters import Filter, is_finite, is_wide, with_look
 from hetero.ops.convolve2d.methods import scipys
@@ -174,7 +173,7 @@ def _run(call: Call) -> Any:
             second, operand = (image, a) if known else (call.filter, b)
             given = call.device, key_of(call.filter, call.mode, call.boundary, call.method)
             pair = (image, second), None, (a, operand)
-            call_cache.learn(NAME, plan, *pair, given, now, filter)
+            planner.learn(NAME, plan, *pair, given, now, filter)
     elif (
         key is not None
         and inventory.looked()
@@ -233,7 +232,7 @@ def _priced(call: Call, filter: Filter, window: Window) -> Plan:
     taps = dense(call.b.shape, call.dtype, call.b.location if filter.array is None else HOST)
     problem = asked.described(call.a, taps, call.dtype, window)
     if call.stays:
-        problem = results.staying(problem, call.device)
+        problem = planner.staying(problem, call.device)
     if call.machine.is_here and call.device is call.method is None:
         plan = planner.at_once(problem)
         if plan is not None:

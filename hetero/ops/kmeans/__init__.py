@@ -16,7 +16,7 @@ from hetero.calling import planner
 from hetero.errors import outside
 from hetero.host import loops
 from hetero.imports import load
-from hetero.moving import results, transfer
+from hetero.moving import transfer
 from hetero.ops.kmeans import operands
 from hetero.ops.kmeans.operands import NAME, from_dims, problem
 from hetero.ops.solvers.systems import like
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hetero.devices.base import Device
     from hetero.ops.kmeans.fit import Rows, Run
 
-__all__ = ["OPERATION", "cluster", "from_dims", "kmeans", "problem"]
+__all__ = ["cluster", "from_dims", "kmeans", "problem"]
 
 LOOPS = "hetero.ops.kmeans.compiled_cpu"
 CLUSTERS = loops.register("clusters", f"{LOOPS}:compile_clusters")
@@ -232,7 +232,7 @@ def _device_labels(plan: Plan, used: tuple[Any, ...], X: Any) -> tuple[Any, Any]
     if plan.problem.output.location == used[0].name:
         return transfer.empty_like(X, describe(X), shape, dtype)
     if plan.problem.next_device is not None:
-        array, target = results.new_array(used[0], shape, dtype)
+        array, target = transfer.new_array(used[0], shape, dtype)
         return array, target.pointer
     return None
 
@@ -355,7 +355,7 @@ def _plain_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
     return registry.Unasked("is used only while 'lloyd' is compiled")
 
 
-OPERATION = registry.register_operation(
+registry.register_operation(
     registry.Operation(
         name=operands.NAME,
         function="kmeans",

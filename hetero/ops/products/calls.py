@@ -11,9 +11,8 @@ import numpy as np
 from hetero import tables
 from hetero.arrays import HOST, Operand, as_array, describe, describe_used, kept, of_numpy, overlap
 from hetero.calling import execution, planner
-from hetero.calling.call_cache import learn
 from hetero.imports import load
-from hetero.moving import results, transfer
+from hetero.moving import transfer
 from hetero.ops.products import methods as _methods  # noqa: F401  # registers them
 from hetero.ops.products.operands import build
 from hetero.pricing import pricing
@@ -39,7 +38,7 @@ def on_host(
     if problem is None:
         return refused(function, *placed)  # it raises or casts
     if out is None and forced.get() is not None:
-        problem = results.staying(problem, placed[0])
+        problem = planner.staying(problem, placed[0])
     plan = planner.plan(problem, *placed)
     run = host_call(plan, function)
     if not plan.keepable:
@@ -92,7 +91,7 @@ def with_device_arrays(function: Function, A: Any, B: Any, out: Any, *placed: st
         return out
     result = execution.execute(plan, execution.Call(arrays, operands, out, target))
     described = operands if target is None else (*operands, target)
-    learn(function.__name__, plan, arrays, out, described, placed, now)
+    planner.learn(function.__name__, plan, arrays, out, described, placed, now)
     return result
 
 

@@ -14,10 +14,9 @@ import numpy as np
 from hetero import devices, registry
 from hetero.arrays import Array, as_array, is_device_array
 from hetero.arrays.kept import written
-from hetero.calling.call_cache import MISS
 from hetero.imports import load
 from hetero.ops.products.operands import as_given, cut, describe_problem, from_dims
-from hetero.tables import bind, find, forced, placement
+from hetero.tables import MISS, bind, find, forced, placement
 
 _CALLS = "hetero.ops.products.calls"
 _FEW = 64**3  # products that NumPy makes in some 20 us, as long as a device takes to begin and end

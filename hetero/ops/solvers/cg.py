@@ -25,7 +25,7 @@ from hetero.tables import bind
 if TYPE_CHECKING:
     from hetero.devices.base import Device
 
-__all__ = ["OPERATION", "from_dims", "problem", "solve_cg"]
+__all__ = ["from_dims", "problem", "solve_cg"]
 
 _LEAST_SHARED = 1024  # unknowns from which several devices may share
 _GRIDS = ("stencil2", "stencil3")
@@ -298,7 +298,7 @@ _row("fused", *registry.PORTABLE, shared=_shared)
 _row("hybrid", *registry.PORTABLE, **_in_turn("hybrid"))
 _row("adaptive", *registry.PORTABLE, **_in_turn("adaptive"))
 
-OPERATION = registry.register_operation(
+registry.register_operation(
     registry.Operation(
         name=NAME,
         function="solve_cg",

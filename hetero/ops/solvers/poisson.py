@@ -20,7 +20,6 @@ from hetero.arrays import HOST, Array, array_or_spec, describe
 from hetero.calling import planner
 from hetero.host import loops
 from hetero.imports import load
-from hetero.moving.results import staying
 from hetero.ops.solvers import poisson_methods as methods
 from hetero.ops.solvers import systems
 from hetero.ops.solvers.poisson_methods import JACOBI, NAME, UNLIMITED, from_dims, problem
@@ -29,7 +28,7 @@ from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
 from hetero.tables import bind
 
-__all__ = ["OPERATION", "from_dims", "problem", "solve_poisson"]
+__all__ = ["from_dims", "problem", "solve_poisson"]
 
 # Exponents of two between which spacings and right-hand sides are taken as they are. Sums of
 # squares are in double; solutions and sine transforms are at most 2^70 times as large as f h^2.
@@ -342,11 +341,11 @@ def _plan(
 ) -> Plan:
     asked = problem(*given, **options, method=method)
     if machine.is_here:
-        asked = staying(asked, device)
+        asked = planner.staying(asked, device)
     return machine.plan(asked, device, method)
 
 
-OPERATION = registry.register_operation(
+registry.register_operation(
     registry.Operation(
         name=NAME,
         function="solve_poisson",

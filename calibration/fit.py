@@ -67,9 +67,7 @@ def model(case: Case, samples: Samples, constants: Profile, first: Model | None 
 
 
 def table(
-    axes: Sequence[Sequence[int]],
-    seconds: dict[Dims, float],
-    block: int | None = None,
+    axes: Sequence[Sequence[int]], seconds: dict[Dims, float], block: int | None = None
 ) -> Model:
     """A "table": measured seconds on a grid, missing knots filled at constant rate.
 
@@ -166,17 +164,15 @@ def unmoved(case: Case, samples: Samples, constants: Profile) -> Samples | None:
     """
     if len(case.place.devices) < 2 or case.steps is None:
         return None
-
-    def rest(dims: Dims, seconds: float) -> float:
-        moved = pricing.to_all(case.problem(*dims), case.place.info, constants)
-        whole = sum(sum(part.values()) for part in moved)
-        return max(seconds - whole, _LEAST_REST * seconds)
-
     part = "seconds" if case.steps[0] == case.steps[1] else "setup"  # where a solve is one step
-    try:
-        left = {dims: rest(dims, seconds) for dims, seconds in getattr(samples, part).items()}
-    except KeyError:
-        return None
+    left = {}
+    for dims, seconds in getattr(samples, part).items():
+        try:
+            moved = pricing.to_all(case.problem(*dims), case.place.info, constants)
+        except KeyError:
+            return None
+        whole = sum(sum(each.values()) for each in moved)
+        left[dims] = max(seconds - whole, _LEAST_REST * seconds)
     return replace(samples, **{part: left})
 
 

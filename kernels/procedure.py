@@ -37,15 +37,13 @@ class Card(NamedTuple):
 
 # The T10: White 2013, sections 2.2 and 3.3; a half warp's accesses become 32, 64 or 128 bytes, and
 # 12800 threads keep memory busy (4.5: 400 cycles of latency / 8 x 32 threads x 8 partitions).
-# Compute capability 2.0, 3.0 and 3.5: NVIDIA's CUDA C Programming Guide and occupancy calculator;
+# Compute capability 2.0 and 3.5: NVIDIA's CUDA C Programming Guide and occupancy calculator;
 # their loads are lines of a cache. The K40c's figures are its report's own.
 # fmt: off
 CARDS = {card.name: card for card in (
     Card("Tesla T10", 30, 8, 1024, 16384, 16384, 512, 16384, 32, 16, 32, 12800, 8, 256),
     Card("GTX 480", 15, 8, 1536, 32768, 49152, 1024, 49152, 32, 32, 128, 15 * 1536 // 4,
          1, 0, 64, 2, 128),
-    Card("GTX 680", 8, 16, 2048, 65536, 49152, 1024, 49152, 32, 32, 128, 8 * 2048 // 4,
-         1, 0, 256, 4, 256),
     Card("Tesla K40c", 15, 16, 2048, 65536, 49152, 1024, 49152, 32, 32, 128, 15 * 2048 // 4,
          1, 0, 256, 4, 256),
 )}

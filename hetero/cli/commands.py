@@ -216,14 +216,14 @@ def explain(arguments: argparse.Namespace) -> None:
 
 def verify(arguments: argparse.Namespace) -> int:
     """Measure every candidate of random problems."""
-    module = load("hetero.evaluation.verify")
+    module = load("hetero.evaluation.bench")
     every = tuple(map(_registry().operation, arguments.operation or module.USUAL))
     if arguments.on != "host" and not load("hetero.devices").get(arguments.on).is_cuda:
         raise ValueError(f"--on must be 'host' or a CUDA device, got {arguments.on!r}")
     _compile_first(every)
     given = _chosen(arguments, "on", "count", "seconds", "seed", "largest")
     rows = module.verify(every, **given, progress=progress_bar())
-    show(arguments, module.summary(rows), module.text)
+    show(arguments, module.summary(rows), module.text_of_choices)
     return DONE if rows else NO_CHOICE
 
 

@@ -17,13 +17,7 @@ from hetero import devices as backends
 from hetero import profile
 from hetero.arrays import HOST, Operand, Spec
 from hetero.calling.planner import Machine
-from hetero.errors import (
-    DeviceNotAvailable,
-    MethodNotAvailable,
-    NotPriced,
-    ProfileError,
-    one_of,
-)
+from hetero.errors import DeviceNotAvailable, MethodNotAvailable, NotPriced, ProfileError, one_of
 from hetero.evaluation import problems
 from hetero.evaluation.problems import Trial
 from hetero.pricing.plan import CPU, Candidate, Plan

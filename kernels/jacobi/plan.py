@@ -82,9 +82,17 @@ def blocked(grid: GridSlab, rows: Rows, depth: int, target: Target) -> Launch:
     skirt = ceil_div(depth, width) * width
     tiles = ceil_div(grid.columns, groups * (lanes * width - 2 * skirt))
     begin, end = rows
-    strip = _blocked_strip(end - begin, depth, tiles, target.multiprocessors * blocks)
+    number, resident = end - begin, target.multiprocessors * blocks
+
+    def time(strip: int) -> int:
+        """Waves of blocks times the rows that each walks down."""
+        waves = ceil_div(tiles * ceil_div(number, strip), resident)
+        return waves * (strip + 2 * depth + _START_ROWS)
+
+    most = min(ceil_div(number, depth), _MOST_WAVES * resident // tiles)
+    strip = min((ceil_div(number, strips) for strips in range(1, max(most, 1) + 1)), key=time)
     diagonal = 2.0 * sum(grid.weights)
-    where = "jacobi.cu", "jacobi_blocked", grid.dtype, tiles * ceil_div(end - begin, strip)
+    where = "jacobi.cu", "jacobi_blocked", grid.dtype, tiles * ceil_div(number, strip)
     numbers = grid.held, grid.first, grid.last, grid.columns, grid.pitch, begin, end, strip, tiles
     factors = *(weight / diagonal for weight in grid.weights), 1.0 / diagonal
     macros = {"WIDTH": width, "DEPTH": depth, "LANES": lanes, "GROUPS": groups}
@@ -99,17 +107,3 @@ def change_pitch(grid: GridSlab, source_pitch: int, target_pitch: int, target: T
     numbers = grid.held, grid.columns, source_pitch, target_pitch, blocks
     where = "pitch.cu", "change_pitch", grid.dtype, blocks, threads
     return launch(*where, ("source", "target", *numbers), THREADS=threads)
-
-
-def _blocked_strip(rows: int, depth: int, tiles: int, resident: int) -> int:
-    """The strip that ends soonest: waves of blocks times the rows that each walks down.
-
-    ``resident`` blocks run at once.
-    """
-
-    def time(strip: int) -> int:
-        waves = ceil_div(tiles * ceil_div(rows, strip), resident)
-        return waves * (strip + 2 * depth + _START_ROWS)
-
-    most = min(ceil_div(rows, depth), _MOST_WAVES * resident // tiles)
-    return min((ceil_div(rows, strips) for strips in range(1, max(most, 1) + 1)), key=time)

@@ -5,14 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..common import launch as launches
-from ..common.launch import (
-    ELEMENT_BYTES,
-    VECTOR_BYTES,
-    Launch,
-    Target,
-    ceil_div,
-    power_of_two,
-)
+from ..common.launch import ELEMENT_BYTES, VECTOR_BYTES, Launch, Target, ceil_div, power_of_two
 
 STEP = 8  # columns of X that a tile's step takes
 _TENSOR_STEP = 16

@@ -168,7 +168,18 @@ def plan_matmul(*, target: Target, **product: Any) -> LaunchPlan:
         The launches use the buffers ``"A"``, ``"B"``, ``"C"`` and, if split, ``"partial"``.
     """
     form = oriented(**product)
-    tile, split_k, seconds = _choose(form, target)
+    for capability in (target.capability, None):
+        timed = [
+            (*_seconds(form, tile, wanted, target), tile)
+            for tile in tiles(form.dtype, capability)
+            if tile.threads <= target.block_limit and form.shared(tile) <= target.shared_limit
+            for wanted in _splits(form, tile, target)
+        ]
+        if timed:
+            break
+    else:
+        raise ValueError(f"block_limit must be at least 64, got {target.block_limit}")
+    split_k, seconds, tile = min(timed, key=lambda one: one[1])
     first = _launch(form, tile, split_k)
     variant = f"{_VARIANTS[tile.source]}{tile.m}x{tile.n}" + ("" if form.loads else "s")
     if split_k == 1:
@@ -320,18 +331,3 @@ def _seconds(form: Orientation, tile: Tile, wanted: int, target: Target) -> tupl
     if split_k > 1:
         total += speeds.second_launch + (split_k + 1) * outputs_bytes / speeds.summed
     return split_k, total
-
-
-def _choose(form: Orientation, target: Target) -> tuple[Tile, int, float]:
-    """Return the tile and the number of parts with the least predicted time, and that time."""
-    for capability in (target.capability, None):
-        timed = [
-            (*_seconds(form, tile, wanted, target), tile)
-            for tile in tiles(form.dtype, capability)
-            if tile.threads <= target.block_limit and form.shared(tile) <= target.shared_limit
-            for wanted in _splits(form, tile, target)
-        ]
-        if timed:
-            split_k, least, tile = min(timed, key=lambda one: one[1])
-            return tile, split_k, least
-    raise ValueError(f"block_limit must be at least 64, got {target.block_limit}")

@@ -19,7 +19,7 @@ from hetero import profile, registry
 from hetero.arrays import kept
 from hetero.calibration import measure
 from hetero.errors import DeviceNotAvailable
-from hetero.evaluation import bench, comparing, problems, verify
+from hetero.evaluation import bench, comparing, problems
 from hetero.evaluation.problems import Trial
 
 OPERATIONS = registry.operations()
@@ -29,7 +29,7 @@ A = np.arange(12.0).reshape(3, 4)
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
 def test_every_operation_can_be_verified(operation, hasty):
-    rows = verify.verify((operation,), count=3, largest=16, seconds=30.0)
+    rows = bench.verify((operation,), count=3, largest=16, seconds=30.0)
     for row in rows:
         assert row.problem.operation == operation.name
         assert row.seconds > 0.0, "of the call itself"
@@ -46,12 +46,12 @@ def test_the_fastest_by_luck_is_timed_again_with_the_call(monkeypatch, hasty):
         first = len(asked) == 1
         return {name: 1.0 + i if first else 1.5 for i, name in enumerate(sorted(calls))}
 
-    monkeypatch.setattr(verify, "timed", timed)
-    (row,) = verify.verify((registry.operation("poisson"),), count=1, largest=16)
+    monkeypatch.setattr(bench, "timed", timed)
+    (row,) = bench.verify((registry.operation("poisson"),), count=1, largest=16)
     assert asked == [set(row.predicted), {comparing.OWN, row.best}]
     assert row.best == min(row.predicted)
     assert (row.ratio, row.measured[row.best]) == (1.0, 1.5)
-    assert verify.summary([row])["chosen_over_best"]["geometric_mean"] == 1.0
+    assert bench.summary([row])["chosen_over_best"]["geometric_mean"] == 1.0
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)

@@ -20,7 +20,7 @@ import numpy as np
 from hetero import devices, registry
 from hetero.arrays import HOST, Operand, describe, release
 from hetero.calling import planner
-from hetero.devices import at_once, storage
+from hetero.devices import peers, storage
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, MethodNotAvailable
 from hetero.host import pages
@@ -219,10 +219,10 @@ def _in_shares(
         run(share.plan, call, f"the CPU does its {share.along}")
 
     nbytes = min(moves.moved(share.plan.problem) for share in parts)
-    streams = nbytes >= at_once.LEAST and parts[0].plan.candidates[0].implementation.from_host
+    streams = nbytes >= peers.LEAST and parts[0].plan.candidates[0].implementation.from_host
     relay = streaming.between(used, cut.read_whole(axis)) if streams else None
     with setting(streaming.relay, relay):
-        at_once.run(used, [partial(do, share) for share in parts], nbytes)
+        peers.run(used, [partial(do, share) for share in parts], nbytes)
 
 
 # -- One run of a method ---------------------------------------------------------------------------

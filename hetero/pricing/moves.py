@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from hetero import registry
 from hetero.arrays import HOST, Operand
-from hetero.devices import at_once
+from hetero.devices import peers
 from hetero.host.copying import staging
 from hetero.pricing.places import Info
 from hetero.pricing.plan import CPU, Candidate, Terms, with_terms
@@ -89,7 +89,7 @@ def to_all(problem: Problem, info: Info, constants: Profile) -> tuple[Terms, Ter
 
     def seconds(direction: str, operand: Operand) -> float:
         nbytes = operand.nbytes // len(members)
-        if nbytes < at_once.LEAST:  # one after the other
+        if nbytes < peers.LEAST:  # one after the other
             return len(members) * constants.link(members[0], direction)(nbytes)
         return constants.at_once(info["constants"]).link(members[0], direction)(nbytes)
 

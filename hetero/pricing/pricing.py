@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from hetero import registry
 from hetero.arrays import HOST, Operand
-from hetero.devices import at_once
+from hetero.devices import peers
 from hetero.pricing import places
 from hetero.pricing.moves import bounds, contended, cut, moved, moves, to_all, upload_next
 from hetero.pricing.places import UNKNOWN_THERE, Devices, Info, groups
@@ -48,7 +48,7 @@ _LEAST_SAVED = 1e-4  # seconds; to look for copies, and to plan with them, takes
 _HOME = "leaves its result on the host"
 UNKNOWN = Unasked("no constants in this profile; hetero.calibrate() measures them")
 _ROUNDS = 3  # of balancing ranges between devices of different speed
-_TOO_LITTLE = f"each device would move less than {at_once.LEAST >> 20} MiB"
+_TOO_LITTLE = f"each device would move less than {peers.LEAST >> 20} MiB"
 
 
 def price(
@@ -250,7 +250,7 @@ def _in_ranges(
     along, extent = whole.axes[axis]
     alike = {name: devices[name].get("same_as", name) for name in members[:extent]}
     way = Candidate(f"{kind}:*", row.method, None, {}, _TOO_LITTLE, row)
-    if moved(ways.problem) < at_once.LEAST * len(alike) and ways.device is None:
+    if moved(ways.problem) < peers.LEAST * len(alike) and ways.device is None:
         return way
     weights = [1.0] * len(alike)
     for _ in range(1 if len({*alike.values()}) == 1 else _ROUNDS):

@@ -11,7 +11,7 @@ from hetero.calibration import links as transfers
 from hetero.calibration import measure as timing
 from hetero.calibration.links import Copies
 from hetero.calibration.sizes import Budget
-from hetero.devices import at_once
+from hetero.devices import peers
 from hetero.host import pages
 from hetero.host.copying.staging import DOWNLOAD, UPLOAD
 from hetero.profile import PAGEABLE, PINNED, STAGED, Profile
@@ -89,7 +89,7 @@ def test_links_of_one_device(stages, monkeypatch):
 
 def test_copies_are_at_once(two, monkeypatch):
     """Each device's copies wait for one of the other."""
-    monkeypatch.setattr(at_once, "LEAST", 2**12)
+    monkeypatch.setattr(peers, "LEAST", 2**12)
     done, meeting = [], threading.Barrier(2, timeout=10)
 
     def copied(direction, *_):

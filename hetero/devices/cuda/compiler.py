@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from hetero import locks, paths
-from hetero.devices import at_once
+from hetero.devices import peers
 from hetero.devices.base import Defines
 from hetero.devices.cuda import driver
 from hetero.devices.cuda.context import InContexts
@@ -164,7 +164,7 @@ class Compiling(InContexts):
         if len(missing) > 1:  # of many processors one is left to whoever measures meanwhile
             number = min(max((os.cpu_count() or 1) - 1, 2), len(missing))
             shares = [missing[first::number] for first in range(number)]
-            at_once.side_by_side([functools.partial(_keep, share) for share in shares])
+            peers.side_by_side([functools.partial(_keep, share) for share in shares])
 
     def constant_memory(
         self, text: str, kernel: str, defines: Defines, name: str, nbytes: int

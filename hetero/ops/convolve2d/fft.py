@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetero.devices.at_once import side_by_side
+from hetero.devices.peers import side_by_side
 from hetero.host import cpu, pages
 from hetero.imports import load
 from hetero.ops.convolve2d.filters import Filter, exact_zeros, facts_of, is_whole

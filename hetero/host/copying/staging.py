@@ -9,8 +9,8 @@ way round, where what takes time is that new pages are touched: several threads 
 
 A ring has a thread for each direction, which makes one copy after the other. Arrays with
 contiguous rows are copied by compiled code (`hetero.host.copying.slices`), where it is there;
-others are packed by NumPy. With a second thread a direction two downloads of 16 MiB take 15 % less,
-larger ones the same, and both directions at once 15 % more (H200, 16 cores).
+others are packed by NumPy, in that thread alone. With a second thread a direction two downloads of
+16 MiB take 15 % less, larger ones the same, and both directions at once 15 % more (H200, 16 cores).
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,6 @@ _USUAL = {True: 8 << 20, False: math.inf}
 PURPOSE = "pinned buffers of copies"
 _SLICE = 4 << 20  # bytes of a buffer
 _REGION = 32 << 20  # bytes of all buffers of a lane
-_PART = 256 << 10  # bytes that are worth a thread's while to pack
 _MOST_THREADS = 8  # that copy: more only wait for the same memory
 
 log = logging.getLogger("hetero")
@@ -363,37 +361,26 @@ class _Lane(threading.Thread):
         return []
 
     def _copy_packed(self, array: np.ndarray, buffer: Any, offset: int) -> None:
-        """Copy piece by piece, each of which is packed by several threads."""
-        device, region, size = self._device, self._region, _SLICE
+        """Copy piece by piece: while one is packed or unpacked, another one is on its way."""
+        device, way, flying = self._device, self._direction, []
         device.synchronize(self._stream)  # buffers may be on their way
-        flying: list[tuple[Any, np.ndarray, np.ndarray]] = []
 
         def arrive() -> None:
             mark, view, packed = flying.pop(0)
             device.wait(mark)
-            if self._direction != UPLOAD:
-                self._pack(view, packed)
+            if way == DOWNLOAD:
+                np.copyto(view, packed)
 
-        slots = len(region) // size
-        for number, (view, begin) in enumerate(pieces(array, size)):
-            if len(flying) == slots:
+        for number, (view, begin) in enumerate(pieces(array, _SLICE)):
+            at = number % 2 * _SLICE
+            packed = self._region[at : at + view.nbytes].view(view.dtype).reshape(view.shape)
+            if way == UPLOAD:
+                np.copyto(packed, view)
+            mark = device.enqueue(way, packed, buffer, offset + begin, self._stream)
+            flying.append((mark, view, packed))
+            if number:
                 arrive()
-            at = number % slots * size
-            packed = region[at : at + view.nbytes].view(view.dtype).reshape(view.shape)
-            if self._direction == UPLOAD:
-                self._pack(packed, view)
-            where = buffer, offset + begin, self._stream
-            flying.append((device.enqueue(self._direction, packed, *where), view, packed))
-        while flying:
-            arrive()
-
-    def _pack(self, target: np.ndarray, source: np.ndarray) -> None:
-        share = max(target.nbytes // usual_threads(), _PART)
-        if not self.is_alive() or target.nbytes <= share:
-            np.copyto(target, source)
-        else:
-            to, of = ([part for part, _ in pieces(each, share)] for each in (target, source))
-            list(_packers().map(np.copyto, to, of))
+        arrive()
 
     def _pinned(self) -> np.ndarray:
         """The pinned memory of all buffers, empty where the system gives none."""
@@ -418,8 +405,3 @@ def _close_all() -> None:
 def usual_threads() -> int:
     """Threads for each copy: half the cores that this process may use, but not too many."""
     return max(1, min(_MOST_THREADS, cpu.cores() // 2))
-
-
-@functools.cache
-def _packers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(usual_threads(), f"{THREADS} packer")

@@ -33,7 +33,7 @@ from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.host.copying.staging import THREADS
 from hetero.imports import load
 from hetero.kernels import Launch
-from hetero.kernels.common.plan import WORDS, exchange
+from hetero.kernels.common.launch import WORDS, exchange
 
 Copies = Sequence[tuple[int, int, int]]  # (target, source, bytes), addresses first
 LEAST = 1 << 22  # bytes for each; below that, waking a thread takes what is gained

@@ -16,7 +16,7 @@ from hetero.errors import readable
 from hetero.evaluation import problems
 from hetero.evaluation.report import draw_curves, markdown, rounded
 from hetero.kernels import Launch
-from hetero.kernels.common import plan as probes
+from hetero.kernels.common import launch as probes
 from hetero.pricing.plan import CPU
 from hetero.terminal import Progress, silent
 

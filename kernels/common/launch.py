@@ -1,20 +1,23 @@
-"""What a launch plan is made of: launches, their order, element types, and the kernels' text.
+"""What a launch plan is made of: launches, their order, element types, and the kernels' text; and
+launches that no family owns.
 
 Preludes make one text serve CUDA C and OpenCL C 1.2.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from math import prod
 from typing import Any, NamedTuple
 
 # The C name of each element type, and its bytes; those of the widest load and store in use.
 REAL = {"float32": "float", "float64": "double"}
 ELEMENT_BYTES = {"float32": 4, "float64": 8}
 VECTOR_BYTES = 16
+_THREADS = 256  # of a block, and most devices
 # What lies beyond an image's edges: a constant; periodic; mirrored, with the edge repeated.
 BOUNDARIES = ("fill", "wrap", "symm")
 FILL, WRAP, SYMM = range(3)
@@ -127,7 +130,6 @@ def check_dtype(dtype: str) -> int:
 
 # Threads along the parts of k, for each output: few outputs with many parts need more.
 _GROUPS = (1, 8)
-_THREADS = 256
 _SMALL_THREADS = 64
 
 
@@ -146,7 +148,7 @@ def with_sums(
     The first one writes the scratch buffer ``"partial"``, (split_k, batch, rows, columns); the
     extents, and the strides in elements of the buffer ``out``, are of (batch, row, column).
     """
-    outputs = prod(extents)
+    outputs = math.prod(extents)
     threads = _THREADS if target.block_limit >= _THREADS else _SMALL_THREADS
     groups = _GROUPS[split_k > 8 and outputs < 2 * threads * target.multiprocessors]
     lanes = threads // groups
@@ -155,6 +157,87 @@ def with_sums(
     grid = ceil_div(outputs, lanes)
     second = Launch("partial.cu", "sum_partials", defines, grid, threads, arguments)
     return LaunchPlan((first, second), split_k * outputs, f"{variant}p{split_k}", seconds)
+
+
+# -- Probes: arithmetic on registers (peak.cu), or reads of memory by a pattern (access.cu) --------
+
+# The buffer "out" has an element for each thread.
+BYTES = 4  # of an element that a probe reads
+_STEPS, _READS = 16, 32  # elements of a thread; see access.cu
+_FLOPS = 2 * 8 * 32  # of a thread in a round, see peak.cu
+_TENSOR_FLOPS = 2048 * 4 * 8 // 32  # see peak_tensor.cu
+FLOAT64_TENSOR_CORES = ((8, 0), (9, 0), (10, 0))
+
+
+def peaks(
+    dtype: str, blocks: int, rounds: int, block_limit: int, capability: tuple[int, int] | None
+) -> dict[str, tuple[Launch, float]]:
+    """Name -> a launch that measures a device's peak rate, and its flops.
+
+    ``blocks`` and ``rounds``: how many blocks, and how long each computes; ``block_limit``: most
+    threads that the device takes in a block; ``capability``: of a CUDA device.
+    """
+    check_dtype(dtype)
+    threads, arguments = min(_THREADS, block_limit), ("out", rounds)
+    size = ("THREADS", threads)
+    plain = Launch("peak.cu", "peak", (("REAL", REAL[dtype]), size), blocks, threads, arguments)
+    kernels = {"multiply-adds": (plain, float(_FLOPS * rounds * blocks * threads))}
+    if dtype == "float64" and capability in FLOAT64_TENSOR_CORES:
+        tensor = Launch("peak_tensor.cu", "peak_tensor", (size,), blocks, threads, arguments)
+        kernels["tensor cores"] = tensor, float(_TENSOR_FLOPS * rounds * blocks * threads)
+    return kernels
+
+
+def strided(piece: int, stride: int, elements: int, block_limit: int) -> Launch:
+    """Read the elements of the buffer ``"data"`` once, by pieces ``stride`` pieces apart.
+
+    Pieces (in elements), strides and elements are powers of two, and there are at least 4096 and
+    ``piece * stride`` elements.
+    """
+    threads = min(_THREADS, block_limit)
+    shift = (elements // (piece * stride)).bit_length() - 1
+    defines, grid = (("THREADS", threads), ("PIECE", piece)), elements // (threads * _STEPS)
+    return Launch("access.cu", "strided", defines, grid, threads, ("data", "out", shift, stride))
+
+
+def banks(stride: int, blocks: int, rounds: int, block_limit: int) -> tuple[Launch, int]:
+    """Read shared memory, neighbouring threads 0 to 64 elements apart; and the number of reads."""
+    threads = min(_THREADS, block_limit)
+    defines = (("THREADS", threads), ("PIECE", 1))  # as of `strided`: one binary
+    launch = Launch("access.cu", "banks", defines, blocks, threads, ("out", stride, rounds))
+    return launch, _READS * rounds * blocks * threads
+
+
+# -- Exchange: copies to other devices' memory, after which all devices meet -----------------------
+
+_UNITS = {16: "int4", 8: "int2", 4: "int"}
+_MOST_BLOCKS = 64  # which fill a link
+WORDS = 4 + _THREADS  # of 4 bytes, of each device: exchange.cu
+
+
+def exchange(
+    copies: Sequence[tuple[int, int, int]], devices: int, rank: int, patience: float
+) -> tuple[Launch, list[tuple[int, int, int]]]:
+    """Plan the share of device ``rank``: its copies, each (target, source, bytes), addresses first.
+
+    Bytes and addresses are multiples of 4. A device waits for another one for at most ``patience``
+    seconds.
+
+    Returns
+    -------
+    Launch
+        Buffers: "copies" (the second result as 64-bit integers) and "words" (addresses of the words
+        of all devices).
+    list of (int, int, int)
+        The copies, with units instead of bytes.
+    """
+    unit = math.gcd(16, *(number for copy in copies for number in copy))
+    counted = [(target, source, nbytes // unit) for target, source, nbytes in copies]
+    largest = max((count for *_, count in counted), default=0)
+    blocks = max(1, min(ceil_div(largest, _THREADS), _MOST_BLOCKS))
+    defines = ("UNIT", _UNITS[unit]), ("THREADS", _THREADS)
+    arguments = "copies", "words", len(counted), devices, rank, blocks, round(1e9 * patience)
+    return Launch("exchange.cu", "exchange", defines, blocks, _THREADS, arguments), counted
 
 
 # -- The dialect -----------------------------------------------------------------------------------

@@ -13,8 +13,7 @@ from fakes import Memory, view
 from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg.plan import GridShare
-from hetero.kernels.common.launch import Target
-from hetero.kernels.common.plan import WORDS, exchange
+from hetero.kernels.common.launch import WORDS, Target, exchange
 from hetero.ops.solvers.operators import Poisson
 from hetero.ops.solvers.systems import Stencil
 

@@ -9,7 +9,7 @@ import pytest
 import runtimes
 from kernel_runs import BufferRunner
 
-from hetero.kernels.common import plan as probes
+from hetero.kernels.common import launch as probes
 from hetero.ladder import probe
 from hetero.ladder.probe import PROBES
 

@@ -55,7 +55,7 @@ class Copies:
     """Copies of any size between a device, which is active, and each kind of the host's memory.
 
     As in calls, downloads to pageable memory go to a new result, in reused memory
-    (`hetero.host.pages`), and uploads from it come from memory that no cache holds, unless
+    (`hetero.host.cpu`), and uploads from it come from memory that no cache holds, unless
     they are so small that a program has just made them. Pageable memory is copied by the driver
     alone, or "staged" where the device can, by threads that `rest` lets fall asleep first.
 

@@ -23,7 +23,7 @@ from hetero.calling import planner
 from hetero.devices import peers, storage
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, MethodNotAvailable
-from hetero.host import pages
+from hetero.host import cpu
 from hetero.imports import load
 from hetero.moving import failures, keeping, results, streaming, transfer
 from hetero.pricing import moves, places
@@ -237,7 +237,7 @@ def by_host(
     result, out = problem.output, call.out
     # The operands of devices stay as they are, for the CPU.
     if out is None or result.location != HOST or (used and _overlap(out, call.arrays)):
-        out = pages.empty(result.shape, result.dtype)
+        out = cpu.empty(result.shape, result.dtype)
     if isinstance(call.start, np.ndarray):
         out[...] = call.start.reshape(out.shape)
     elif call.start is not None and len(used) < 2:  # several devices begin from zero themselves
@@ -287,7 +287,7 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
         values = call.out if result.location == HOST else None
         if values is None or _overlap(values, call.arrays):
             # Of its own, or the CPU would find operands half overwritten.
-            values = pages.empty(result.shape, result.dtype)
+            values = cpu.empty(result.shape, result.dtype)
         device.download(buffer, values)
         if result.location == HOST and call.out is None and outcome is None:
             source = problem.operation, problem.dims, problem.dtype

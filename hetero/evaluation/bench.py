@@ -22,7 +22,7 @@ from hetero.errors import one_of, readable
 from hetero.evaluation import comparing, problems
 from hetero.evaluation.comparing import compared, on_device
 from hetero.evaluation.report import markdown
-from hetero.host import pages
+from hetero.host import cpu
 from hetero.imports import load
 from hetero.pricing.plan import CPU
 from hetero.profile import inventory
@@ -141,7 +141,7 @@ def speeds(device: Device, nbytes: int) -> dict[str, float]:
         ways: dict[str, Callable[[], object]] = {
             "upload": lambda: device.upload(ordinary, there),
             "upload, pinned": lambda: device.upload(pinned, there),
-            "download, new array": lambda: device.download(there, pages.empty(shape, np.uint8)),
+            "download, new array": lambda: device.download(there, cpu.empty(shape, np.uint8)),
             "download, fresh pages": lambda: device.download(there, np.empty(nbytes, np.uint8)),
             "download, given array": lambda: device.download(there, given),
             "download, pinned": lambda: device.download(there, pinned),

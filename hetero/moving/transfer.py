@@ -15,7 +15,7 @@ from hetero.arrays import HOST, UNKNOWN_STREAM, Operand, kept, library_of
 from hetero.devices import storage
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, KeptOperandChanged
-from hetero.host import pages
+from hetero.host import cpu
 from hetero.host.copying.staging import Copy
 from hetero.moving import failures, keeping, pipeline
 
@@ -118,7 +118,7 @@ class Download:
         if operand is None:
             return
         if operand.is_c_contiguous() or not operand.size:
-            low, raw = 0, pages.empty(operand.shape, operand.dtype) if out is None else out
+            low, raw = 0, cpu.empty(operand.shape, operand.dtype) if out is None else out
             self._array = raw
         else:  # with the gaps between the elements
             low, raw = _span(operand)

@@ -25,7 +25,7 @@ from hetero.calibration.sizes import Budget, Case, Place
 from hetero.calling import planner
 from hetero.devices import peers
 from hetero.devices.base import Device
-from hetero.host import pages
+from hetero.host import cpu
 from hetero.ops.products.calls import host_call
 from hetero.ops.products.public import matvec_problem
 from hetero.pricing.plan import CPU
@@ -98,7 +98,7 @@ class Copies:
         elif direction == "upload":
             array = self._source(nbytes)
         else:
-            array = pages.empty((nbytes,), np.uint8)
+            array = cpu.empty((nbytes,), np.uint8)
         if memory == STAGED:
             device.ring().start(direction, array, self._buffer, 0, device.record()).wait()
         elif nbytes >= _LEAST_STAGED:

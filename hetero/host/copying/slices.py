@@ -1,7 +1,7 @@
 """Copies of contiguous rows without the interpreter's lock: `slices.c`, called through ctypes.
 
 It is compiled where hetero is installed, if a C compiler is there; without it NumPy
-stages copies in one thread, which is slower (`hetero.host.copying.staging`).
+packs and the driver copies, which is slower (`hetero.host.copying.staging`).
 """
 
 from __future__ import annotations

@@ -273,12 +273,10 @@ def meet(devices: Sequence[Any]) -> bool:
             ]
             launch, buffers = meeting.launch(rank, copies)
             with part.active():
-                kernel = part.device.build(launch.source, launch.kernel, launch.defines)
-            values = [buffers.get(a, a) for a in launch.arguments]
-            started.append((part, (kernel, launch.grid, launch.block, values)))
+                started.append((part, part.device.bound(launch, buffers)))
         for part, bound in 2 * started:
             with part.active():
-                part.device.launch(*bound, 0, part.stream)
+                part.device.launch(*bound, part.stream)
         meeting.check()
 
     def place(device: Any) -> tuple[str, int | None]:

@@ -333,7 +333,9 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return kernel(*arguments)
         except Exception as error:
-            if isinstance(error, MemoryError) or not _is_numbas(error):
+            *_, (last, _) = traceback.walk_tb(error.__traceback__)
+            is_numbas = "numba" in last.f_globals.get("__name__", "")  # and no signal handler's
+            if isinstance(error, MemoryError) or not is_numbas:
                 raise
             log.info("the loop %s is compiled without Numba's cache: %s", function.__name__, error)
             kernel = numba.njit(**_OPTIONS)(function)
@@ -355,9 +357,3 @@ def by_size(least: int = _LEAST) -> Callable[[Callable[..., Any]], Callable[...,
         return call
 
     return decorate
-
-
-def _is_numbas(error: Exception) -> bool:
-    """Whether Numba's cache raised it, and no handler of a signal."""
-    *_, (last, _) = traceback.walk_tb(error.__traceback__)
-    return "numba" in last.f_globals.get("__name__", "")

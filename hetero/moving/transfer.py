@@ -231,7 +231,7 @@ def follow(device: Device, operands: Iterable[Operand]) -> None:
     """
     for stream in _streams(device, operands):
         if stream != UNKNOWN_STREAM:
-            device.follow_stream(stream)
+            device.order(stream, 0)
         elif not device.same_in_threads():
             device.synchronize()
 
@@ -243,7 +243,7 @@ def precede(device: Device, operands: Iterable[Operand]) -> None:
     """
     for stream in _streams(device, operands):
         if stream != UNKNOWN_STREAM:
-            device.precede_stream(stream)
+            device.order(0, stream)
         else:
             device.synchronize()
 

@@ -12,8 +12,6 @@ from ..procedure import Card
 from .plan import oriented
 from .plan_tensor import CAPABILITY, PANEL, by_pieces
 
-__all__ = ["LADDER"]
-
 _memory = partial(Rung, kernel="matmul_naive", block=Block(32, 4), tile=lambda b: (b.x, b.y))
 _ORDER = {"SWAPPED": 0, "NX": 1, "NY": 1, "GROUPED": 0, "DOWN": 0}  # where a rung has no other
 _SQUARE = (("NX", 2), ("NY", 2))

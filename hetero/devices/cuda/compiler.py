@@ -243,33 +243,27 @@ class Compiling(InContexts):
         self, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int
     ) -> CooperativeKernel | None:
         kernels, key = self.state().kernels, (text, kernel, defines, block, shared_bytes)
-        if key not in kernels:
-            try:
-                kernels[key] = self._cooperative(*key)
-            except (AttributeError, KernelCompileError, driver.DriverError) as error:
-                if getattr(error, "status", 1) not in _UNABLE:
-                    raise
-                # Too old a driver, or another card: there is another way.
-                log.info("no cooperative launches on %s: %s", self.name, error)
-                kernels[key] = None
-        return kernels[key]
-
-    def _cooperative(
-        self, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int
-    ) -> CooperativeKernel | None:
-        """The kernel's binary is loaded a second time, by the driver's own function."""
-        if not driver.given("cuDeviceGetAttribute", _COOPERATIVE, self.number):
-            return None
-        code = cubin(kernel_text(text, self.kind), self.arch, defines)
-        module = driver.given("cuModuleLoadData", code)
-        function = driver.given("cuModuleGetFunction", module, kernel.encode())
-        driver.call("cuFuncSetAttribute", function, _SHARED_BYTES, shared_bytes)
-        count = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
-        resident = driver.given(count, function, block, shared_bytes)
-        if not resident:
-            raise KernelCompileError(f"a block of {kernel} does not fit on {self.name}")
-        most_blocks = resident * self.multiprocessors
-        return CooperativeKernel(function, block, shared_bytes, most_blocks)
+        if key in kernels:
+            return kernels[key]
+        found = None
+        try:
+            if driver.given("cuDeviceGetAttribute", _COOPERATIVE, self.number):
+                code = cubin(kernel_text(text, self.kind), self.arch, defines)
+                # The binary is loaded a second time, by the driver's own function.
+                module = driver.given("cuModuleLoadData", code)
+                function = driver.given("cuModuleGetFunction", module, kernel.encode())
+                driver.call("cuFuncSetAttribute", function, _SHARED_BYTES, shared_bytes)
+                count = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+                resident = driver.given(count, function, block, shared_bytes)
+                most = resident * self.multiprocessors
+                found = CooperativeKernel(function, block, shared_bytes, most) if most else None
+        except (AttributeError, KernelCompileError, driver.DriverError) as error:
+            if getattr(error, "status", 1) not in _UNABLE:
+                raise
+            # Too old a driver, or another card: there is another way.
+            log.info("no cooperative launches on %s: %s", self.name, error)
+        kernels[key] = found
+        return found
 
 
 def _keep(asked: Iterable[tuple[str, str, Defines]]) -> None:

@@ -36,8 +36,6 @@ def _device(opencl):
 @pytest.fixture(autouse=True)
 def small_buffers(monkeypatch):
     monkeypatch.setattr(staging, "_SLICE", SLICE)
-    monkeypatch.setattr(staging, "_REGION", 6 * SLICE)
-    monkeypatch.setattr(staging, "usual_threads", lambda: 3)
     yield
     for ring in [*staging._rings]:  # the next copy of any test has larger buffers
         ring.close()

@@ -29,6 +29,7 @@ from hetero.kernels import Launch, LaunchPlan, kernel_text
 
 _KIND = "cubin"  # of things in the cache
 _under_way: dict[str, Any] = {}  # of each name a lock: what several threads need is compiled once
+_ahead: set[tuple[str, str, Defines]] = set()  # (architecture, file, macros) that were compiled
 log = logging.getLogger("hetero")
 
 
@@ -135,10 +136,6 @@ class Compiling(InContexts):
     kind = "cuda"
     arch: str
 
-    def __init__(self, ordinal: int, package: Any) -> None:
-        super().__init__(ordinal, package)
-        self._ahead: set[tuple[str, Any]] = set()  # files that were compiled, with macros
-
     def build(self, text: str, kernel: str, defines: Defines) -> Any:
         kernels, key = self.state().kernels, (text, kernel, defines)
         try:
@@ -155,10 +152,10 @@ class Compiling(InContexts):
 
     def compile_ahead(self, wanted: Iterable[tuple[str, Defines]]) -> None:
         # Reading them from the cache on disk, to see that they are there, takes every fit's time.
-        new = [one for one in dict.fromkeys(wanted) if one not in self._ahead]
+        new = [one for one in dict.fromkeys(wanted) if (self.arch, *one) not in _ahead]
         if not new or paths.private_folder(_KIND) is None:  # else they would be compiled twice
             return
-        self._ahead.update(new)
+        _ahead.update((self.arch, *one) for one in new)
         asked = [(kernel_text(text, self.kind), self.arch, defines) for text, defines in new]
         missing = [one for one in asked if paths.cached(_KIND, _name(*one)) is None]
         if len(missing) > 1:  # of many processors one is left to whoever measures meanwhile

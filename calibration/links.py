@@ -23,9 +23,9 @@ from hetero.calibration.measure import awaited, leaving_out, measure, once, undi
 from hetero.calibration.samples import Bench
 from hetero.calibration.sizes import Budget, Case, Place
 from hetero.calling import planner
-from hetero.devices import at_once
+from hetero.devices import peers
 from hetero.devices.base import Device
-from hetero.host import pages
+from hetero.host import cpu
 from hetero.ops.products.calls import host_call
 from hetero.ops.products.public import matvec_problem
 from hetero.pricing.plan import CPU
@@ -42,7 +42,7 @@ _REST = 3e-4  # seconds after which a thread that helps to copy sleeps
 
 _LONG = 1 << 26  # bytes up to which sizes double; staged copies that are longer have no other way
 SIZES = tuple(2**power for power in (*range(10, 27), 28))  # bytes of one device's copies
-_SIZES = tuple(at_once.LEAST << step for step in (0, 1, 2, 4))  # bytes of these, to 64 MiB
+_SIZES = tuple(peers.LEAST << step for step in (0, 1, 2, 4))  # bytes of these, to 64 MiB
 _SAMPLES = 8  # of a size
 _NOISE = 1.05  # times as long as alone: less counts as equal
 _STAGE = "links and overheads"
@@ -55,7 +55,7 @@ class Copies:
     """Copies of any size between a device, which is active, and each kind of the host's memory.
 
     As in calls, downloads to pageable memory go to a new result, in reused memory
-    (`hetero.host.pages`), and uploads from it come from memory that no cache holds, unless
+    (`hetero.host.cpu`), and uploads from it come from memory that no cache holds, unless
     they are so small that a program has just made them. Pageable memory is copied by the driver
     alone, or "staged" where the device can, by threads that `rest` lets fall asleep first.
 
@@ -98,7 +98,7 @@ class Copies:
         elif direction == "upload":
             array = self._source(nbytes)
         else:
-            array = pages.empty((nbytes,), np.uint8)
+            array = cpu.empty((nbytes,), np.uint8)
         if memory == STAGED:
             device.ring().start(direction, array, self._buffer, 0, device.record()).wait()
         elif nbytes >= _LEAST_STAGED:
@@ -168,7 +168,7 @@ def at_once_seconds(devices: Sequence[Device], nbytes: int) -> dict[Way, float]:
         tasks, samples = [partial(copy, way, number) for number in range(len(devices))], []
         for _ in range(_SAMPLES):
             copies[0].rest(way)
-            samples.append(once(partial(at_once.run, devices, tasks, nbytes)))
+            samples.append(once(partial(peers.run, devices, tasks, nbytes)))
         found[way] = undisturbed(samples)
     return found
 

@@ -15,7 +15,7 @@ from hetero.calibration.measure import Queue, in_turn, measure, monotone, once
 from hetero.calibration.sizes import LONGEST, Case, Dims, grid, numbers
 from hetero.devices.base import Device
 from hetero.devices.storage import Workspace
-from hetero.host import pages
+from hetero.host import cpu
 from hetero.ops.solvers.systems import Solve
 from hetero.registry import BLAS, Arguments, Problem
 
@@ -134,7 +134,7 @@ def prepared(case: Case, dims: Dims, bench: Bench) -> Callable[[int], None]:
             device.fill(x, b.nbytes)
             start = x
         elif by_themselves:  # a new array each time, as in a call
-            start = pages.empty(x.shape, x.dtype)
+            start = cpu.empty(x.shape, x.dtype)
         else:
             start = np.empty(x.shape, x.dtype)
             start[...] = 0.0
@@ -219,7 +219,7 @@ class Bench:
             )
             result = problem.output
             # As calls make it: a product's is NumPy's own.
-            empty = np.empty if case.row.method == BLAS else pages.empty
+            empty = np.empty if case.row.method == BLAS else cpu.empty
 
             def call_here() -> None:
                 out = empty(result.shape, result.dtype)

@@ -69,13 +69,9 @@ def _pointer_attribute() -> Any:
 
 def _ordinal(array: Any, pointer: int) -> int:
     """Which CUDA device an array lies on; the interface itself does not report that."""
-    device = getattr(array, "device", None)
+    memory, device = getattr(array, "gpudata", None), getattr(array, "device", None)
     # Of memory of our own pool; of CuPy, torch, and those that follow them.
-    for owner, name in (
-        (getattr(array, "gpudata", None), "ordinal"),
-        (device, "id"),
-        (device, "index"),
-    ):
+    for owner, name in ((memory, "ordinal"), (device, "id"), (device, "index")):
         if isinstance(known := getattr(owner, name, None), int):
             return known
     asked = ctypes.c_int()

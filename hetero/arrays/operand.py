@@ -98,13 +98,9 @@ class Operand(NamedTuple):
 
     def span(self) -> tuple[int, int]:
         """First and last byte that the elements take, the last one excluded, from the pointer."""
-        low = high = 0
-        for stride, extent in zip(self.strides, self.shape, strict=True):
-            if stride < 0:
-                low += stride * (extent - 1)
-            else:
-                high += stride * (extent - 1)
-        return low, high + self.dtype.itemsize
+        axes = zip(self.strides, self.shape, strict=True)
+        ends = [stride * (extent - 1) for stride, extent in axes]
+        return sum(e for e in ends if e < 0), sum(e for e in ends if e > 0) + self.dtype.itemsize
 
     def staged_strides(self) -> tuple[int, ...] | None:
         """Strides in elements that the operand has on a device.

@@ -20,10 +20,10 @@ import numpy as np
 from hetero import devices, registry
 from hetero.arrays import HOST, Operand, describe, release
 from hetero.calling import planner
-from hetero.devices import at_once, storage
+from hetero.devices import peers, storage
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, MethodNotAvailable
-from hetero.host import pages
+from hetero.host import cpu
 from hetero.imports import load
 from hetero.moving import failures, keeping, streaming, transfer
 from hetero.pricing import places
@@ -214,11 +214,11 @@ def _in_shares(
         run(share.plan, call, f"the CPU does its {share.along}")
 
     nbytes = min(places.moved(share.plan.problem) for share in parts)
-    streams = nbytes >= at_once.LEAST and parts[0].plan.candidates[0].implementation.from_host
+    streams = nbytes >= peers.LEAST and parts[0].plan.candidates[0].implementation.from_host
     whole = [number for number, axes in enumerate(cut.needs) if axis not in axes]
     relay = streaming.between(used, whole) if streams else None  # what every range reads
     with setting(streaming.relay, relay):
-        at_once.run(used, [partial(do, share) for share in parts], nbytes)
+        peers.run(used, [partial(do, share) for share in parts], nbytes)
 
 
 # -- One run of a method ---------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def by_host(
     result, out = problem.output, call.out
     # The operands of devices stay as they are, for the CPU.
     if out is None or result.location != HOST or (used and _overlap(out, call.arrays)):
-        out = pages.empty(result.shape, result.dtype)
+        out = cpu.empty(result.shape, result.dtype)
     if isinstance(call.start, np.ndarray):
         out[...] = call.start.reshape(out.shape)
     elif call.start is not None and len(used) < 2:  # several devices begin from zero themselves
@@ -281,7 +281,7 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
         values = call.out if result.location == HOST else None
         if values is None or _overlap(values, call.arrays):
             # Of its own, or the CPU would find operands half overwritten.
-            values = pages.empty(result.shape, result.dtype)
+            values = cpu.empty(result.shape, result.dtype)
         device.download(buffer, values)
         if result.location == HOST and call.out is None and outcome is None:
             source = problem.operation, problem.dims, problem.dtype

@@ -13,7 +13,7 @@ import numpy as np
 from hetero import devices, profile
 from hetero.arrays import Operand, as_array, describe, is_device_array, kept, pinned_sizes
 from hetero.errors import DeviceError
-from hetero.host import loops, pages
+from hetero.host import cpu, loops
 from hetero.imports import load
 from hetero.moving import transfer
 from hetero.pricing import pricing
@@ -194,7 +194,7 @@ def memory() -> Memory:
     for name, device in devices.available().items():
         held = {} if devices.inherited(name) else device.memory_held()
         found[name] = dict(sorted(held.items()))
-    if held := pinned_sizes() | pages.sizes():
+    if held := pinned_sizes() | cpu.reused_sizes():
         found["host"] = dict(sorted(held.items()))
     return found
 
@@ -230,7 +230,7 @@ def clear_memory(device: str | None = None) -> None:
     """
     names = [*devices.available()] if device is None else [devices.get(device).name]
     inventory.changed()
-    pages.clear()
+    cpu.free_reused()
     for name in names:
         if devices.inherited(name):
             continue

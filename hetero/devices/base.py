@@ -165,13 +165,11 @@ class Device(abc.ABC):
         self, launch_plan: kernels.LaunchPlan, buffers: dict[str, Any], itemsize: int
     ) -> None:
         """Run a launch plan on named buffers of elements of ``itemsize`` bytes."""
-        scratch = None
         if launch_plan.workspace:
-            buffers["partial"], scratch = self.allocate(launch_plan.workspace * itemsize)
+            # The pool hands memory out again in the order of the queue, so no wait is needed here.
+            buffers["partial"], _scratch = self.allocate(launch_plan.workspace * itemsize)
         for launch in launch_plan.launches:
             self.launch(*self.bound(launch, buffers))
-        # The pool hands memory out again in the order of the queue, so no wait is needed here.
-        del scratch
 
     def constant_memory(
         self, text: str, kernel: str, defines: Defines, name: str, nbytes: int

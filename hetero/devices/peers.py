@@ -1,4 +1,8 @@
-"""What devices copy and write to each other's memory: without the host where that was seen to work.
+"""What several devices do together: copies from and to the host at the same time, copies to each
+other's memory, and meetings.
+
+The copy of one device leaves most of the host's memory and of the other devices' links idle: two
+GPUs at once copy 1.4 to 1.9 times as fast as one after the other. So each has a thread for it.
 
 A driver may promise a direct path on which data do not arrive (address translation between cards
 that is set up wrongly is the usual cause), and a copy that goes wrong reports nothing. So random
@@ -13,9 +17,11 @@ gives up; so do the others then, and `Meeting.check` raises.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import itertools
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -24,10 +30,14 @@ import numpy as np
 from hetero import locks
 from hetero.devices.storage import Workspace
 from hetero.errors import DeviceError, DeviceMemoryError
+from hetero.host.copying.staging import THREADS
+from hetero.imports import load
 from hetero.kernels import Launch
 from hetero.kernels.common.launch import WORDS, exchange
 
 Copies = Sequence[tuple[int, int, int]]  # (target, source, bytes), addresses first
+LEAST = 1 << 22  # bytes for each; below that, waking a thread takes what is gained
+_MOST = 64  # threads; to wake one takes a tenth of what starting it does
 PATIENCE = 10.0  # seconds that a device waits for another one, which may be busy with other work
 _TRIAL_PATIENCE = 2.0  # seconds; nothing else runs on these streams
 _TRIAL_BYTES = (1 << 20) + 24  # several pieces of any path, several blocks' copies, and a rest
@@ -39,7 +49,77 @@ _lock, _turns = locks.new(), locks.new()
 log = logging.getLogger("hetero")
 
 
-# -- Copies ----------------------------------------------------------------------------------------
+# -- Copies from and to the host -------------------------------------------------------------------
+
+
+def run(devices: Sequence[Any], tasks: Sequence[Callable[[], object]], nbytes: int) -> None:
+    """Do one task for each device: at once where they copy much, else one after the other.
+
+    Returns when all are done, also where one fails; then the first one's error is raised. So it is
+    after an interrupt: what the tasks write to may be gone then.
+
+    Each task makes its device active itself, and copies about ``nbytes``.
+    """
+    if nbytes < LEAST or len(devices) < 2 or not independent(devices):
+        for task in tasks:
+            task()
+        return
+    side_by_side(tasks)
+
+
+def side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
+    """Do tasks at once: the first one in this thread, each other one in a thread of its own, or in
+    this one where there are no more.
+
+    Returns, and raises, as `run` does.
+    """
+    left = dict(enumerate(tasks))
+    errors: dict[int, BaseException] = {}
+
+    def do(number: int) -> None:
+        task = left.pop(number, None)
+        if task is not None:
+            try:
+                task()
+            except BaseException as error:
+                errors[number] = error
+
+    begun = []
+    try:
+        for number in range(1, len(tasks)):
+            # What `use` blocks say holds in the threads, too; a context is entered only once.
+            begun.append(_pool().submit(contextvars.copy_context().run, do, number))
+    except RuntimeError:  # the interpreter is ending, or there are too many threads
+        _pool.cache_clear()  # which counts its threads wrongly from now on
+    except BaseException as error:  # an interrupt
+        errors[-1] = error
+    for number in (0, *range(len(begun) + 1, len(tasks))):
+        do(number)
+    for one in begun:
+        while not one.done():
+            try:
+                one.result()
+            except BaseException as error:  # an interrupt
+                errors.setdefault(-1, error)
+    if errors:
+        raise errors[min(errors)]
+
+
+@functools.cache
+def _pool() -> Any:
+    return load("concurrent.futures").ThreadPoolExecutor(_MOST, THREADS)
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # none of its threads is there
+
+
+def independent(devices: Sequence[Any]) -> bool:
+    """Whether all differ, and each is in the same context whichever thread makes it active."""
+    differ = len(devices) == len({id(device) for device in devices})
+    return differ and all(device.same_in_threads() for device in devices)
+
+
+# -- Copies between devices ------------------------------------------------------------------------
 
 
 def copy(
@@ -193,12 +273,10 @@ def meet(devices: Sequence[Any]) -> bool:
             ]
             launch, buffers = meeting.launch(rank, copies)
             with part.active():
-                kernel = part.device.build(launch.source, launch.kernel, launch.defines)
-            values = [buffers.get(a, a) for a in launch.arguments]
-            started.append((part, (kernel, launch.grid, launch.block, values)))
+                started.append((part, part.device.bound(launch, buffers)))
         for part, bound in 2 * started:
             with part.active():
-                part.device.launch(*bound, 0, part.stream)
+                part.device.launch(*bound, part.stream)
         meeting.check()
 
     def place(device: Any) -> tuple[str, int | None]:

@@ -28,12 +28,11 @@ from hetero.evaluation.calls import Arrays, draw
 from hetero.evaluation.comparing import OWN, callers, compared, name_of, on_device, timed
 from hetero.evaluation.problems import Trial
 from hetero.evaluation.report import errors, markdown
-from hetero.host import pages
+from hetero.host import cpu
 from hetero.imports import load
 from hetero.pricing.plan import CPU
 from hetero.profile import inventory
-from hetero.registry import Operation
-from hetero.registry.problem import Problem
+from hetero.registry import Operation, Problem
 from hetero.terminal import Progress, silent
 
 SIZES = tuple(1 << n for n in (16, 20, 24, 28, 30))  # bytes of a copy
@@ -156,7 +155,7 @@ def speeds(device: Device, nbytes: int) -> dict[str, float]:
         ways: dict[str, Callable[[], object]] = {
             "upload": lambda: device.upload(ordinary, there),
             "upload, pinned": lambda: device.upload(pinned, there),
-            "download, new array": lambda: device.download(there, pages.empty(shape, np.uint8)),
+            "download, new array": lambda: device.download(there, cpu.empty(shape, np.uint8)),
             "download, fresh pages": lambda: device.download(there, np.empty(nbytes, np.uint8)),
             "download, given array": lambda: device.download(there, given),
             "download, pinned": lambda: device.download(there, pinned),

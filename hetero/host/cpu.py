@@ -11,15 +11,21 @@ import ctypes
 import functools
 import mmap
 import os
+import resource
 import sys
+import weakref
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from hetero import locks
 from hetero.imports import load
 
 NO_CODE = "this process may not make memory executable"
+_MEMORY = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE  # bytes of the machine
 _GROUPS = Path("/sys/fs/cgroup")  # where every common distribution and container runtime has them
 
 
@@ -33,7 +39,6 @@ def describe() -> dict[str, Any]:
         kind, name, cores (those this process may use), memory_bytes, blas, blas_version,
         blas_threads.
     """
-    load("numpy")  # whose BLAS is looked at
     found = load("threadpoolctl").threadpool_info()
     pools = [p for p in found if p["user_api"] == "blas"]
     pool = next((p for p in pools if "numpy" in p["filepath"]), pools[0] if pools else {})
@@ -42,7 +47,7 @@ def describe() -> dict[str, Any]:
         "kind": "cpu",
         "name": model(),
         "cores": count,
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memory_bytes": _MEMORY,
         "blas": pool.get("internal_api", "unknown"),
         "blas_version": pool.get("version") or "unknown",
         "blas_threads": min(pool.get("num_threads", count), count),
@@ -154,10 +159,77 @@ def _controller(loops: bool) -> Any:
     return load("threadpoolctl").ThreadpoolController()
 
 
-def _in_child() -> None:
-    """Whoever else was inside is not in the child. BLAS keeps one thread there: to ask it for more
-    in a hook could wait for a lock that nobody opens."""
-    _single.update(inside=0, limit=None)
+# Whoever else was inside is not in the child. BLAS keeps one thread there: to ask it for more in a
+# hook could wait for a lock that nobody opens.
+os.register_at_fork(after_in_child=functools.partial(_single.update, inside=0, limit=None))
 
 
-os.register_at_fork(after_in_child=_in_child)
+# -- Reuse of the memory of large results, which avoids page faults --------------------------------
+
+# The first write to each page of a new array is a fault, in which the system allocates and clears
+# it: that takes longer than to download the values. So the memory of the last large arrays is kept
+# when the array and all its views are gone, for the next one of about that size.
+REUSED = "for results, used before"
+LEAST_REUSED = 4 << 20  # bytes; malloc keeps what is smaller by itself
+_MALLOC = (32 << 20) - mmap.PAGESIZE  # bytes that malloc keeps, if a program asks for them again
+_BLOCKS, _SHARE = 8, 1 / 16  # that are kept at most; of the memory that the process may have
+_SPARE = 1.25  # times what is asked for, at most
+_HUGE_PAGE = 2 << 20  # bytes of a huge page
+_LIMITS = resource.RLIMIT_AS, resource.RLIMIT_DATA  # of address space and data segment
+_reused: list[mmap.mmap] = []  # in order of use; each change is one atomic operation
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """As ``np.empty``, but that a large array has memory of a block (``owndata`` is False)."""
+    dtype = np.dtype(dtype)
+    size = prod(shape) * dtype.itemsize
+    if size < LEAST_REUSED or dtype.hasobject or dtype.fields is not None:
+        return np.empty(shape, dtype)
+    nbytes = size + _HUGE_PAGE - size % -_HUGE_PAGE  # the array begins where a huge page does
+    for block in _reused[::-1]:
+        if nbytes <= len(block) <= _SPARE * nbytes:
+            with contextlib.suppress(ValueError):  # another thread has it
+                _reused.remove(block)
+                break
+    else:
+        try:
+            block = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, ValueError):  # free what is kept; if that does not suffice NumPy raises
+            free_reused()
+            return np.empty(shape, dtype)
+        with contextlib.suppress(AttributeError, OSError):  # a system without them
+            block.madvise(mmap.MADV_HUGEPAGE)
+    whole = np.frombuffer(block, np.uint8)  # dies with the last of its views
+    weakref.finalize(whole, _keep, block).atexit = False
+    begin = -whole.__array_interface__["data"][0] % _HUGE_PAGE
+    return whole[begin : begin + size].view(dtype).reshape(shape)
+
+
+def _keep(block: mmap.mmap) -> None:
+    """Keep what nobody uses any longer; any thread may be here at any time, so there is no lock."""
+    _reused.append(block)
+    limits = [resource.getrlimit(which)[0] for which in _LIMITS]
+    most = _SHARE * min([_MEMORY, *(each for each in limits if each >= 0)])
+    with contextlib.suppress(IndexError):  # another thread frees them
+        while len(_reused) > _BLOCKS or sum(reused_sizes().values()) > most:
+            _reused.pop(0)
+
+
+@functools.cache
+def kept_by_malloc() -> None:
+    """Have malloc keep what is freed: it keeps twice the largest block that was freed."""
+    with contextlib.suppress(MemoryError):
+        np.empty(_MALLOC - mmap.PAGESIZE, np.uint8)
+
+
+def free_reused() -> None:
+    """Free what is kept."""
+    del _reused[:]
+
+
+os.register_at_fork(after_in_child=free_reused)  # a child would copy each page that it writes to
+
+
+def reused_sizes() -> dict[str, int]:
+    """Purpose -> bytes that are kept."""
+    return {REUSED: sum(map(len, kept))} if (kept := list(_reused)) else {}

@@ -134,14 +134,13 @@ def _compile_apart(families: dict[str, list[str]], say: Callable[[float, str], N
     code += "loops.ensure(%r)"
     environment = os.environ | dict.fromkeys(_ONE_THREAD, "1")
     begun, futures = time.monotonic(), load("concurrent.futures")
-
-    def compile_one(family: str, names: list[str]) -> None:
-        module = _families[family].partition(":")[0]
-        command = [sys.executable, "-P", "-c", code % (module, names)]
-        subprocess.run(command, env=environment, capture_output=True, stdin=subprocess.DEVNULL)
-
+    how = {"env": environment, "capture_output": True, "stdin": subprocess.DEVNULL}
     with futures.ThreadPoolExecutor(cpu.cores()) as pool:
-        running = {pool.submit(compile_one, *item): item[0] for item in families.items()}
+        running = {}
+        for family, names in families.items():
+            module = _families[family].partition(":")[0]
+            command = [sys.executable, "-P", "-c", code % (module, names)]
+            running[pool.submit(subprocess.run, command, **how)] = family
         load("hetero.host.threads").start()  # compiles what all loops share
         for done, each in enumerate(futures.as_completed(running), 1):
             text = f"{running[each]}: compiled after {time.monotonic() - begun:.0f} s"

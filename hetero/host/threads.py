@@ -78,24 +78,15 @@ event.register("numba:compiler_lock", _Compiling())
 # -- Called by compiled code -----------------------------------------------------------------------
 
 
-def part(body: Callable[..., None]) -> Any:
+def part(body: Callable[..., None], **options: Any) -> Any:
     """Make ``body(first, last, *arguments)`` a loop's part, which kernels call.
 
     They call it as ``body(team, count, arguments)``: each thread of the team does some of
     0 ... count, from ``first`` up to ``last``. The bounds depend on the number of threads.
     ``arguments`` is a tuple; no array in it that is written may overlap another one. The body
-    begins with `no_overlap()`.
+    begins with `no_overlap()`. ``options`` are Numba's, in place of ours.
     """
-    return _part(helper(body))
-
-
-def exact_part(body: Callable[..., None]) -> Any:
-    """A `part` in which no sum is reordered."""
-    return _part(numba.njit(**_OPTIONS | {"fastmath": {"contract"}})(body))
-
-
-def _part(function: Any) -> Any:
-    """See `part`; of a compiled function."""
+    function = numba.njit(**_OPTIONS | options)(body)
 
     @intrinsic
     def call(typing, team, count, arguments):  # type: ignore
@@ -113,6 +104,9 @@ def _part(function: Any) -> Any:
         return types.none(types.intp, types.intp, arguments), generate
 
     return call
+
+
+exact_part = functools.partial(part, fastmath={"contract"})  # in which no sum is reordered
 
 
 def _call(context, builder, made, signature, values):  # type: ignore
@@ -333,7 +327,9 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return kernel(*arguments)
         except Exception as error:
-            if isinstance(error, MemoryError) or not _is_numbas(error):
+            *_, (last, _) = traceback.walk_tb(error.__traceback__)
+            is_numbas = "numba" in last.f_globals.get("__name__", "")  # and no signal handler's
+            if isinstance(error, MemoryError) or not is_numbas:
                 raise
             log.info("the loop %s is compiled without Numba's cache: %s", function.__name__, error)
             kernel = numba.njit(**_OPTIONS)(function)
@@ -355,9 +351,3 @@ def by_size(least: int = _LEAST) -> Callable[[Callable[..., Any]], Callable[...,
         return call
 
     return decorate
-
-
-def _is_numbas(error: Exception) -> bool:
-    """Whether Numba's cache raised it, and no handler of a signal."""
-    *_, (last, _) = traceback.walk_tb(error.__traceback__)
-    return "numba" in last.f_globals.get("__name__", "")

@@ -154,10 +154,5 @@ def _raise_if_handlers(error: Exception) -> None:
         raise error
 
 
-def _forget() -> None:
-    """In a forked child: the files are about the parent's memory."""
-    _files.cache_clear()
-    _watches.clear()
-
-
-os.register_at_fork(after_in_child=_forget)
+for clear in (_files.cache_clear, _watches.clear):  # they are about the parent's memory
+    os.register_at_fork(after_in_child=clear)

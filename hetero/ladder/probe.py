@@ -165,7 +165,7 @@ def probe(name: str, *, device: str | None = None, progress: Progress = silent) 
         for number, stride in enumerate(strides * _PASSES):  # other load meets none each time
             progress(number / (_PASSES * len(strides)), f"stride {stride}")
             if wanted.piece:
-                elements = nbytes // probes.READ_BYTES
+                elements = nbytes // probes.BYTES
                 launch = probes.strided(wanted.piece, stride, elements, own.block_limit)
             else:
                 blocks = _BLOCKS * own.multiprocessors
@@ -177,7 +177,7 @@ def probe(name: str, *, device: str | None = None, progress: Progress = silent) 
         for n, s in seconds.items()
     ]
     known = {"probe": name, **named(own), "summary": wanted.summary}
-    known["unit"] = max(wanted.piece, 1) * probes.READ_BYTES
+    known["unit"] = max(wanted.piece, 1) * probes.BYTES
     meaning = means(wanted, rows, bool(info.get("is_host_cpu")))
     return known | {"rows": rows, "means": meaning}
 
@@ -190,7 +190,7 @@ def means(wanted: Probe, rows: Sequence[dict[str, Any]], on_cpu: bool) -> str:
     first = next(row for row in rows if row["ratio"] > _SAME * max(ratios))
     text = f"stride {first['stride']}: {rounded(first['ratio'], 2)}x slower"
     nbytes, cause = (
-        first["stride"] * probes.READ_BYTES,
+        first["stride"] * probes.BYTES,
         "; a CPU has caches, no banks nor partitions",
     )
     known = f": {wanted.meaning.format(stride=first['stride'], bytes=nbytes)}"

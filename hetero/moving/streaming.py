@@ -23,7 +23,7 @@ import numpy as np
 
 from hetero import locks, profile, tables
 from hetero.arrays import Operand
-from hetero.devices import at_once, peers
+from hetero.devices import peers
 from hetero.devices.base import Copy, Device
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.host.copying.staging import Flight
@@ -285,6 +285,6 @@ class _Passed(Copy):
 
 def between(devices: Sequence[Device], arrays: Sequence[int]) -> Relay:
     """A relay; without arrays where not all of the devices copy directly from each other."""
-    direct = bool(arrays) and at_once.independent(devices)
+    direct = bool(arrays) and peers.independent(devices)
     direct = direct and all(peers.trusted(*pair) for pair in combinations(devices, 2))
     return Relay(devices, arrays if direct else ())

@@ -15,7 +15,7 @@ from hetero.arrays import HOST, UNKNOWN_STREAM, Operand, cupy, describe, kept, l
 from hetero.devices import storage
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceMemoryError, KeptOperandChanged
-from hetero.host import pages
+from hetero.host import cpu
 from hetero.host.copying.staging import Copy
 from hetero.moving import failures, keeping, pipeline
 
@@ -118,7 +118,7 @@ class Download:
         if operand is None:
             return
         if operand.is_c_contiguous() or not operand.size:
-            low, raw = 0, pages.empty(operand.shape, operand.dtype) if out is None else out
+            low, raw = 0, cpu.empty(operand.shape, operand.dtype) if out is None else out
             self._array = raw
         else:  # with the gaps between the elements
             low, raw = _span(operand)
@@ -252,7 +252,7 @@ def follow(device: Device, operands: Iterable[Operand]) -> None:
     """
     for stream in _streams(device, operands):
         if stream != UNKNOWN_STREAM:
-            device.follow_stream(stream)
+            device.order(stream, 0)
         elif not device.same_in_threads():
             device.synchronize()
 
@@ -264,7 +264,7 @@ def precede(device: Device, operands: Iterable[Operand]) -> None:
     """
     for stream in _streams(device, operands):
         if stream != UNKNOWN_STREAM:
-            device.precede_stream(stream)
+            device.order(0, stream)
         else:
             device.synchronize()
 

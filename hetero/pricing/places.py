@@ -19,7 +19,7 @@ from typing import Any
 
 from hetero import registry
 from hetero.arrays import HOST, Operand
-from hetero.devices import at_once
+from hetero.devices import peers
 from hetero.devices.base import Device
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable, one_of
 from hetero.host.copying import staging
@@ -309,7 +309,8 @@ def moves(problem: Problem, name: str, constants: Profile) -> tuple[Terms, Terms
                 at_the_same_time.append((nbytes, term))
             if is_packed:
                 packing = constants.pack(nbytes)
-                if is_large:  # packed by the threads that copy
+                if is_large and operand.strides[-1] == operand.dtype.itemsize:
+                    # Whole rows are packed by the threads that copy.
                     packing = max(packing / staging.usual_threads() - term, 0.0)
                 terms["pack"] = terms.get("pack", 0.0) + packing
             terms["upload"] = terms.get("upload", 0.0) + term
@@ -342,7 +343,7 @@ def to_all(problem: Problem, info: Info, constants: Profile) -> tuple[Terms, Ter
 
     def seconds(direction: str, operand: Operand) -> float:
         nbytes = operand.nbytes // len(members)
-        if nbytes < at_once.LEAST:  # one after the other
+        if nbytes < peers.LEAST:  # one after the other
             return len(members) * constants.link(members[0], direction)(nbytes)
         return constants.at_once(info["constants"]).link(members[0], direction)(nbytes)
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from hetero import registry
 from hetero.arrays import HOST, Operand
-from hetero.devices import at_once
+from hetero.devices import peers
 from hetero.pricing import places
 from hetero.pricing.places import UNKNOWN_THERE, Devices, Info, groups, moves, upload_next
 from hetero.pricing.plan import (
@@ -45,7 +45,7 @@ from hetero.registry import Cut, Implementation, Problem, Unasked
 _LEAST_SAVED = 1e-4  # seconds; to look for copies, and to plan with them, takes as long
 _HOME = "leaves its result on the host"
 UNKNOWN = Unasked("no constants in this profile; hetero.calibrate() measures them")
-_TOO_LITTLE = f"each device would move less than {at_once.LEAST >> 20} MiB"
+_TOO_LITTLE = f"each device would move less than {peers.LEAST >> 20} MiB"
 
 
 def price(
@@ -247,7 +247,7 @@ def _in_ranges(
     along, extent = whole.axes[axis]
     names = members[:extent]
     way = Candidate(f"{kind}:*", row.method, None, {}, _TOO_LITTLE, row)
-    if places.moved(ways.problem) < at_once.LEAST * len(names) and ways.device is None:
+    if places.moved(ways.problem) < peers.LEAST * len(names) and ways.device is None:
         return way
     known: dict[tuple[str, Problem], Candidate] = {}  # equal devices are priced once
     shares = []

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 REAL = {"float32": "float", "float64": "double"}
 ELEMENT_BYTES = {"float32": 4, "float64": 8}
 VECTOR_BYTES = 16
+_THREADS = 256  # of a block, and most devices
 # What lies beyond an image's edges: a constant; periodic; mirrored, with the edge repeated.
 BOUNDARIES = ("fill", "wrap", "symm")
 FILL, WRAP, SYMM = range(3)
@@ -129,7 +130,6 @@ def check_dtype(dtype: str) -> int:
 
 # Threads along the parts of k, for each output: few outputs with many parts need more.
 _GROUPS = (1, 8)
-_THREADS = 256  # of a block, on most devices
 _SMALL_THREADS = 64
 
 
@@ -159,19 +159,14 @@ def with_sums(
     return LaunchPlan((first, second), split_k * outputs, f"{variant}p{split_k}", seconds)
 
 
-# -- Launches that no family owns ------------------------------------------------------------------
+# -- Probes: arithmetic on registers (peak.cu), or reads of memory by a pattern (access.cu) --------
 
-# Probes do one thing alone: arithmetic on registers, with its flops (peak.cu), or reads of memory,
-# or of shared memory, by a pattern (access.cu). ``"out"`` has an element for each thread. An
-# exchange copies to other devices' memory, after which all devices meet.
-READ_BYTES = 4  # of an element that is read
+# The buffer "out" has an element for each thread.
+BYTES = 4  # of an element that a probe reads
 _STEPS, _READS = 16, 32  # elements of a thread; see access.cu
 _FLOPS = 2 * 8 * 32  # of a thread in a round, see peak.cu
 _TENSOR_FLOPS = 2048 * 4 * 8 // 32  # see peak_tensor.cu
-_FLOAT64_TENSOR_CORES = ((8, 0), (9, 0), (10, 0))
-_UNITS = {16: "int4", 8: "int2", 4: "int"}
-_MOST_BLOCKS = 64  # which fill a link
-WORDS = 4 + _THREADS  # of 4 bytes, of each device: exchange.cu
+FLOAT64_TENSOR_CORES = ((8, 0), (9, 0), (10, 0))
 
 
 def peaks(
@@ -187,7 +182,7 @@ def peaks(
     size = ("THREADS", threads)
     plain = Launch("peak.cu", "peak", (("REAL", REAL[dtype]), size), blocks, threads, arguments)
     kernels = {"multiply-adds": (plain, float(_FLOPS * rounds * blocks * threads))}
-    if dtype == "float64" and capability in _FLOAT64_TENSOR_CORES:
+    if dtype == "float64" and capability in FLOAT64_TENSOR_CORES:
         tensor = Launch("peak_tensor.cu", "peak_tensor", (size,), blocks, threads, arguments)
         kernels["tensor cores"] = tensor, float(_TENSOR_FLOPS * rounds * blocks * threads)
     return kernels
@@ -211,6 +206,13 @@ def banks(stride: int, blocks: int, rounds: int, block_limit: int) -> tuple[Laun
     defines = (("THREADS", threads), ("PIECE", 1))  # as of `strided`: one binary
     launch = Launch("access.cu", "banks", defines, blocks, threads, ("out", stride, rounds))
     return launch, _READS * rounds * blocks * threads
+
+
+# -- Exchange: copies to other devices' memory, after which all devices meet -----------------------
+
+_UNITS = {16: "int4", 8: "int2", 4: "int"}
+_MOST_BLOCKS = 64  # which fill a link
+WORDS = 4 + _THREADS  # of 4 bytes, of each device: exchange.cu
 
 
 def exchange(

@@ -10,7 +10,6 @@ from ..common.launch import ELEMENT_BYTES, VECTOR_BYTES, Launch, Target, ceil_di
 STEP = 8  # columns of X that a tile's step takes
 _TENSOR_STEP = 16
 _INT = 4
-_FLOAT64_TENSOR_CORES = ((8, 0), (9, 0), (10, 0))
 _FLOAT16_TENSOR_CORES = (9, 0)  # that kmeans_pieces.cu is written for
 PANEL, _PIECES_STEP = 128, 32  # rows, and columns, of a block of pieces: see tensor_pieces.cu
 _PIECES_MULTIPLE = 64  # of columns
@@ -132,7 +131,7 @@ _AGAIN = _tile((8, 8), (1, 4), 3, (1.0, 1.0))
 
 def tiles(dtype: str, capability: tuple[int, int] | None = None) -> tuple[Tile, ...]:
     """The tiles there are, from few centroids to many."""
-    if dtype == "float64" and capability in _FLOAT64_TENSOR_CORES:
+    if dtype == "float64" and capability in launches.FLOAT64_TENSOR_CORES:
         return _TENSOR
     return _TILES[dtype]
 

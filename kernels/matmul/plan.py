@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..common.launch import (
     ELEMENT_BYTES,
+    FLOAT64_TENSOR_CORES,
     VECTOR_BYTES,
     Launch,
     LaunchPlan,
@@ -25,7 +26,6 @@ from ..common.launch import (
 _LEAST_CHUNK = 64  # of k, in a part
 _CHUNK_MULTIPLE = 32  # and of the tile's own depth
 _ASYNCHRONOUS = (8, 0)  # the least compute capability with copies that need no registers
-_FLOAT64_TENSOR_CORES = ((8, 0), (9, 0), (10, 0))
 _BY_TILED = 2  # as in tensor_pieces.cu
 
 # -- The tiles -------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ _SPEEDS = {
 @cache
 def tiles(dtype: str, capability: tuple[int, int] | None) -> tuple[Tile, ...]:
     """The tiles there are for a dtype, on CUDA devices of a compute capability; None: others."""
-    if dtype == "float64" and capability in _FLOAT64_TENSOR_CORES:
+    if dtype == "float64" and capability in FLOAT64_TENSOR_CORES:
         return _TENSOR
     if dtype == "float32" and capability is not None and capability >= _ASYNCHRONOUS:
         return _PORTABLE[dtype][:1] + _PIPELINED

@@ -36,7 +36,6 @@ _MISALIGNED_ROW_LANES = 32
 # columns one lane per group only supplies the element that straddles two loads.
 _COLUMN_THREADS = 512
 _COLUMN_LEAST = 128
-_COLUMN_BLOCKS = 1.0  # as `_ROW_BLOCKS`
 _COLUMN_SPEEDS = {256: 1.02, 128: 1.0, 64: 0.9, 32: 0.42}
 _MISALIGNED_COLUMN_SPEEDS = {512: 1.0, 256: 1.0, 128: 0.95}
 _MISALIGNED_COLUMN = 16  # fewest rows and columns that are loaded by vectors
@@ -137,7 +136,6 @@ class _Product(NamedTuple):
     width: int
     multiprocessors: int
     block_limit: int
-
     nbytes: int  # of all matrices
 
     @property
@@ -210,8 +208,8 @@ def _columns(p: _Product, misaligned: bool) -> _Shape:
                 continue
         lanes = max(lanes, min(_COLUMN_LEAST, threads) // groups)
         tiles = ceil_div(p.m, (lanes - misaligned) * p.width)
-        split_k = p.split_k(tiles * p.batch, _COLUMN_BLOCKS, 2, p.k // (groups * 8))
-        used = min(p.multiprocessors, tiles * p.batch * split_k * _COLUMN_BLOCKS)
+        split_k = p.split_k(tiles * p.batch, 1.0, 2, p.k // (groups * 8))
+        used = min(p.multiprocessors, tiles * p.batch * split_k)
         cost = p.nbytes / (used * speed) * (tiles * lanes * p.width / p.m)
         if split_k > 1:
             cost += _LAUNCH_BYTES

@@ -21,8 +21,8 @@ from hetero.arrays import (
     libraries,
     library_of,
 )
-from hetero.arrays.device_array import DeviceArray
 from hetero.arrays.libraries import _pointer
+from hetero.devices.cuda.driver import DeviceArray
 
 
 class Foreign:

@@ -11,8 +11,8 @@ from hetero.calibration import links as transfers
 from hetero.calibration import measure as timing
 from hetero.calibration.links import Copies
 from hetero.calibration.sizes import Budget
-from hetero.devices import at_once
-from hetero.host import pages
+from hetero.devices import peers
+from hetero.host import cpu
 from hetero.host.copying.staging import DOWNLOAD, UPLOAD
 from hetero.profile import PAGEABLE, PINNED, STAGED, Profile
 
@@ -67,7 +67,7 @@ def test_links_of_one_device(stages, monkeypatch):
     monkeypatch.setattr(timing.time, "perf_counter", lambda: device.now)
     monkeypatch.setattr(timing.time, "sleep", sleep)
     links = transfers.links(device, Budget(0.005, 1 << 28))
-    pages.clear()
+    cpu.free_reused()
     hasty = max(map(device.hasty.count, device.hasty), default=0)
     assert hasty <= 3, "copies that are timed find those who help asleep, as beside computing"
     kinds = {PAGEABLE, PINNED, STAGED} if stages else {PAGEABLE, PINNED}
@@ -89,7 +89,7 @@ def test_links_of_one_device(stages, monkeypatch):
 
 def test_copies_are_at_once(two, monkeypatch):
     """Each device's copies wait for one of the other."""
-    monkeypatch.setattr(at_once, "LEAST", 2**12)
+    monkeypatch.setattr(peers, "LEAST", 2**12)
     done, meeting = [], threading.Barrier(2, timeout=10)
 
     def copied(direction, *_):

@@ -12,7 +12,7 @@ from scipy import signal
 import hetero
 from hetero import devices
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.host import pages
+from hetero.host import cpu
 from hetero.profile import inventory
 
 rng = np.random.default_rng(7)
@@ -67,7 +67,7 @@ def test_the_cpu_answers_by_its_own_fastest_way(opencl, monkeypatch, shape):
 
 
 def test_a_host_without_memory_is_not_the_devices_trouble(opencl, monkeypatch, warnings_of):
-    fakes.failing(monkeypatch, pages, "empty", 1, MemoryError("Unable to allocate 9 GiB"))
+    fakes.failing(monkeypatch, cpu, "empty", 1, MemoryError("Unable to allocate 9 GiB"))
     np.testing.assert_array_equal(hetero.matmul(A32, B32, device=opencl), A32 @ B32)
     (text,) = warnings_of()
     assert text.startswith("the host has not enough free memory (out of host memory")

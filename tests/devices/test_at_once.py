@@ -11,8 +11,8 @@ import pytest
 from fakes import FakeCuda
 
 import hetero
-from hetero.devices import at_once
-from hetero.devices.at_once import LEAST
+from hetero.devices import peers
+from hetero.devices.peers import LEAST
 from hetero.errors import DeviceError
 from hetero.tables import forced
 
@@ -28,7 +28,7 @@ def test_the_first_error_comes_when_all_are_done(failing):
 
     used = [FakeCuda(n) for n in range(3)]
     with pytest.raises(DeviceError, match=f"number {failing[0]}"):
-        at_once.run(used, [lambda n=n: task(n) for n in range(3)], LEAST)
+        peers.run(used, [lambda n=n: task(n) for n in range(3)], LEAST)
     assert sorted(done) == [n for n in range(3) if n not in failing]
 
 
@@ -50,7 +50,7 @@ def test_an_interrupt_waits_for_all(monkeypatch):
 
     monkeypatch.setattr(Future, "result", interrupted)
     with pytest.raises(KeyboardInterrupt, match="first"):
-        at_once.run([FakeCuda(0), FakeCuda(1)], [lambda: begun.wait(20.0), slow], LEAST)
+        peers.run([FakeCuda(0), FakeCuda(1)], [lambda: begun.wait(20.0), slow], LEAST)
     assert done == [1]
 
 
@@ -62,15 +62,15 @@ def test_settings_hold_in_the_threads():
         found.append(forced.get() and forced.get().device)
 
     with hetero.use(device="cpu"):
-        at_once.side_by_side([task, task])
-    at_once.side_by_side([task, task])
+        peers.side_by_side([task, task])
+    peers.side_by_side([task, task])
     assert found == ["cpu", "cpu", None, None]
 
 
 def test_a_forked_child_has_threads_of_its_own():
     def both():
         barrier = threading.Barrier(2, timeout=20.0)
-        at_once.side_by_side([barrier.wait, barrier.wait])
+        peers.side_by_side([barrier.wait, barrier.wait])
         return True
 
     assert both()

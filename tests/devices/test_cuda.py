@@ -105,7 +105,8 @@ def test_a_kernel_is_compiled_once(monkeypatch, tmp_path):
     monkeypatch.setattr(compiler, "_compile", compile_)
     monkeypatch.setattr(compiler, "version", lambda: "a compiler")
     monkeypatch.setattr(compiler, "kernel_text", lambda text, dialect: text)
-    device = SimpleNamespace(kind="cuda", arch="sm_90", _ahead=set())
+    monkeypatch.setattr(compiler, "_ahead", set())
+    device = SimpleNamespace(kind="cuda", arch="sm_90")
     ahead = functools.partial(compiler.Compiling.compile_ahead, device)
     wanted = [(text, (("N", 4),)) for text in "abb"]
     ahead(wanted)

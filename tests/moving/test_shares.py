@@ -14,7 +14,7 @@ from scipy import signal
 
 import hetero
 from hetero import devices
-from hetero.devices import at_once, peers
+from hetero.devices import peers
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.moving import ranges, streaming
 from hetero.profile import inventory
@@ -111,7 +111,7 @@ def test_on_opencl_devices(opencl, monkeypatch):
     here = {n: d for n, d in devices.available().items() if not n.startswith(kind)}
     both = {name: OpenCLDevice(n, one._device) for n, name in enumerate((f"{kind}:0", f"{kind}:1"))}
     monkeypatch.setattr(devices, "found", {**here, **both})
-    monkeypatch.setattr(at_once, "LEAST", 0)
+    monkeypatch.setattr(peers, "LEAST", 0)
     inventory.changed()
     rng = np.random.default_rng(0)
     A, B = rng.random((512, 96)), rng.random((96, 8))
@@ -133,7 +133,7 @@ def test_on_opencl_devices(opencl, monkeypatch):
 @pytest.fixture
 def peered(several, monkeypatch):
     """Devices with direct paths to each other, and the bytes of each copy from the host."""
-    monkeypatch.setattr(at_once, "LEAST", 0)
+    monkeypatch.setattr(peers, "LEAST", 0)
     monkeypatch.setattr(streaming, "_LATE", 20.0)  # of a machine that is busy
     monkeypatch.setattr(peers, "trusted", lambda one, other: True)
     return several, fakes.uploads(monkeypatch, fakes.FakeCuda)
@@ -177,7 +177,7 @@ def test_devices_that_begin_one_after_the_other_do_not_wait_for_each_other(
     peered, tiles, monkeypatch
 ):
     """As where there are no threads: what the others would upload comes from the host."""
-    monkeypatch.setattr(at_once, "_pool", functools.cache(raising(RuntimeError("no threads"))))
+    monkeypatch.setattr(peers, "_pool", functools.cache(raising(RuntimeError("no threads"))))
     monkeypatch.setattr(streaming, "_LATE", 0.01)
     A, B = values(64, 30), values(30, 32)
     np.testing.assert_array_equal(streamed(A, B), A @ B)

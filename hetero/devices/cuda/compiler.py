@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from hetero import locks, paths
-from hetero.devices import at_once
+from hetero.devices import peers
 from hetero.devices.base import Defines
 from hetero.devices.cuda import driver
 from hetero.devices.cuda.context import InContexts
@@ -29,6 +29,7 @@ from hetero.kernels import Launch, LaunchPlan, kernel_text
 
 _KIND = "cubin"  # of things in the cache
 _under_way: dict[str, Any] = {}  # of each name a lock: what several threads need is compiled once
+_ahead: set[tuple[str, str, Defines]] = set()  # (architecture, file, macros) that were compiled
 log = logging.getLogger("hetero")
 
 
@@ -135,10 +136,6 @@ class Compiling(InContexts):
     kind = "cuda"
     arch: str
 
-    def __init__(self, ordinal: int, package: Any) -> None:
-        super().__init__(ordinal, package)
-        self._ahead: set[tuple[str, Any]] = set()  # files that were compiled, with macros
-
     def build(self, text: str, kernel: str, defines: Defines) -> Any:
         kernels, key = self.state().kernels, (text, kernel, defines)
         try:
@@ -155,16 +152,16 @@ class Compiling(InContexts):
 
     def compile_ahead(self, wanted: Iterable[tuple[str, Defines]]) -> None:
         # Reading them from the cache on disk, to see that they are there, takes every fit's time.
-        new = [one for one in dict.fromkeys(wanted) if one not in self._ahead]
+        new = [one for one in dict.fromkeys(wanted) if (self.arch, *one) not in _ahead]
         if not new or paths.private_folder(_KIND) is None:  # else they would be compiled twice
             return
-        self._ahead.update(new)
+        _ahead.update((self.arch, *one) for one in new)
         asked = [(kernel_text(text, self.kind), self.arch, defines) for text, defines in new]
         missing = [one for one in asked if paths.cached(_KIND, _name(*one)) is None]
         if len(missing) > 1:  # of many processors one is left to whoever measures meanwhile
             number = min(max((os.cpu_count() or 1) - 1, 2), len(missing))
             shares = [missing[first::number] for first in range(number)]
-            at_once.side_by_side([functools.partial(_keep, share) for share in shares])
+            peers.side_by_side([functools.partial(_keep, share) for share in shares])
 
     def constant_memory(
         self, text: str, kernel: str, defines: Defines, name: str, nbytes: int
@@ -243,33 +240,27 @@ class Compiling(InContexts):
         self, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int
     ) -> CooperativeKernel | None:
         kernels, key = self.state().kernels, (text, kernel, defines, block, shared_bytes)
-        if key not in kernels:
-            try:
-                kernels[key] = self._cooperative(*key)
-            except (AttributeError, KernelCompileError, driver.DriverError) as error:
-                if getattr(error, "status", 1) not in _UNABLE:
-                    raise
-                # Too old a driver, or another card: there is another way.
-                log.info("no cooperative launches on %s: %s", self.name, error)
-                kernels[key] = None
-        return kernels[key]
-
-    def _cooperative(
-        self, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int
-    ) -> CooperativeKernel | None:
-        """The kernel's binary is loaded a second time, by the driver's own function."""
-        if not driver.given("cuDeviceGetAttribute", _COOPERATIVE, self.number):
-            return None
-        code = cubin(kernel_text(text, self.kind), self.arch, defines)
-        module = driver.given("cuModuleLoadData", code)
-        function = driver.given("cuModuleGetFunction", module, kernel.encode())
-        driver.call("cuFuncSetAttribute", function, _SHARED_BYTES, shared_bytes)
-        count = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
-        resident = driver.given(count, function, block, shared_bytes)
-        if not resident:
-            raise KernelCompileError(f"a block of {kernel} does not fit on {self.name}")
-        most_blocks = resident * self.multiprocessors
-        return CooperativeKernel(function, block, shared_bytes, most_blocks)
+        if key in kernels:
+            return kernels[key]
+        found = None
+        try:
+            if driver.given("cuDeviceGetAttribute", _COOPERATIVE, self.number):
+                code = cubin(kernel_text(text, self.kind), self.arch, defines)
+                # The binary is loaded a second time, by the driver's own function.
+                module = driver.given("cuModuleLoadData", code)
+                function = driver.given("cuModuleGetFunction", module, kernel.encode())
+                driver.call("cuFuncSetAttribute", function, _SHARED_BYTES, shared_bytes)
+                count = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+                resident = driver.given(count, function, block, shared_bytes)
+                most = resident * self.multiprocessors
+                found = CooperativeKernel(function, block, shared_bytes, most) if most else None
+        except (AttributeError, KernelCompileError, driver.DriverError) as error:
+            if getattr(error, "status", 1) not in _UNABLE:
+                raise
+            # Too old a driver, or another card: there is another way.
+            log.info("no cooperative launches on %s: %s", self.name, error)
+        kernels[key] = found
+        return found
 
 
 def _keep(asked: Iterable[tuple[str, str, Defines]]) -> None:

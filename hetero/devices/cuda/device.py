@@ -242,11 +242,7 @@ class CudaDevice(Compiling):
         else:
             driver.call("cuStreamWaitEvent", stream.handle, event.handle, 0)
 
-    def follow_stream(self, handle: int) -> None:
-        driver.order(handle, driver.LEGACY)
-
-    def precede_stream(self, handle: int) -> None:
-        driver.order(driver.LEGACY, handle)
+    order = staticmethod(driver.order)  # of two handles; 0 is the default queue's
 
 
 class Graph:

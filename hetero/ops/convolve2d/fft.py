@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetero.devices.at_once import side_by_side
-from hetero.host import cpu, pages
+from hetero.devices.peers import side_by_side
+from hetero.host import cpu
 from hetero.imports import load
 from hetero.ops.convolve2d.filters import Filter, exact_zeros, facts_of, is_whole
 from hetero.ops.convolve2d.problem import Window
@@ -228,7 +228,7 @@ def _may_be_zero(plane: np.ndarray, zeros: bool, window: Window) -> bool:
 @np.errstate(all="ignore")  # as SciPy's loops, which look at no flags
 def convolve(image: np.ndarray, filter: Filter, window: Window, out: np.ndarray) -> bool:
     """Transforms of overlapping tiles, or of whole images; the arguments are as `methods` says."""
-    pages.kept_by_malloc()
+    cpu.kept_by_malloc()
     fft, (y, x) = load("scipy.fft"), on_cpu(window)
     points, number = y.length * x.length, len(image) * y.count * x.count
     most = threads_for(number * points)

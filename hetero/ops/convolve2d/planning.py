@@ -18,7 +18,7 @@ import numpy as np
 from hetero import tables
 from hetero.arrays import HOST, Operand, Spec, dense, describe_used, is_device_array, kept
 from hetero.calling import execution, planner
-from hetero.host import pages
+from hetero.host import cpu
 from hetero.imports import load
 from hetero.ops.convolve2d import problem as asked
 from hetero.ops.convolve2d.filters import Filter, is_finite, is_wide, with_look
@@ -273,7 +273,7 @@ def _bound(plan: Plan, a: Operand) -> Function:
     row, problem, shape = plan.chosen.implementation, plan.problem, plan.problem.output.shape
     transforms, on_cpu = row.method == FFT, plan.chosen.device == CPU
     compute, dtype = row.run, problem.output.dtype
-    empty = np.empty if problem.output.nbytes < pages.LEAST else pages.empty
+    empty = np.empty if problem.output.nbytes < cpu.LEAST_REUSED else cpu.empty
     is_watched = not on_cpu and a.nbytes >= kept.LEAST_WATCHED
 
     def run(image: np.ndarray, kernel: np.ndarray, fillvalue: Any) -> Any:

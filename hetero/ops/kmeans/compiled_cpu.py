@@ -12,8 +12,7 @@ import math
 
 import numpy as np
 
-from hetero.host import pages
-from hetero.host.cpu import one_thread
+from hetero.host import cpu
 from hetero.host.loops import as_loops_take
 from hetero.imports import load
 from hetero.kernels.cpu import kmeans as loops
@@ -52,7 +51,7 @@ class CompiledRows(Rows):
         if given is not None:
             return  # rows that only get labels are not packed
         self._each_weight = np.ones(self.n, X.dtype) if weights is None else as_loops_take(weights)
-        self._packed = pages.empty((-(-self.n // loops.BLOCK), self._d, loops.BLOCK), X.dtype)
+        self._packed = cpu.empty((-(-self.n // loops.BLOCK), self._d, loops.BLOCK), X.dtype)
         loops.pack(X.size, len(self._packed), self._X, self.mean, self._packed)
 
     @property
@@ -63,7 +62,7 @@ class CompiledRows(Rows):
 
     def nearest(self, centroids: np.ndarray, measured: bool = True) -> float:
         labels = self.labels = np.empty(self.n, np.int32)
-        with contextlib.nullcontext() if centroids.size <= _ALONE else one_thread():
+        with contextlib.nullcontext() if centroids.size <= _ALONE else cpu.one_thread():
             squares = self._squares(centroids, measured, False)
         if labels.min() < 0:
             check_finite(self._X)

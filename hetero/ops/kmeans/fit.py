@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.devices.at_once import side_by_side
+from hetero.devices.peers import side_by_side
 from hetero.imports import load
 from hetero.ops.kmeans.operands import PLUS_PLUS, check_finite, checked_centroids, trials
 

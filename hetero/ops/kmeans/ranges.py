@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.devices import at_once
+from hetero.devices import peers
 from hetero.devices.base import Device
 from hetero.moving import pipeline
 from hetero.moving.pipeline import Load, Step
@@ -148,7 +148,7 @@ class RangeRows(Rows):
             found[number] = self._shares[number].visit(step)
 
         used, tasks = [s.device for s in self._shares], range(len(self._shares))
-        at_once.run(used, [partial(visit, n) for n in tasks], self._X.nbytes // len(used))
+        peers.run(used, [partial(visit, n) for n in tasks], self._X.nbytes // len(used))
         return [one for number in tasks for one in found[number]]
 
     def _combined(self) -> tuple[np.ndarray, float]:

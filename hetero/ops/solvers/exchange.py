@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.devices import at_once, peers
+from hetero.devices import peers
 from hetero.devices.base import Device
 from hetero.devices.storage import Workspace
 from hetero.kernels import Launch
@@ -257,9 +257,9 @@ class Exchange:
             return np.concatenate(rows).sum(axis=0).tolist()
 
     def at_once(self, task: Callable[[int], object], nbytes: int) -> None:
-        """``task(number)`` for all parts, which copy ``nbytes`` together; see `at_once.run`."""
+        """``task(number)`` for all parts, which copy ``nbytes`` together; see `peers.run`."""
         tasks = [partial(task, number) for number in range(len(self.parts))]
-        at_once.run([part.device for part in self.parts], tasks, nbytes // len(tasks))
+        peers.run([part.device for part in self.parts], tasks, nbytes // len(tasks))
 
     def synchronize(self) -> None:
         """Wait for all that the parts' devices were given to do."""

@@ -17,7 +17,7 @@ import numpy as np
 from hetero import tables
 from hetero.arrays import HOST, Operand, describe
 from hetero.errors import outside
-from hetero.host import pages
+from hetero.host import cpu
 from hetero.host.loops import register, vectors_for
 from hetero.imports import load
 from hetero.pricing.plan import CPU, Plan
@@ -239,7 +239,7 @@ def execute(plan: Plan, asked: Solve, b: Any, x0: Any, read: tuple[Operand, ...]
     start = 0.0 if x0 is None else on_host(x0, dtype).reshape(b.shape)
     is_here = type(b) is np.ndarray and chosen.device == CPU
     if is_here and problem.next_device is None and not plan.kept:
-        x = pages.empty(b.shape, dtype)
+        x = cpu.empty(b.shape, dtype)
         if x0 is not None:
             x[...] = start
         given = Arguments((np.ascontiguousarray(b, dtype),), x, asked)

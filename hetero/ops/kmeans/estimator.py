@@ -49,16 +49,13 @@ except (ImportError, RuntimeError):  # not installed, or not before Python's end
 
         def get_params(self, deep: bool = True) -> dict[str, Any]:
             """The parameters by name."""
-            return {name: getattr(self, name) for name in sorted(self._defaults())}
+            return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
         def set_params(self, **params: Any) -> Any:
             """Set parameters by name; gives the estimator."""
             for name, value in params.items():
-                if name not in (valid := list(self.get_params())):
-                    raise ValueError(
-                        f"Invalid parameter {name!r} for estimator {self!r}. Valid parameters are: "
-                        f"{valid!r}."
-                    )
+                if name not in self.get_params():
+                    raise ValueError(f"Invalid parameter {name!r} for estimator {self!r}.")
                 setattr(self, name, value)
             return self
 
@@ -67,19 +64,14 @@ except (ImportError, RuntimeError):  # not installed, or not before Python's end
             return self.fit(X, y, **options).transform(X)  # type: ignore[attr-defined]
 
         def __repr__(self) -> str:
-            defaults, given = self._defaults(), self.get_params().items()
-            different = [f"{name}={x!r}" for name, x in given if x is not defaults[name].default]
-            return f"{type(self).__name__}({', '.join(different)})"
-
-        def _defaults(self) -> Any:
-            return inspect.signature(type(self)).parameters
+            defaults = type(self)().get_params()
+            given = [f"{n}={x!r}" for n, x in self.get_params().items() if x is not defaults[n]]
+            return f"{type(self).__name__}({', '.join(given)})"
 
     def check_is_fitted(estimator: Any) -> None:
         if not hasattr(estimator, "n_features_in_"):
-            raise ValueError(
-                f"This {type(estimator).__name__} instance is not fitted yet. Call 'fit' with "
-                "appropriate arguments before using this estimator."
-            )
+            name = type(estimator).__name__
+            raise ValueError(f"This {name} instance is not fitted yet. Call 'fit' first.")
 
 
 class KMeans(Base):

@@ -56,24 +56,18 @@ def __getattr__(name: str) -> Any:
 
 
 def run(name: str, *operands: Any, call: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """The function of this name on a block, where it is fastest; of GPUs, on the worker's own."""
-    gpu = None if options.get("device") else own_gpu()
-    if gpu is not None and plan(name, *operands, **options).chosen.device == CPU:
-        gpu = None
-    with nullcontext() if gpu is None else planner.use(device=gpu):
-        return (call or getattr(functions, name))(*operands, **options)
+    """The function of this name on a block, where it is fastest; of GPUs, on the worker's own.
 
-
-def own_gpu() -> str | None:
-    """The GPU of the worker of a distributed cluster that runs this task.
-
-    It is that of the number at the end of the worker's name, modulo the number of GPUs. None
-    where no worker runs this, without a GPU, and where CUDA_VISIBLE_DEVICES is set.
+    That is the one of the number at the end of the name of a distributed cluster's worker, modulo
+    the number of GPUs. Any where no worker runs this, and where CUDA_VISIBLE_DEVICES is set.
     """
-    worker = None if "CUDA_VISIBLE_DEVICES" in os.environ else _distributed("get_worker")
+    is_free = not options.get("device") and "CUDA_VISIBLE_DEVICES" not in os.environ
+    worker = _distributed("get_worker") if is_free else None
     number = worker and re.search(r"\d+$", str(worker.name))
-    gpus = [name for name in devices.available() if name.startswith("cuda:")] if number else []
-    return gpus[int(number[0]) % len(gpus)] if gpus else None
+    gpus = [gpu for gpu in devices.available() if gpu.startswith("cuda:")] if number else []
+    on_gpu = gpus and plan(name, *operands, **options).chosen.device != CPU
+    with planner.use(device=gpus[int(number[0]) % len(gpus)]) if on_gpu else nullcontext():
+        return (call or getattr(functions, name))(*operands, **options)
 
 
 def _distributed(what: str) -> Any:

@@ -154,7 +154,10 @@ def _in_real_parts(call: Call) -> Parts:
 def _run(call: Call) -> Any:
     """Run one convolution as a call before it, or make a plan; then the next one is remembered."""
     a, b, image, now = call.a, call.b, call.image, tables.generation()
-    key = _host_key(call)
+    key = None  # by which `convolve2d` finds what runs calls on the host, outside blocks of `use`
+    if call.machine.is_here and tables.forced.get() is None and a.location == b.location == HOST:
+        what = a.shape, a.strides, a.dtype, b.shape, b.dtype
+        key = NAME, what, call.mode, call.boundary, call.device, call.method
     run = tables.find(key) if key and a.kept is None else None
     is_free = call.device is call.method is None and len(a.shape) == 2
     if key and not run and is_free and a.size and (call.is_scipys or call.is_few):
@@ -255,16 +258,6 @@ def key_of(filter: Any, mode: str, boundary: str, method: str | None) -> Key:
     if type(filter) is not np.ndarray:
         return mode, boundary, method
     return filter.tobytes(), filter.shape, filter.dtype, mode, boundary, method
-
-
-def _host_key(call: Call) -> Key | None:
-    """What a call of NumPy arrays is found by, by `convolve2d` itself; None for others, and in
-    blocks of `use`."""
-    a, b, is_here = call.a, call.b, call.machine.is_here and tables.forced.get() is None
-    if not (is_here and a.location == b.location == HOST):
-        return None
-    what = a.shape, a.strides, a.dtype, b.shape, b.dtype
-    return NAME, what, call.mode, call.boundary, call.device, call.method
 
 
 def _bound(plan: Plan, a: Operand) -> Function:

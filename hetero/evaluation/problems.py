@@ -22,7 +22,7 @@ from hetero.devices.base import Device
 from hetero.errors import DeviceNotAvailable
 from hetero.host import cpu
 from hetero.imports import load
-from hetero.ops.convolve2d.planning import LARGEST_DOWNLOADED
+from hetero.ops.convolve2d import LARGEST_DOWNLOADED
 from hetero.ops.convolve2d.problem import BOUNDARIES, MODES
 from hetero.registry import DEVICE_DTYPES, Operation
 

@@ -23,8 +23,8 @@ from hetero import profile, registry
 from hetero.calling import planner
 from hetero.devices.cuda import libraries
 from hetero.errors import HeteroError
-from hetero.evaluation import calls, problems
-from hetero.ops.convolve2d import planning, problem_of
+from hetero.evaluation import calls
+from hetero.ops.convolve2d import problem_of
 from hetero.ops.kmeans import fit
 from hetero.ops.solvers.systems import CONVERGED, Outcome
 from hetero.pricing import places
@@ -65,7 +65,7 @@ def machine(monkeypatch):
     for operation in registry.operations():
         fakes.change_rows(monkeypatch, operation.name, recorded)
     scipys = (CPU_ALONE, "scipy's function")
-    fakes.noting(monkeypatch, planning, "scipys", lambda *_: record.append(scipys))
+    fakes.noting(monkeypatch, hetero.ops.convolve2d, "scipys", lambda *_: record.append(scipys))
     monkeypatch.setattr(libraries, "cufft_obstacle", lambda: None)
     inventory.changed()
     return record, devices, info
@@ -105,8 +105,8 @@ OTHERS = {
 
 def drawn(draw, operation, devices, largest=120):
     """A call as `hetero verify` draws it, of arrays that are varied, with other options."""
-    trial = problems.of(operation).draw(draw, "host", largest)
-    operands = [*map(calls.filled, trial.operands)]
+    trial = calls.draw(operation, draw, "host", largest)
+    operands = list(calls.Arrays("host").of(trial))
     if draw.random() < 0.2 and operation.name in ("matvec", "matmul", "convolve2d"):
         operands[0] = np.stack([operands[0]] * 3)
     operands = [varied(draw, x, devices) if isinstance(x, np.ndarray) else x for x in operands]

@@ -10,7 +10,7 @@ no mode of SciPy's; `Window.extended` tells whether anything but zeros lies beyo
 
 To add a method: name it in `problem`, write what it runs, as above or as `device` says, and copy
 the row of the table that is most like it; one that adds up more than the filter covers is also in
-`planning._SPREADS`. `cut` gives the ranges in which any of them does a part of a call.
+`_SPREADS` of the package. `cut` gives the ranges in which any of them does a part of a call.
 """
 
 from __future__ import annotations

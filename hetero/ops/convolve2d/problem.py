@@ -12,7 +12,7 @@ from hetero.arrays import HOST, Operand, Spec, array_or_spec, dense, describe, n
 from hetero.calling.planner import HERE, Machine
 from hetero.errors import one_of
 from hetero.imports import load
-from hetero.registry import Problem, dtype_obstacle
+from hetero.registry import Problem, check_dims, dtype_obstacle
 
 NAME = "convolve2d"
 DIRECT, SEPARABLE, FFT, SCIPY = "direct", "separable", "fft", "scipy"  # methods
@@ -209,6 +209,20 @@ def checked(
         image, filter, a, b = filter, image, b, a
     options = mode, boundary, fillvalue, device, method, machine, machine.is_here
     return Call(image, filter, a, b, common, *options).typed()
+
+
+def problem_of(
+    in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: Any = 0
+) -> Problem:
+    """The problem of ``convolve2d(in1, in2, ...)`` as a whole, whatever parts it is done in, by all
+    but the values."""
+    return checked(in1, in2, mode, boundary, fillvalue).problem()
+
+
+def from_dims(dims: tuple[int, ...], dtype: str, on: str, mode: str = "full") -> Problem:
+    """The problem with dimensions H W FH FW, as ``hetero explain convolve2d`` asks for it."""
+    check_dims(NAME, dims, "H W FH FW")
+    return problem_of(Spec(dims[:2], dtype, on=on), Spec(dims[2:], dtype, on=on), mode)
 
 
 def _common(a: Operand, b: Operand) -> np.dtype:

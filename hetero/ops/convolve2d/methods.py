@@ -45,6 +45,7 @@ Box = tuple[tuple[int, int], ...]
 # What a filter's spectrum costs the host, in addition to what a convolution costs it.
 _SPECTRUM_CALLS = 0.7
 _WORKSPACE = 4  # of transforms, times a range and its result
+_SERIAL = 1 << 17  # elements below which NumPy multiplies faster than our threads start
 
 # -- Why a method cannot do a problem --------------------------------------------------------------
 
@@ -105,8 +106,11 @@ def not_plain(problem: Problem, info: Info) -> str | None:
 
 
 def of_direct(problem: Problem, info: Info) -> Work:
-    """A filter of 2 or 3 taps counts as 2 x 2: only one of a single tap is a mere product."""
+    """A filter of 2 or 3 taps counts as 2 x 2: only one of a single tap is a mere product; on the
+    CPU a column and a row are one product each."""
     filter = problem.dims[2:]
+    if info["kind"] == "cpu" and problem.options.is_outer:
+        return _of_sum(problem, (1, 1))
     return _of_sum(problem, (2, 2) if 1 < prod(filter) < 4 else filter)
 
 
@@ -168,8 +172,16 @@ def _on_cpu(compute: Callable[..., Any]) -> Callable[..., None]:
 
 
 def _direct(image: np.ndarray, filter: Filter, window: Window, out: np.ndarray) -> None:
-    """The sum over the filter's taps: SciPy's few products, or compiled loops."""
+    """The sum over the filter's taps: SciPy's few products, outer products, or compiled loops."""
+    taps = filter.array
     few = window.has_few(image.dtype.char, len(image))
+    one = image.size < _SERIAL or taps.size > 1
+    if not few and one and (window.height == 1 or len(taps) == 1) and window.is_outer:
+        y, x = window.filter_height - 1 - window.top, window.filter_width - 1 - window.left
+        with np.errstate(all="ignore"):  # as the loops, which look at no flags
+            out[...] = (image * taps)[:, y : y + window.out_height, x : x + window.out_width]
+        if taps.size == 1 or filters.is_finite(out):
+            return  # else infinity in the filter meets the zeros beyond the image
     if few or (window.mode is not None and not loops.is_ready(loops.named(SUMS, image.dtype))):
         out[...] = _of_scipys(image, filter, window)
     else:
@@ -204,9 +216,9 @@ def _loops(problem: Problem) -> tuple[str, ...]:
 
 
 def loops_of_direct(problem: Problem) -> tuple[str, ...]:
-    """The compiled loops that the direct sum needs: where it is SciPy's none."""
+    """The compiled loops that the direct sum needs: where it is SciPy's or NumPy's none."""
     few = problem.options.has_few(np.dtype(problem.dtype).char, problem.batch)
-    return () if few else _loops(problem)
+    return () if few or problem.options.is_outer else _loops(problem)
 
 
 # -- SciPy -----------------------------------------------------------------------------------------

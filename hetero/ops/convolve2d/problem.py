@@ -65,6 +65,12 @@ class Window(NamedTuple):
         return self[:8:2], self[1:8:2]
 
     @property
+    def is_outer(self) -> bool:
+        """Whether each result is one product, all else zeros beyond the image."""
+        thin = min(self.height, self.filter_height) == min(self.width, self.filter_width) == 1
+        return thin and (not self.extended or self.filter_height * self.filter_width == 1)
+
+    @property
     def extended(self) -> bool:
         """Whether something other than zeros lies beyond the image."""
         return self.boundary != "fill" or self.filled

@@ -18,7 +18,7 @@ from hetero.calibration.measure import monotone
 from hetero.calibration.samples import Samples
 from hetero.calibration.sizes import FIRST, Case, Dims, grid
 from hetero.ops.kmeans.operands import DENSE, SEEDED, trials
-from hetero.pricing import pricing
+from hetero.pricing import places
 from hetero.profile import Profile
 from hetero.registry.models import ModelKey, Work, bind, bind_link
 
@@ -168,7 +168,7 @@ def unmoved(case: Case, samples: Samples, constants: Profile) -> Samples | None:
     left = {}
     for dims, seconds in getattr(samples, part).items():
         try:
-            moved = pricing.to_all(case.problem(*dims), case.place.info, constants)
+            moved = places.to_all(case.problem(*dims), case.place.info, constants)
         except KeyError:
             return None
         whole = sum(sum(each.values()) for each in moved)

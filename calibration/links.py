@@ -26,7 +26,7 @@ from hetero.calling import planner
 from hetero.devices import peers
 from hetero.devices.base import Device
 from hetero.host import cpu
-from hetero.ops.products.calls import host_call
+from hetero.ops.products.methods import host_call
 from hetero.ops.products.public import matvec_problem
 from hetero.pricing.plan import CPU
 from hetero.profile import PAGEABLE, PINNED, STAGED

@@ -173,7 +173,7 @@ def _attempt(A: Any, B: Any, C: Any = None, kind: Any = None) -> Attempt:
 
 def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
     """The product; None where it holds NaN or infinity, which NumPy is to warn of."""
-    calls, streaming = load("hetero.ops.products.calls"), load("hetero.moving.streaming")
+    calls, streaming = load("hetero.ops.products.methods"), load("hetero.moving.streaming")
     kernels, numpy = load("hetero.ops.convolve2d.device"), sys.modules["numpy"]
     flags: dict[Any, Any] = {}  # device -> (buffer, owner), of whether a part is not finite
 

@@ -1,6 +1,6 @@
 """The public functions of products: the call cache, and what NumPy alone computes.
 
-What devices may compute is planned by `hetero.ops.products.calls`, which is loaded on first need.
+What devices may compute is planned by `hetero.ops.products.methods`, which is loaded on first need.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hetero.imports import load
 from hetero.ops.products.operands import as_given, cut, describe_problem, from_dims
 from hetero.tables import MISS, bind, find, forced, placement
 
-_CALLS = "hetero.ops.products.calls"
+_METHODS = "hetero.ops.products.methods"
 _FEW = 64**3  # products that NumPy makes in some 20 us, as long as a device takes to begin and end
 Function = Callable[..., Any]
 Public = TypeVar("Public", bound=Callable[..., Any])
@@ -89,9 +89,9 @@ def _call(
     if not plain and (is_device_array(A) or is_device_array(B) or is_device_array(out)):
         if options:
             raise TypeError(f"device arrays take no {', '.join(options)}")
-        return load(_CALLS).with_device_arrays(function, A, B, out, *placed)
+        return load(_METHODS).with_device_arrays(function, A, B, out, *placed)
     if options or _hands_over(A) or _hands_over(B) or not (out is None or type(out) is _ndarray):
-        return load(_CALLS).refused(function, *placed)(A, B, out=out, **options)
+        return load(_METHODS).refused(function, *placed)(A, B, out=out, **options)
     if not plain:
         A, B = _dense(function, A), _dense(function, B)
     key: tuple[Any, ...] = A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype
@@ -117,7 +117,7 @@ def _on_host(
     few = is_small and not stays and devices.found is None
     if placed == (None, None) and (few or devices.only_host()):
         return function
-    return load(_CALLS).on_host(function, A, B, out, *placed)
+    return load(_METHODS).on_host(function, A, B, out, *placed)
 
 
 def _dense(function: Function, x: Any) -> np.ndarray:

@@ -20,7 +20,6 @@ import numpy as np
 from hetero import registry
 from hetero.arrays import HOST, dense, spec
 from hetero.devices.base import Device
-from hetero.devices.storage import Workspace
 from hetero.imports import load
 from hetero.ops import kmeans
 from hetero.ops.convolve2d.filters import Filter
@@ -391,10 +390,6 @@ def _cg_arguments(
         matrix = operators.Poisson(even_grid(n, int(kind[-1])), dtype=dtype)
     b = numbers(matrix.shape[:1], dtype)
     whole, inverse = system_of(matrix, preconditioner or None, np.dtype(dtype), devices)
-    if kind == "dense" and len(devices) == 1:  # it is an operand, and moves as one
-        with devices[0].active():
-            there = Workspace(devices[0], "calibration")
-            whole = whole._replace(array=there.upload(whole.array), owner=there)
     solve = Solve(lambda used: (whole, inverse), 0.0, 0.0, 1)
     return Arguments((b,), np.zeros(b.shape, dtype), solve)
 

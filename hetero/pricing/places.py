@@ -309,8 +309,7 @@ def moves(problem: Problem, name: str, constants: Profile) -> tuple[Terms, Terms
                 at_the_same_time.append((nbytes, term))
             if is_packed:
                 packing = constants.pack(nbytes)
-                if is_large and operand.strides[-1] == operand.dtype.itemsize:
-                    # Whole rows are packed by the threads that copy.
+                if is_large:  # packed by the threads that copy
                     packing = max(packing / staging.usual_threads() - term, 0.0)
                 terms["pack"] = terms.get("pack", 0.0) + packing
             terms["upload"] = terms.get("upload", 0.0) + term

@@ -1,7 +1,7 @@
 """Copies of contiguous rows without the interpreter's lock: `slices.c`, called through ctypes.
 
-It is compiled where hetero is installed, if a C compiler is there; without it NumPy
-packs and the driver copies, which is slower (`hetero.host.copying.staging`).
+It is compiled where hetero is installed, if a C compiler is there; without it copies are staged by
+Python's threads, which are slower (`hetero.host.copying.staging`).
 """
 
 from __future__ import annotations

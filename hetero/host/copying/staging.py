@@ -9,9 +9,8 @@ way round, where what takes time is that new pages are touched: several threads 
 
 A ring has a thread for each direction, which makes one copy after the other. Arrays with
 contiguous rows are copied by compiled code (`hetero.host.copying.slices`), where it is there;
-others are packed by NumPy and copied by the driver, piece by piece. With a second thread a
-direction two downloads of 16 MiB take 15 % less, larger ones the same, and both directions at once
-15 % more (H200, 16 cores).
+others are packed by NumPy. With a second thread a direction two downloads of 16 MiB take 15 % less,
+larger ones the same, and both directions at once 15 % more (H200, 16 cores).
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -46,8 +46,9 @@ _LEAST_SENT = 256  # of one that the bus takes by itself; it is slow with less
 least_staged: Mapping[str, Mapping[str, float]] = {}
 _USUAL = {True: 8 << 20, False: math.inf}
 PURPOSE = "pinned buffers of copies"
-_SLICE = 4 << 20  # bytes of a piece that NumPy packs
+_SLICE = 4 << 20  # bytes of a buffer
 _REGION = 32 << 20  # bytes of all buffers of a lane
+_PART = 256 << 10  # bytes that are worth a thread's while to pack
 _MOST_THREADS = 8  # that copy: more only wait for the same memory
 
 log = logging.getLogger("hetero")
@@ -56,23 +57,16 @@ _warned: set[str] = set()  # names of devices without pinned memory
 
 
 def copy_packed(
-    device: Any,
-    direction: str,
-    array: np.ndarray,
-    buffer: Any,
-    offset: int = 0,
-    stream: Any = None,
+    device: Any, direction: str, array: np.ndarray, buffer: Any, offset: int = 0
 ) -> None:
-    """Let the driver copy a host array of any strides, packed in C order, and wait."""
+    """Let the driver copy a host array of any strides, packed in C order, at once."""
     if not array.nbytes:
         return
     packed = array
     if not array.flags.c_contiguous:
         is_upload = direction == UPLOAD
         packed = np.ascontiguousarray(array) if is_upload else np.empty(array.shape, array.dtype)
-    mark = device.enqueue(direction, packed, buffer, offset, stream)
-    if stream is not None:
-        device.wait(mark)
+    device.enqueue(direction, packed, buffer, offset)
     if packed is not array and direction == DOWNLOAD:
         array[...] = packed
 
@@ -198,12 +192,9 @@ def begin(
         return DONE
     if after is None:
         after = device.record()
-    layout = rows(array) if overlap and (device.is_cuda or array.flags.c_contiguous) else None
-    if layout is not None and device.is_pinned(array):
-        number, row, pitch = layout
-        if number == 1 or pitch >= row >= _LEAST_SENT:  # the device takes it as it lies
-            return ring.start_pinned(direction, array, buffer, offset, after)
-    return ring.start(direction, array, buffer, offset, after)
+    is_direct = overlap and _may_be_sent(device, array) and device.is_pinned(array)
+    start = ring.start_pinned if is_direct else ring.start
+    return start(direction, array, buffer, offset, after)
 
 
 def rows(array: np.ndarray) -> tuple[int, int, int] | None:
@@ -219,6 +210,14 @@ def rows(array: np.ndarray) -> tuple[int, int, int] | None:
     if row < _LEAST_ROW or any(a[1] != b[0] * b[1] for a, b in itertools.pairwise(outer)):
         return None
     return array.nbytes // row, row, outer[-1][1]
+
+
+def _may_be_sent(device: Any, array: np.ndarray) -> bool:
+    """Whether a device takes an array as it lies in pinned memory."""
+    if array.flags.c_contiguous:
+        return True
+    found = rows(array) if device.is_cuda else None
+    return found is not None and found[2] >= found[1] >= _LEAST_SENT
 
 
 def pieces(array: np.ndarray, most: int, begin: int = 0) -> Iterator[tuple[np.ndarray, int]]:
@@ -337,32 +336,67 @@ class _Lane(threading.Thread):
             if device.storage() is not self._storage:
                 raise DeviceError("the context in which a copy was begun is gone")
             if self._stream is None:
-                stream = device.new_stream()
+                self._region, stream = self._pinned(), device.new_stream()
                 self._calls = device.slice_calls(self._direction, stream)
-                self._region = self._pinned() if self._calls else None
                 self._stream = stream
             if after is not None:
                 device.wait(after, self._stream)
             try:
-                layout = rows(array) if self._region is not None else None
-                if layout is not None:
+                layout = rows(array) if self._calls else None
+                if not self._region.nbytes:
+                    if after is not None:
+                        device.wait(after)
+                    copy_packed(device, self._direction, array, buffer, offset)
+                elif layout is not None:
                     ends = array.__array_interface__["data"][0], buffer + offset
                     how = usual_threads(), self._direction == DOWNLOAD, self._calls
                     if status := slices.copy(*ends, layout, self._region, *how):
                         text = self._calls["text"](status)
                         raise DeviceError(f"a staged {self._direction} failed: {text}")
                     return [device.record(self._stream)]
-                for view, begin in pieces(array, _SLICE):
-                    where = buffer, offset + begin, self._stream
-                    copy_packed(device, self._direction, view, *where)
+                else:
+                    self._copy_packed(array, buffer, offset)
             except BaseException:
                 with contextlib.suppress(Exception):
                     device.synchronize(self._stream)
                 raise
         return []
 
-    def _pinned(self) -> np.ndarray | None:
-        """The pinned memory of all buffers, None where the system gives none."""
+    def _copy_packed(self, array: np.ndarray, buffer: Any, offset: int) -> None:
+        """Copy piece by piece, each of which is packed by several threads."""
+        device, region, size = self._device, self._region, _SLICE
+        device.synchronize(self._stream)  # buffers may be on their way
+        flying: list[tuple[Any, np.ndarray, np.ndarray]] = []
+
+        def arrive() -> None:
+            mark, view, packed = flying.pop(0)
+            device.wait(mark)
+            if self._direction != UPLOAD:
+                self._pack(view, packed)
+
+        slots = len(region) // size
+        for number, (view, begin) in enumerate(pieces(array, size)):
+            if len(flying) == slots:
+                arrive()
+            at = number % slots * size
+            packed = region[at : at + view.nbytes].view(view.dtype).reshape(view.shape)
+            if self._direction == UPLOAD:
+                self._pack(packed, view)
+            where = buffer, offset + begin, self._stream
+            flying.append((device.enqueue(self._direction, packed, *where), view, packed))
+        while flying:
+            arrive()
+
+    def _pack(self, target: np.ndarray, source: np.ndarray) -> None:
+        share = max(target.nbytes // usual_threads(), _PART)
+        if not self.is_alive() or target.nbytes <= share:
+            np.copyto(target, source)
+        else:
+            to, of = ([part for part, _ in pieces(each, share)] for each in (target, source))
+            list(_packers().map(np.copyto, to, of))
+
+    def _pinned(self) -> np.ndarray:
+        """The pinned memory of all buffers, empty where the system gives none."""
         try:
             return self._device.pinned(_REGION, PURPOSE)
         except Exception as error:
@@ -370,7 +404,7 @@ class _Lane(threading.Thread):
                 _warned.add(name)
                 why = "copies are slower, the system gives no pinned memory"
                 log.warning("%s: %s: %s", name, why, error)
-            return None
+            return np.empty(0, np.uint8)
 
 
 @atexit.register
@@ -384,3 +418,8 @@ def _close_all() -> None:
 def usual_threads() -> int:
     """Threads for each copy: half the cores that this process may use, but not too many."""
     return max(1, min(_MOST_THREADS, cpu.cores() // 2))
+
+
+@functools.cache
+def _packers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(usual_threads(), f"{THREADS} packer")

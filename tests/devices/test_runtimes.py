@@ -27,19 +27,15 @@ NO_BUILD = {"PYOPENCL_BUILD_OPTIONS": "-Dfloat=@@ -Dlong=@@"}  # errors in every
 A32, B32 = np.ones((40, 30), "f4"), np.ones((30, 50), "f4")
 
 
-def afresh(monkeypatch):
-    """Look for devices again, and after the test forget those."""
-    for name, value in (("found", None), ("health", defaultdict(devices.Health)), ("absent", [])):
-        monkeypatch.setattr(devices, name, value)
-    inventory.changed()
-
-
 @pytest.fixture
 def no_build(monkeypatch, opencl):
     """A runtime whose every build fails; the name of its first device."""
     for name, value in NO_BUILD.items():
         monkeypatch.setenv(name, value)
-    afresh(monkeypatch)
+    # Devices are looked for again; after the test those are forgotten.
+    for name, value in (("found", None), ("health", defaultdict(devices.Health)), ("absent", [])):
+        monkeypatch.setattr(devices, name, value)
+    inventory.changed()
     return opencl
 
 

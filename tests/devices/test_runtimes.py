@@ -10,6 +10,7 @@ import os
 import signal
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import processes
@@ -178,14 +179,9 @@ def test_the_loader_is_shown_the_library_for_a_moment(monkeypatch, tmp_path):
 
 
 def test_one_runtime_that_fails_leaves_the_others(monkeypatch):
-    class Platform:
-        name = "planted"
-
-        def get_devices(self):
-            raise RuntimeError("planted")
-
-    device = runtimes.opencl_device()
-    monkeypatch.setattr(backend, "platforms", lambda: [Platform(), device._device.platform])
+    device, fails = runtimes.opencl_device(), raising(RuntimeError("planted"))
+    platforms = [SimpleNamespace(name="planted", get_devices=fails), device._device.platform]
+    monkeypatch.setattr(backend, "platforms", lambda: platforms)
     found, missing = backend.find()
     assert [d.describe()["platform"] for d in found] == [device.describe()["platform"]]
     assert missing == ["opencl: no device of planted can be used (planted)"]

@@ -79,14 +79,12 @@ def test_what_cupy_keeps_is_given_back_where_a_device_is_short(cuda, monkeypatch
     kept = [X.nbytes]
     pool = types.SimpleNamespace(free_bytes=lambda: sum(kept), free_all_blocks=kept.clear)
     monkeypatch.setattr(sys.modules["cupy"], "get_default_memory_pool", lambda: pool)
-    allocate = cuda.allocate
 
     def short(nbytes):
         if kept:
             raise DeviceMemoryError("planted")
-        return allocate(nbytes)
 
-    monkeypatch.setattr(cuda, "allocate", short)
+    fakes.noting(monkeypatch, cuda, "allocate", short)
     with hetero.use(device="cuda"):
         np.testing.assert_allclose(hetero.matmul(X, X), X @ X, rtol=1e-5)
     assert cuda.log.count("compute") == 1

@@ -35,27 +35,19 @@ def pytest_configure(config):
     private["PYOPENCL_BUILD_OPTIONS"] = os.environ.get("PYOPENCL_BUILD_OPTIONS", PLAIN)
     if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers compile for one another
         private["XDG_CACHE_HOME"] = os.path.join(_private, "cache")
-        _keep_programs(os.path.join(_private, "cache", "hetero"))
+        from hetero import paths
+
+        # What was compiled stays where that of other runs is: each program takes up to two seconds.
+        cache = os.path.join(_private, "cache", "hetero")
+        os.makedirs(cache, 0o700)
+        folders = map(paths.private_folder, ("opencl", "compiled"))  # and `compiled.remembered`'s
+        for folder in filter(None, folders):
+            os.symlink(folder, os.path.join(cache, folder.name))
     for name, value in private.items():
         _environment.setenv(name, value)
     os.makedirs(os.environ["XDG_CACHE_HOME"], exist_ok=True)
     _turns = os.path.join(os.environ["XDG_CACHE_HOME"], "gpu-turn")
     import hetero.ops.functions  # noqa: F401  # every operation is registered
-
-
-def _keep_programs(cache):
-    """Let what was compiled stay where that of other runs is: each program takes up to two seconds.
-
-    OpenCL's, and what `compiled.remembered` keeps.
-    """
-    from hetero import paths
-
-    os.makedirs(cache, 0o700)
-    for kind in ("opencl", "compiled"):
-        folder = paths.private_folder(kind)
-        if folder is None:
-            return
-        os.symlink(folder, os.path.join(cache, folder.name))
 
 
 def pytest_sessionstart(session):

@@ -127,11 +127,6 @@ def build() -> tuple[Path, Path]:
     return archive, wheel
 
 
-def oldest() -> str:
-    """The requirements of setup.cfg, each in its oldest version."""
-    return SETUP["options"]["install_requires"].replace(">=", "==")
-
-
 def environment(python: str, folder: Path, what: str, limits: str) -> dict[str, str]:
     """A fresh environment with `what` in it, within the limits of versions, and its variables."""
     (folder / "limits.txt").write_text(limits)
@@ -191,7 +186,8 @@ def main(words: list[str]) -> int:
             print(f"Python {missing}: not on this machine, not tried")
         every = list(found.values())
         tries = [(python, str(wheel), "") for python in every]
-        tries += [(every[0], str(wheel), oldest()), (every[0], str(archive), "")]
+        oldest = SETUP["options"]["install_requires"].replace(">=", "==")
+        tries += [(every[0], str(wheel), oldest), (every[0], str(archive), "")]
         tries += [(every[-1], f"{wheel}[cuda]", "")]
         for python, what, limits in tries:
             began = time.monotonic()

@@ -53,9 +53,6 @@ def test_where_the_cache_lies(monkeypatch, tmp_path):
     assert folder.name == f"hetero-{os.getuid()}", "no folder called ~ in the current one"
 
 
-# -- Kept files ----------------------------------------------------------------------------------
-
-
 def test_what_is_kept_is_found_again(home):
     assert paths.cached("cubin", "a") is None
     paths.cache("cubin", "a", b"1")

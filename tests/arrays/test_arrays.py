@@ -327,11 +327,8 @@ class Only:
     def __init__(self, array):
         self.array = array
 
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
-
-    def __dlpack__(self, **options):
-        return self.array.__dlpack__(**options)
+    __dlpack_device__ = property(lambda self: self.array.__dlpack_device__)
+    __dlpack__ = property(lambda self: self.array.__dlpack__)
 
 
 def test_dlpack_on_the_host_becomes_numpys():

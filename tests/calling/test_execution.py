@@ -20,26 +20,6 @@ A32 = rng.random((6, 5), np.float32)
 B32 = rng.random((5, 7), np.float32)
 
 
-# -- A device that fails -------------------------------------------------------------------------
-
-
-@pytest.fixture
-def fails(monkeypatch, opencl):
-    """Makes every product on the OpenCL device raise; counts the attempts."""
-    attempts = []
-
-    def install(error):
-        def run(*_):
-            attempts.append(error)
-            raise error
-
-        failing = lambda i: dataclasses.replace(i, run=run) if i.kind == "opencl" else i  # noqa: E731
-        fakes.change_rows(monkeypatch, "matmul", failing)
-        return attempts
-
-    return install
-
-
 @pytest.mark.parametrize("shape", [(3, 3), (60, 60)])
 def test_the_cpu_answers_by_its_own_fastest_way(opencl, monkeypatch, shape):
     """Not by whichever is registered first: a direct sum of a large filter takes minutes."""
@@ -63,9 +43,6 @@ def test_the_cpu_answers_by_its_own_fastest_way(opencl, monkeypatch, shape):
     np.testing.assert_allclose(result, signal.convolve2d(image, filter), rtol=1e-10)
 
 
-# -- Memory ----------------------------------------------------------------------------------------
-
-
 def test_a_host_without_memory_is_not_the_devices_trouble(opencl, monkeypatch, warnings_of):
     fakes.failing(monkeypatch, cpu, "empty", 1, MemoryError("Unable to allocate 9 GiB"))
     np.testing.assert_array_equal(hetero.matmul(A32, B32, device=opencl), A32 @ B32)
@@ -74,8 +51,15 @@ def test_a_host_without_memory_is_not_the_devices_trouble(opencl, monkeypatch, w
     assert opencl not in devices.troubles()
 
 
-def test_reset_takes_a_device_back(fails, opencl, warnings_of):
-    attempts = fails(DeviceError("ill"))
+def test_reset_takes_a_device_back(monkeypatch, opencl, warnings_of):
+    attempts = []
+
+    def run(*_):
+        attempts.append(1)
+        raise DeviceError("ill")
+
+    failing = lambda i: dataclasses.replace(i, run=run) if i.kind == "opencl" else i  # noqa: E731
+    fakes.change_rows(monkeypatch, "matmul", failing)
     for _ in range(3):
         np.testing.assert_array_equal(hetero.matmul(A32, B32, device=opencl), A32 @ B32)
         assert (devices.disabled(opencl) is None) == (len(attempts) == 1)
@@ -135,9 +119,6 @@ def test_reset_opens_an_opencl_device_anew(opencl, monkeypatch, warnings_of):
     assert device._opened[0] != lost
     assert len(warnings_of()) == said
     assert not devices.troubles()
-
-
-# -- Several devices -----------------------------------------------------------------------------
 
 
 def test_a_failure_of_one_of_several_is_booked_on_that_one(two, monkeypatch, warnings_of):

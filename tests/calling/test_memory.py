@@ -14,8 +14,6 @@ from hetero import devices
 from hetero.devices.storage import Workspace
 from hetero.errors import DeviceError, DeviceNotAvailable
 
-# -- The public names ----------------------------------------------------------------------------
-
 
 def keep(device, nbytes, purpose="convolution filters"):
     device.storage().get(purpose, nbytes, 8, lambda: Workspace(device, purpose)).allocate(nbytes)
@@ -63,9 +61,6 @@ def test_a_forked_child_leaves_its_parents_memory_alone(two):
 
     assert processes.forked(all_is_left)
     assert hetero.memory()["cuda:0"] == {"convolution filters": 100}
-
-
-# -- On a device that computes -------------------------------------------------------------------
 
 
 IMAGE = np.random.default_rng(0).random((60, 50))

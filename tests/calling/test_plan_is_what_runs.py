@@ -14,6 +14,7 @@ import random
 import fakes
 import numpy as np
 import pytest
+from convolutions import outcome
 from layouts import LAYOUTS
 from scipy import sparse
 
@@ -127,14 +128,6 @@ def placement(draw, operation):
 
 
 # -- What they run ---------------------------------------------------------------------------------
-
-
-def outcome(function, *arguments, **options):
-    """None, or the type of the error."""
-    try:
-        return function(*arguments, **options)
-    except Exception as error:
-        return type(error)
 
 
 def compare(record, operation, operands, options, placed):

@@ -316,7 +316,6 @@ RANK_1 = np.outer(COLUMN, ROW)
 FULL_RANK = rng.standard_normal((3, 3))
 FIFTEEN = rng.standard_normal(15)
 
-
 SPACES["convolve2d"] = {
     "in1": {
         **floats(IMAGE),
@@ -357,7 +356,6 @@ N = 40
 MATRIX = hetero.Poisson((5, 8)).tocsr().toarray()
 WEIGHTED = MATRIX * np.sqrt(np.outer(np.arange(1.0, N + 1), np.arange(1.0, N + 1)))
 RHS = rng.standard_normal(N)
-
 
 SPACES["solve_cg"] = {
     "A": {
@@ -400,7 +398,6 @@ SPACES["solve_cg"] = {
 
 FIELD = rng.standard_normal((5, 7))
 EDGES = [(rng.standard_normal(7), 2.0), (rng.standard_normal(5), rng.standard_normal(5))]
-
 
 SPACES["solve_poisson"] = {
     "f": {

@@ -12,7 +12,6 @@ from fakes import FakeCuda
 
 import hetero
 from hetero.devices import peers
-from hetero.devices.peers import LEAST
 from hetero.errors import DeviceError
 from hetero.tables import forced
 
@@ -28,7 +27,7 @@ def test_the_first_error_comes_when_all_are_done(failing):
 
     used = [FakeCuda(n) for n in range(3)]
     with pytest.raises(DeviceError, match=f"number {failing[0]}"):
-        peers.run(used, [lambda n=n: task(n) for n in range(3)], LEAST)
+        peers.run(used, [lambda n=n: task(n) for n in range(3)], peers.LEAST)
     assert sorted(done) == [n for n in range(3) if n not in failing]
 
 
@@ -50,7 +49,7 @@ def test_an_interrupt_waits_for_all(monkeypatch):
 
     monkeypatch.setattr(Future, "result", interrupted)
     with pytest.raises(KeyboardInterrupt, match="first"):
-        peers.run([FakeCuda(0), FakeCuda(1)], [lambda: begun.wait(20.0), slow], LEAST)
+        peers.run([FakeCuda(0), FakeCuda(1)], [lambda: begun.wait(20.0), slow], peers.LEAST)
     assert done == [1]
 
 

@@ -17,9 +17,6 @@ from hetero.errors import DeviceError, KernelCompileError
 BINDINGS = "cuda.bindings.driver"
 
 
-# -- The package that calls the driver -----------------------------------------------------------
-
-
 @pytest.fixture
 def here(monkeypatch):
     """Modules that stand for packages, or an exception that their import raises. The choice among
@@ -90,9 +87,6 @@ def test_what_is_missing_is_told(here, monkeypatch):
     assert told() == "cuda: HETERO_DRIVER must be one of pycuda, bindings, got 'cupy'"
 
 
-# -- Kernels ------------------------------------------------------------------------------------
-
-
 def test_a_kernel_is_compiled_once(monkeypatch, tmp_path):
     """Ahead, with others, or when it is asked for."""
     seen = []
@@ -122,13 +116,12 @@ def test_without_nvrtc_the_error_says_what_to_install(monkeypatch):
         compiler._compile("", "sm_90", ())
 
 
-# -- Memory -------------------------------------------------------------------------------------
+def test_what_is_freed_or_given_back_meanwhile(monkeypatch):
+    """Nothing is lost, and nothing that was given back is handed out.
 
-
-@pytest.fixture
-def pool(monkeypatch):
-    """``beside[0]()`` is what another thread does while memory is given back, ``live`` that which
-    the driver has given."""
+    ``beside[0]()`` is what another thread does while memory is given back, ``live`` that which the
+    driver has given.
+    """
     made, live, beside = [], set(), [lambda: None]
 
     def given(function, size):
@@ -145,22 +138,16 @@ def pool(monkeypatch):
     monkeypatch.setattr(driver, "call", lambda function: None)
     monkeypatch.setattr(driver, "free_memory", lambda: 1 << 40)
     pool = context.Pool(object, 0, SimpleNamespace())
-    pool.beside, pool.live = beside, live
-    return pool
-
-
-def test_what_is_freed_or_given_back_meanwhile(pool):
-    """Nothing is lost, and nothing that was given back is handed out."""
     blocks = [pool.allocate(size) for size in (1000, 1000, 5000, 5000, 20000)]
     del blocks
-    pool.beside[0] = pool.trim
+    beside[0] = pool.trim
     assert pool.trim()
     assert pool.nbytes == pool.unused() == 0
-    pool.beside[0] = lambda: None
+    beside[0] = lambda: None
     blocks = [pool.allocate(1000) for _ in range(4)]
     held = [blocks.pop()]
     del blocks
-    pool.beside[0] = lambda: held and held.pop()
+    beside[0] = lambda: held and held.pop()
     pool.trim()
     assert pool.nbytes == pool.unused()
-    assert pool.allocate(1000).address in pool.live
+    assert pool.allocate(1000).address in live

@@ -11,14 +11,9 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Where the compiled driver lies."""
-    return str(tmp_path_factory.mktemp("driver"))
-
-
-@pytest.fixture
-def by(folder):
+def by(tmp_path_factory):
     """``by(package, script)`` runs a script on the driver, which the package calls."""
+    folder = str(tmp_path_factory.mktemp("driver"))
 
     def run(package, script, *arguments):
         if (why := fake_cuda.obstacle(package)) is not None:

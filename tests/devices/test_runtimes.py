@@ -10,6 +10,7 @@ import os
 import signal
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import processes
@@ -27,19 +28,15 @@ NO_BUILD = {"PYOPENCL_BUILD_OPTIONS": "-Dfloat=@@ -Dlong=@@"}  # errors in every
 A32, B32 = np.ones((40, 30), "f4"), np.ones((30, 50), "f4")
 
 
-def afresh(monkeypatch):
-    """Look for devices again, and after the test forget those."""
-    for name, value in (("found", None), ("health", defaultdict(devices.Health)), ("absent", [])):
-        monkeypatch.setattr(devices, name, value)
-    inventory.changed()
-
-
 @pytest.fixture
 def no_build(monkeypatch, opencl):
     """A runtime whose every build fails; the name of its first device."""
     for name, value in NO_BUILD.items():
         monkeypatch.setenv(name, value)
-    afresh(monkeypatch)
+    # Devices are looked for again; after the test those are forgotten.
+    for name, value in (("found", None), ("health", defaultdict(devices.Health)), ("absent", [])):
+        monkeypatch.setattr(devices, name, value)
+    inventory.changed()
     return opencl
 
 
@@ -182,14 +179,9 @@ def test_the_loader_is_shown_the_library_for_a_moment(monkeypatch, tmp_path):
 
 
 def test_one_runtime_that_fails_leaves_the_others(monkeypatch):
-    class Platform:
-        name = "planted"
-
-        def get_devices(self):
-            raise RuntimeError("planted")
-
-    device = runtimes.opencl_device()
-    monkeypatch.setattr(backend, "platforms", lambda: [Platform(), device._device.platform])
+    device, fails = runtimes.opencl_device(), raising(RuntimeError("planted"))
+    platforms = [SimpleNamespace(name="planted", get_devices=fails), device._device.platform]
+    monkeypatch.setattr(backend, "platforms", lambda: platforms)
     found, missing = backend.find()
     assert [d.describe()["platform"] for d in found] == [device.describe()["platform"]]
     assert missing == ["opencl: no device of planted can be used (planted)"]

@@ -14,8 +14,6 @@ import pytest
 import hetero
 from hetero import calibration, kernels, locks
 
-# -- Forks ---------------------------------------------------------------------------------------
-
 
 def test_locks_are_made_in_one_place():
     """One made elsewhere, also inside an object, would stay taken in a forked child."""
@@ -26,9 +24,6 @@ def test_locks_are_made_in_one_place():
             if file != Path(locks.__file__):
                 found = made.search(file.read_text(encoding="utf-8"))
                 assert not found, f"{file} has a {found[0]}: take hetero.locks.new()"
-
-
-# -- Signals and interrupts ----------------------------------------------------------------------
 
 
 INTERRUPTED = """

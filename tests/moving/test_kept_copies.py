@@ -211,9 +211,6 @@ def test_a_forked_child_has_no_copies(device):
     assert kept.find(K).copies == ("cuda:0",)
 
 
-# -- What was written all the same ---------------------------------------------------------------
-
-
 def test_the_check_names_an_operand_that_was_written(device, monkeypatch):
     monkeypatch.setenv("HETERO_CHECK_KEPT", "1")
     A, x = operands()

@@ -41,9 +41,6 @@ def number_of(plan):
     return int(plan.chosen.made_of.split()[0])
 
 
-# -- Results ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 def test_products_with_little_room(opencl, shapes):
     A, B = (integers(shape, number) for number, shape in enumerate(shapes))
@@ -95,8 +92,6 @@ def test_what_every_range_reads_goes_up_once(opencl, monkeypatch):
     assert A.nbytes + B.nbytes < sum(moved) < 5 * A.nbytes
 
 
-# -- Failures --------------------------------------------------------------------------------------
-
 CALLS = {
     "matmul": ((integers((63, 48), 1), integers((48, 61), 2)), np.matmul),
     "convolve2d": ((integers((150, 61), 1), integers((6, 5), 2)), signal.convolve2d),
@@ -147,9 +142,6 @@ def test_a_device_that_fails_in_the_middle(opencl, call, monkeypatch, warnings_o
     assert len(calls) == number
     (text,) = warnings_of()
     assert "the CPU computes this call" in text
-
-
-# -- Prices ----------------------------------------------------------------------------------------
 
 
 def test_larger_than_the_device():

@@ -99,9 +99,6 @@ def test_out(several, case, layout):
         assert (out.base[:, 1::2] == 7).all()
 
 
-# -- At once --------------------------------------------------------------------------------------
-
-
 def test_on_opencl_devices(opencl, monkeypatch):
     """Real kernels: bit for bit what one device makes of these sizes."""
     from hetero.devices.opencl import OpenCLDevice
@@ -271,9 +268,6 @@ def test_little_is_not_shared(n):
     assert shared(plan).reason == "each device would move less than 4 MiB"
     assert not plan.chosen.shares
     assert priced(square(n), SEVERAL, device=ALL).chosen.shares, "but where it is asked for"
-
-
-# -- Ranges ---------------------------------------------------------------------------------------
 
 
 def test_copies_of_operands_that_do_not_change_are_none_of_the_parts(several):

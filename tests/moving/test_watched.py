@@ -74,21 +74,15 @@ def test_it_is_moved_when_its_calls_have_lost_the_time_of_the_move(device, colum
             assert (device.live >= A.nbytes) == (number >= expected), number
 
 
-@pytest.fixture
-def begun(monkeypatch):
-    """Addresses at which a watch of more than the first pages began."""
-    found = []
+def test_an_array_that_is_written_to_between_calls_is_left_alone(device, monkeypatch):  # noqa: F811
+    """Each time twice as many uses pass before it is watched again."""
+    begun = []  # of watches of more than the first pages
 
     def note(low, high):
         if high - low > kept._TRIAL:
-            found.append(low)
+            begun.append(low)
 
     fakes.noting(monkeypatch, write_tracking, "watch", note)
-    return found
-
-
-def test_an_array_that_is_written_to_between_calls_is_left_alone(device, begun):  # noqa: F811
-    """Each time twice as many uses pass before it is watched again."""
     A, x = operands(2048)  # 16 MiB
     for _ in range(20):
         product(A, x)

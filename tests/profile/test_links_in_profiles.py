@@ -32,9 +32,6 @@ APART = {KEY: {**roofline(1e-3, 1e12, 1e12), "moves_apart": True}}
 WITHIN = {KEY: roofline(1e-3, 1e12, 1e12)}
 
 
-# -- Prices ----------------------------------------------------------------------------------------
-
-
 def group(n, models, links, on="host"):
     """How two share conjugate gradients on n x n points."""
     spec = hetero.spec((n * n,), "float64", on=on)
@@ -83,8 +80,6 @@ def test_what_was_measured_is_predicted(n):
     assert candidate.seconds == pytest.approx(setup[(n,)] + steps * step[(n,)], rel=1e-3)
     assert "moves_apart" not in fit.model(case, measured, machine(models={}, links={}))
 
-
-# -- In a calibration ------------------------------------------------------------------------------
 
 BYTES = [2**n for n in range(12, 29)]
 ALONE = {"samples": {"bytes": BYTES, "seconds": [1e-5 + n / 1e10 for n in BYTES]}}

@@ -183,11 +183,6 @@ def test_models_of_an_operation_that_is_unknown_here_are_kept(data, profile_file
     assert hetero.plan("matmul", operand, operand, device="cpu").chosen.seconds is None
 
 
-def _large(path):
-    with open(path, "wb") as file:
-        file.truncate(200 << 20)
-
-
 def _anybodys(path):
     path.write_bytes(profile.encode(profile.shipped("conservative").data))
     path.chmod(0o666)
@@ -203,7 +198,7 @@ NO_FILES = {
     "FIFO": (os.mkfifo, "regular file"),
     "directory": (os.mkdir, "regular file"),
     "device": (lambda path: path.symlink_to("/dev/zero"), "regular file"),
-    "200 MB": (_large, "at most"),
+    "200 MB": (lambda path: (path.touch(), os.truncate(path, 200 << 20)), "at most"),
     "anybody may write it": (_anybodys, "anybody"),
     "somebody else put it there": (_theirs, "user 12345"),
 }
@@ -224,8 +219,6 @@ def test_what_is_no_file_of_ones_own_gives_one_warning(case, profile_file, warni
     assert named in text
     assert profile.current().name == "conservative"
 
-
-# -- What makes a machine ------------------------------------------------------------------------
 
 # Where in a fingerprint, with what value, and what the warning says; None where it still holds.
 CHANGES = {
@@ -284,9 +277,6 @@ def test_each_machine_has_its_own_file(data, tmp_path, monkeypatch):
     assert hetero.machine()["profile"]["file"] == str(saved["first"])
 
 
-# -- Looking up ----------------------------------------------------------------------------------
-
-
 def test_which_model_answers(data):
     def roof(seconds):
         return model("roofline", overhead=seconds, flops_per_second=1e9, bytes_per_second=1e9)
@@ -301,8 +291,6 @@ def test_which_model_answers(data):
         assert cost(work)[0] == float(first)
     assert profile.Profile({**data, "models": {}}).cost("a", "b", "c", "d", "e", "f") is None
 
-
-# -- Profiles that come with hetero ----------------------------------------------------------------
 
 SHIPPED = sorted(
     file.name.removesuffix(".json")

@@ -316,11 +316,9 @@ def prepare(device, problem, alignment, options):
             compute((device,), problem, ((a, b), c, options))
             return
         shape = problem.options.filter_height, problem.options.filter_width
-        there = (
-            taps
-            if taps is not None
-            else view(b, shape, problem.dtype, options.operand.strides)[::-1, ::-1]
-        )
+        there = taps
+        if there is None:
+            there = view(b, shape, problem.dtype, options.operand.strides)[::-1, ::-1]
         convolve((device,), problem, ((a,), c, options), there)
 
     return launch

@@ -52,10 +52,8 @@ def pieces(x, float16):
     """The pieces of scaled rows, as float64."""
     if float16:
         high = x.astype(np.float16).astype(np.float32)
-        return [
-            high.astype(float),
-            ((x - high) * np.float32(LIFT)).astype(np.float16).astype(float),
-        ]
+        low = ((x - high) * np.float32(LIFT)).astype(np.float16)
+        return [high.astype(float), low.astype(float)]
     found, rest = [], x
     for _ in range(3):
         found.append(to_bfloat16(rest).astype(float))

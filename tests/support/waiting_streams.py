@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+from functools import partial
 
 import failing_driver
 import fakes
@@ -75,11 +76,8 @@ for pixels, kernel, streams in (
     (image, filter, [first]),
     (image, taps, []),
 ):
-    waits, held = seen(
-        lambda pixels=pixels, kernel=kernel: hetero.convolve2d(
-            pixels, kernel, "same", device="cuda", method="direct"
-        )
-    )
+    placed = {"device": "cuda", "method": "direct"}
+    waits, held = seen(partial(hetero.convolve2d, pixels, kernel, "same", **placed))
     assert (sorted(waits), held) == (both(*streams), []), (waits, held)
 
 # Where the host reads a result it waits for that alone, and the streams are ordered all the same.

@@ -14,10 +14,8 @@ from hetero.kernels.kmeans import plan as plans
 from hetero.kernels.kmeans import shapes
 from hetero.profile import inventory
 
-N = 20_000
 
-
-def planned(n=N, d=128, k=1024, dtype="float32", alignment=16, target=GPU):
+def planned(n=20_000, d=128, k=1024, dtype="float32", alignment=16, target=GPU):
     return plans.plan_lloyd(shapes.Points(n, d, k, dtype, False, alignment, target))
 
 

@@ -38,9 +38,7 @@ def evenly(case, *_, **__):
 
 
 @pytest.mark.parametrize("error", [DeviceError("no memory"), KeyError("planted"), MemoryError()])
-def test_what_fails_while_it_is_measured_costs_its_own_models(
-    error, hasty, monkeypatch, warnings_of
-):
+def test_what_fails_while_measured_costs_its_own_models(error, hasty, monkeypatch, warnings_of):
     take = samples.take
 
     def fails(case, *arguments):

@@ -53,13 +53,8 @@ def test_calibrate(data, profile_file):
     # From now on it is this machine's.
     assert data("explain", "matmul", 64, 64, 64)["profile"] == stored.name
     path = str(profile_file)
-    assert data("info")["profile"] == {
-        "name": stored.name,
-        "disturbed": None,
-        "doubtful": [],
-        "file": path,
-        "calibrate_writes": path,
-    }
+    expected = {"name": stored.name, "disturbed": None, "doubtful": []}
+    assert data("info")["profile"] == expected | {"file": path, "calibrate_writes": path}
 
 
 @pytest.mark.parametrize("wrong", [54.05, float("nan")])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import pytest
 from command_line import OK, refused
 
@@ -14,12 +12,6 @@ from hetero.evaluation.calls import BreakEven, Call, break_even
 from hetero.profile import inventory
 
 MB = 1 << 20
-
-
-@pytest.fixture
-def run(run):
-    """Run `hetero transfer`."""
-    return functools.partial(run, "transfer")
 
 
 def test_other_break_evens():
@@ -66,7 +58,7 @@ def test_seconds_that_are_given():
 
 def test_command(run, data, tmp_path):
     path, work = tmp_path / "curves.svg", ("matmul", 2048, 2048, 2048)
-    given = ("64MiB", "1e6", "--work", *work, "--profile", "h200", "--plot", path)
+    given = ("transfer", "64MiB", "1e6", "--work", *work, "--profile", "h200", "--plot", path)
     found = data(*given)
     assert (found["up"], found["down"], found["device"]) == (64 * MB, 1_000_000, "cuda:0")
     assert found["what"] == "matmul 2048 2048 2048 float64"
@@ -93,7 +85,7 @@ def test_command(run, data, tmp_path):
 def test_the_first_line_answers(run, work, answer):
     moved = () if work[0].isalpha() else (1_000_000, 1_000_000)
     place = "--dtype", "float32", "--profile", "tesla-t10"
-    code, out, err = run(*moved, "--work", *work.split(), *place)
+    code, out, err = run("transfer", *moved, "--work", *work.split(), *place)
     assert code == OK, err
     assert out.splitlines()[0].startswith(answer)
 
@@ -102,8 +94,8 @@ def test_without_a_gpu(run, data, monkeypatch):
     alone = {"cpu": inventory.devices()["cpu"]}
     monkeypatch.setitem(devices.descriptions, "here", alone)
     monkeypatch.setattr(calls.backends, "proven", dict)
-    refused(run, MB, MB, naming=("no GPU", "--profile", "h100", "tesla-t10"))
-    assert data(MB, MB, "--profile", "tesla-t10")["device"] == "cuda:0"
+    refused(run, "transfer", MB, MB, naming=("no GPU", "--profile", "h100", "tesla-t10"))
+    assert data("transfer", MB, MB, "--profile", "tesla-t10")["device"] == "cuda:0"
 
 
 @pytest.mark.parametrize(
@@ -120,4 +112,4 @@ def test_without_a_gpu(run, data, monkeypatch):
     ],
 )
 def test_refused(run, arguments, naming):
-    refused(run, *arguments, naming=naming)
+    refused(run, "transfer", *arguments, naming=naming)

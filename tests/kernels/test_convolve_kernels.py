@@ -145,9 +145,8 @@ def test_tiles_of_every_shape(runner, monkeypatch):
     extents = (1, 700), (5, 30), (40, 12), (64, 64)
     seen = {check(runner, extent, (3, 4), mode="full").variant for extent in extents}
     assert len(seen) >= 3
-    launch_plan = check(
-        runner, (40, 130), (5, 37), boundary="wrap", block_limit=32, shared_limit=16384
-    )
+    limits = {"block_limit": 32, "shared_limit": 16384}
+    launch_plan = check(runner, (40, 130), (5, 37), boundary="wrap", **limits)
     assert launch_plan.launches[0].block == 32
 
 
@@ -221,12 +220,10 @@ def test_small_filters_of_any_alignment(runner):
 
 
 def test_separable_of_every_shape(runner):
-    limit = plan_convolve.SEPARABLE_TAPS
-    launch_plan = check(
-        runner, (70, 90), (limit, limit), rank=2, dtype="float64", multiprocessors=1
-    )
+    most, given = plan_convolve.SEPARABLE_TAPS, {"dtype": "float64", "multiprocessors": 1}
+    launch_plan = check(runner, (70, 90), (most, most), rank=2, **given)
     assert launch_plan.launches[0].block == 64
-    launch_plan = check(runner, (140, 75), (5, 4), rank=1, dtype="float64", multiprocessors=1)
+    launch_plan = check(runner, (140, 75), (5, 4), rank=1, **given)
     assert launch_plan.launches[0].block == 128
     for layouts in (("column", "row"), ("row, reversed", "column, strided"), ("column", "column")):
         check(runner, (30, 41), (5, 4), layouts=layouts, rank=2, batch=2, boundary="symm")

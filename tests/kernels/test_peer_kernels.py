@@ -71,6 +71,7 @@ class Solve(Together):
 
     def __init__(self, cuts, columns, dtype="float64", blocks=3, patience=PATIENCE):
         rows, self.cuts = cuts[-1], cuts
+        how = {"dtype": dtype, "shared_limit": 1 << 16, "devices": len(cuts) - 1}
         self.devices = [Buffers() for _ in cuts[1:]]
         rng = np.random.default_rng(3)
         self.b, self.x0 = rng.standard_normal((2, rows, columns)).astype(dtype)
@@ -79,12 +80,7 @@ class Solve(Together):
         self.plans, box = [], Stencil(self.b.shape, SPACING).box
         for begin, end in itertools.pairwise(cuts):
             share = GridShare.of(*box, begin, end)
-            self.plans.append(
-                plan_cg.cooperative(
-                    share, Target(blocks, 16), dtype=dtype, shared_limit=1 << 16, above=begin,
-                    devices=len(self.devices),
-                )
-            )  # fmt: skip
+            self.plans.append(plan_cg.cooperative(share, Target(blocks, 16), above=begin, **how))
         grids = [plan.grid for plan in self.plans]
         for device, (begin, end) in zip(self.devices, itertools.pairwise(cuts), strict=True):
             device.add("x", (end - begin, columns), dtype, self.x0[begin:end])
@@ -209,22 +205,20 @@ def test_a_device_that_takes_no_part_in_a_launch(absent, when):
     solve = Solve((0, 3, 6, 9), 5, blocks=2, patience=patience)
     if when:
         solve.advance(3, 0)
-    before = [{n: d.state()[n] for n in RESULTS} for d in solve.devices]
 
-    def same(numbers):
-        return all(
-            solve.devices[i].state()[name] == before[i][name] for i in numbers for name in RESULTS
-        )
+    def results():
+        return [{n: d.state()[n] for n in RESULTS} for d in solve.devices]
 
+    before = results()
     assert patience < solve.advance(5, 1, absent={absent}) < 3 * patience
     assert solve.lost == [rank != absent for rank in range(3)]
-    assert same(range(3))
+    assert results() == before
     everything = [device.state() for device in solve.devices]
     assert solve.advance(5, 2, absent={absent}) < patience / 2
     assert everything == [device.state() for device in solve.devices]
     solve.advance(5, 3)  # now it comes, and waits in vain in its turn
     assert solve.lost == [True] * 3
-    assert same(range(3))
+    assert results() == before
 
 
 # -- Copies, and a meeting -----------------------------------------------------------------------
@@ -268,9 +262,8 @@ class Meetings(Together):
                 ]
                 plan, counted = exchange(copies, devices, rank, patience / 1e9)
                 device.add(after + " copies", (len(counted) + 1, 3), np.int64, [*counted, (0,) * 3])
-                step = Launch(
-                    STEP, "step", (), 3, 32, (now, after, begin, begin + size, devices * size, 3)
-                )
+                given = now, after, begin, begin + size, devices * size, 3
+                step = Launch(STEP, "step", (), 3, 32, given)
                 copies_of = {"copies": device.addresses[after + " copies"]}
                 meeting = bound(plan, device.addresses | copies_of)
                 pair.append([bound(step, device.addresses), meeting])
@@ -297,13 +290,11 @@ class Meetings(Together):
 
 
 @pytest.mark.parametrize("devices", [2, 3])
-@pytest.mark.parametrize(
-    ("size", "unit", "blocks"), [(2400, "int4", 3), (602, "int2", 2), (301, "int", 2)]
-)
-def test_devices_that_meet_have_all_values(devices, size, unit, blocks):
+@pytest.mark.parametrize(("size", "unit"), [(2400, "int4"), (602, "int2"), (301, "int")])
+def test_devices_that_meet_have_all_values(devices, size, unit):
     """With two buffers in turn, though devices stop for a while, and some are slower."""
     meetings = Meetings(devices, size)
-    assert (meetings.unit, meetings.blocks) == (unit, blocks)
+    assert (meetings.unit, meetings.blocks) == (unit, 3 if size == 2400 else 2)
     for seed, times in enumerate((5, 4)):
         meetings.meet(times, seed)
         assert not any(meetings.lost)

@@ -38,14 +38,9 @@ def of_products():
 def of_convolutions():
     taps_shapes = [(side, side) for side in (1, 3, 5, 7, 9, 15)] + [(9, 1), (64, 31)]
     for dtype, taps in itertools.product(DTYPES, taps_shapes):
-        for size, rank, more in (
-            ((4096, 4096), None, {}),
-            ((4096, 4096), 1, {}),
-            ((4096, 4096), None, {"warps": False}),
-            ((4096, 4096), None, {"alignment": 8}),
-            ((1, 5000), None, {}),
-        ):
-            yield from plan_for(size, taps, rank, dtype=dtype, **more).launches
+        for more in ({}, {"rank": 1}, {"warps": False}, {"alignment": 8}):
+            yield from plan_for((4096, 4096), taps, dtype=dtype, **more).launches
+        yield from plan_for((1, 5000), taps, dtype=dtype).launches
 
 
 def launches_of(planned):
@@ -93,13 +88,10 @@ def of_cg():
 
 def of_poisson():
     for dtype, warps in itertools.product(DTYPES, (True, False)):
-        grid, target = (
-            jacobi.GridSlab.of((500, 999), (1.0, 1.0), dtype),
-            LARGE._replace(warps=warps),
-        )
+        grid = jacobi.GridSlab.of((500, 999), (1.0, 1.0), dtype)
         yield jacobi.change_pitch(grid, 999, 1000, LARGE)
         for depth in (1, jacobi.DEPTH[dtype]):
-            yield jacobi.blocked(grid, (0, 500), depth, target)
+            yield jacobi.blocked(grid, (0, 500), depth, LARGE._replace(warps=warps))
     for dtype, real in zip(DTYPES, ("float", "double"), strict=True):
         for file, macros in (
             ("dst.cu", (("THREADS", 256),)),
@@ -108,9 +100,9 @@ def of_poisson():
         ):
             yield Launch(file, "", (("REAL", real), *macros), 1, 1, ())
         for shape, coarse in (((64, 1, 64), (32, 1, 32)), ((64, 64, 64), (32, 32, 32))):
-            plan = multigrid.plan_sweep(shape, coarse, dtype, LARGE)
+            _, launch = multigrid.plan_sweep(shape, coarse, dtype, LARGE)
             for mode, aligned in ((0, False), (0, True), (1, True), (3, False), (3, True)):
-                yield plan.launch((1.0, 1.0, 1.0), (1, 1, 1), 1.0, aligned, 0, mode)
+                yield launch((1.0, 1.0, 1.0), (1, 1, 1), 1.0, aligned, 0, mode)
 
 
 FOUND = (of_products, of_convolutions, of_kmeans, of_cg, of_poisson)

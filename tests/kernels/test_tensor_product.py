@@ -17,24 +17,9 @@ BY_FLOAT16, BY_BFLOAT16, BY_TILED = range(3)
 
 
 def planned(m, n, k, batch=1, a=None, b=None, c=None, alignment=16, target=HOPPER):
-    return plan_tensor(
-        m=m,
-        n=n,
-        k=k,
-        batch=batch,
-        dtype="float32",
-        a_strides=a or (m * k, k, 1),
-        b_strides=b or (k * n, n, 1),
-        c_strides=c or (m * n, n, 1),
-        target=target,
-        alignment=alignment,
-    )
-
-
-@pytest.fixture(scope="module")
-def pieces():
-    """The functions of tensor_pieces.cu, compiled for the CPU."""
-    return cuda_on_cpu.functions("tensor_pieces.cu")
+    given = {"m": m, "n": n, "k": k, "batch": batch, "dtype": "float32", "target": target}
+    given |= {"a_strides": a or (m * k, k, 1), "b_strides": b or (k * n, n, 1)}
+    return plan_tensor(c_strides=c or (m * n, n, 1), alignment=alignment, **given)
 
 
 class Finding(ctypes.Structure):
@@ -172,8 +157,8 @@ def errors(found, A, B):
     [(kind, BY_FLOAT16) for kind in ("uniform", "normal", "0.5", "1")]
     + [(kind, BY_BFLOAT16) for kind in ("3", "4")],
 )
-def test_errors_are_below_those_of_float32(pieces, kind, chosen):
-    random = np.random.default_rng(0)
+def test_errors_are_below_those_of_float32(kind, chosen):
+    pieces, random = cuda_on_cpu.functions("tensor_pieces.cu"), np.random.default_rng(0)
     A, B = (numbers(kind, (400, 1024), random) for _ in range(2))
     assert pieces.method_for(finding(A), finding(B), ctypes.c_longlong(1024)) == chosen
     ours = errors(tensor_core.dots(A, B, chosen == BY_FLOAT16), A, B)

@@ -143,10 +143,7 @@ def test_a_sweep_times_every_legal_block(data, opencl, tmp_path, monkeypatch):
 def test_groups_are_those_of_figure_3_7():
     """Of groups of equal n, then of equal parameters too, each time the one that leaves least."""
     times = {(1, 8): 4.0, (1, 16): 6.0, (2, 8): 1.0, (2, 16): 2.0}
-    blocks = [
-        {"grid": [gx, 1], "block": [x, 1, 1], "seconds": seconds}
-        for (gx, x), seconds in times.items()
-    ]
+    blocks = [{"grid": [gx, 1], "block": [x, 1, 1], "seconds": s} for (gx, x), s in times.items()]
     sizes = [{"dims": [8], "blocks": [*blocks, {"block": [64, 1, 1], "reason": "no"}]}]
     sizes.append({"dims": [16], "blocks": [{**one, "seconds": 3.0} for one in blocks[:1]]})
     found = ladder.groups(sizes)

@@ -144,9 +144,6 @@ def test_loops_of_the_cpu(family, number, dtype):
             ground.check(name)
 
 
-# -- Oclgrind --------------------------------------------------------------------------------------
-
-
 def simulate():
     """Every kernel once."""
     from hetero.devices import opencl

@@ -155,10 +155,9 @@ def test_the_only_window_of_zeros(cut, at, mode):
 def by_cufft(request, monkeypatch, opencl):
     """The methods by cuFFT, on an OpenCL device."""
     known = registry.lookup("convolve2d")
-    rows = [
-        replace(row, kind="opencl") for row in known if (row.kind, row.method) == ("cuda", "fft")
-    ]
-    monkeypatch.setitem(registry._implementations, "convolve2d", [*known, *rows])
+    (row,) = (row for row in known if (row.kind, row.method) == ("cuda", "fft"))
+    rows = [*known, replace(row, kind="opencl")]
+    monkeypatch.setitem(registry._implementations, "convolve2d", rows)
     monkeypatch.setattr(libraries, "cufft_obstacle", lambda: None)
     monkeypatch.setattr(device, "_transform", RealTransform)
     monkeypatch.setattr(fft, "_POWERS", (64, 128))

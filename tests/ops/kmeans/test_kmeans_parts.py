@@ -105,9 +105,7 @@ def test_ranges_that_stay(device, stay, monkeypatch, cut):
 
 @pytest.mark.parametrize("offset", [-16.0, 3000.3])
 @pytest.mark.parametrize(("number", "rows"), [(1, 700), (3, None), (2, 700)])
-def test_rows_as_near_to_two_centroids_get_the_labels_of_the_whole(
-    device, number, rows, offset, cut
-):
+def test_rows_as_near_to_two_centroids_get_the_labels_of_all(device, number, rows, offset, cut):
     """In float32 what is subtracted decides them: one mean of all, in one device's arithmetic."""
     rng = np.random.default_rng(4)
     X = np.sort(rng.integers(0, 64, (4000, 3)), axis=0) / 2 + offset
@@ -266,31 +264,24 @@ def changes():
     return counts
 
 
-def cases():
-    """Shares of labels, at a number that an iteration changes and half a label below, and the
-    iteration that is the last one."""
-    counts = changes()
-    assert len(counts) > 20
-    for at in (1, 5, 12, 13, len(counts) - 2):
-        for most in (counts[at], counts[at] - 0.5):
-            yield most / N, next(i for i, count in enumerate(counts, 1) if count <= most)
-    yield 0.0, len(counts)
-    yield 1.0, 1
-
-
 @pytest.mark.parametrize("place", ["products", "lloyd", "opencl", "shares", "ranges"])
 def test_the_last_iteration(device, place, cut):
     """One call after the other: the shape is remembered, the share is another."""
     if place == "ranges":
         cut(rows(), 250)
-    options = {"init": rows()[:K], "tol": 0.0}
-    for share, iterations in cases():
+    options, counts = {"init": rows()[:K], "tol": 0.0}, changes()
+    assert len(counts) > 20
+    shares = {0.0: len(counts), 1.0: 1}  # and the iteration that is the last one
+    for at in (1, 5, 12, 13, len(counts) - 2):
+        for most in (counts[at], counts[at] - 0.5):  # half a label below
+            shares[most / N] = next(i for i, count in enumerate(counts, 1) if count <= most)
+    for share, iterations in shares.items():
         if place in ("shares", "ranges"):
             used = [device] * (3 if place == "shares" else 2)
             centroids, labels, info = parted(used, rows(), K, label_tol=share, **options)
         else:
             at = (
-                {"device": "cpu", "method": place} if place != "opencl" else {"device": device.name}
+                {"device": device.name} if place == "opencl" else {"device": "cpu", "method": place}
             )
             centroids, labels, info = hetero.kmeans(rows(), K, label_tol=share, **options, **at)
         assert (info["iterations"], info["converged"]) == (iterations, True), share
@@ -303,10 +294,9 @@ def test_with_empty_clusters_and_several_starts(share):
     """Where the host gives the centroids of an iteration it decides too; a start counts anew."""
     far = np.concatenate([rows()[:2], np.full((3, 3), 1e4) + np.arange(3)[:, None]])
     for options in ({"init": far}, {"init": "random", "n_init": 3, "random_state": 7}):
+        options |= {"tol": 0.0, "label_tol": share}
         runs = [
-            hetero.kmeans(
-                rows(), K, tol=0.0, label_tol=share, device=device, method=method, **options
-            )
+            hetero.kmeans(rows(), K, device=device, method=method, **options)
             for device, method in (("cpu", "products"), (opencl_device().name, "lloyd"))
         ]
         assert runs[0][2]["iterations"] == runs[1][2]["iterations"]

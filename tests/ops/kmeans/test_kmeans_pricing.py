@@ -23,8 +23,6 @@ DEVICE = {"kind": "cuda", "name": "a GPU", "memory_bytes": 1 << 36, "multiproces
 DEVICE |= {"block_limit": 1024, "shared_limit": 1 << 16, "library": "13.0"}
 MACHINE = {"cpu": {"kind": "cpu", "cores": 2}, "cuda:0": DEVICE}
 ROUND = {"cpu": 0.0, "cuda:0": 2e-4}  # seconds of a seed, beside the distances
-
-
 SETUP, RATE = {"cpu": 1e-4, "cuda:0": 3e-4}, {"cpu": 1e9, "cuda:0": 1e11}
 
 

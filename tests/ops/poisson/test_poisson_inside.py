@@ -81,10 +81,9 @@ def test_any_spacing(device, method, dtype, exponents):
 @pytest.mark.parametrize(("device", "method"), WAYS)
 def test_boundary_values_at_spacings_whose_squares_vanish(device, method):
     """Without f, the spacing does not matter, and a constant boundary is the solution."""
+    placed = {"device": device, "method": method}
     for spacing in (1e-200, 1.0, 1e200):
-        u = hetero.solve_poisson(
-            np.zeros((9, 12)), spacing=spacing, boundary=3.0, device=device, method=method
-        )
+        u = hetero.solve_poisson(np.zeros((9, 12)), spacing=spacing, boundary=3.0, **placed)
         np.testing.assert_allclose(u, 3.0, rtol=1e-6)
 
 

@@ -17,10 +17,6 @@ from hetero.ops.products import methods as cublas
 HERE = {"library": "13.0"}
 
 
-def value(address):
-    return ctypes.c_double.from_address(address).value
-
-
 def columns(address, op, rows, count, leading):
     """A matrix that lies column by column, of which op(.) is rows by count."""
     shape = (count, rows) if op else (rows, count)
@@ -42,7 +38,8 @@ class Blas:
     def dgemm(handle, op_a, op_b, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc):
         A, B = columns(A, op_a, m, k, lda), columns(B, op_b, k, n, ldb)
         C = columns(C, 0, m, n, ldc)
-        C[...] = value(alpha) * blas.dgemm(1.0, A, B) + (value(beta) and value(beta) * C)
+        alpha, beta = (ctypes.c_double.from_address(x).value for x in (alpha, beta))
+        C[...] = alpha * blas.dgemm(1.0, A, B) + (beta and beta * C)
 
     @staticmethod
     @c_function
@@ -53,10 +50,8 @@ class Blas:
             Blas.dgemm(handle, op_a, op_b, m, n, k, alpha, *at)
 
 
-DEVICE = SimpleNamespace(
-    state=lambda: SimpleNamespace(handles={"cublas": (Blas, 0)}),
-    local=SimpleNamespace(queue=None),
-)
+STATE = SimpleNamespace(handles={"cublas": (Blas, 0)})
+DEVICE = SimpleNamespace(state=lambda: STATE, local=SimpleNamespace(queue=None))
 rng = np.random.default_rng(0)
 
 

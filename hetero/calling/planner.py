@@ -176,8 +176,11 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
         _require(device)
     while planned is None:  # each round but the last finds a broken device
         now, here = tables.generation(), places.limited(inventory.devices(), limit)
-        bare = tuple([o._replace(kept=None) for o in problem.inputs])  # as it is remembered
-        found = price(replace(problem, inputs=bare), profile.current(), here, device, method)
+        bare = problem  # what is remembered has no operand that is kept
+        if any([o.kept is not None for o in problem.inputs]):  # noqa: C419  # of every new shape
+            inputs = tuple([o._replace(kept=None) for o in problem.inputs])
+            bare = replace(problem, inputs=inputs)
+        found = price(bare, profile.current(), here, device, method)
         first = found.candidates[0] if found.candidates else None
         used = []  # the devices on which its choice runs
         if first is not None and first.reason is None and first.device != CPU:

@@ -16,9 +16,8 @@ CPU, for which nothing of ours is compiled, have conservative constants then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
 from typing import NamedTuple
 
 from hetero import registry
@@ -161,7 +160,7 @@ class Ways(NamedTuple):
         if asked:
             info = {**info, "asked": True}  # for methods that would leave it idle
         here = places.of_device(problem, name, info, asked)
-        around = cache(partial(self._around, name, "constants" in info))  # for all methods
+        around: list[_Around] = []  # once it is needed, the same for all methods
         unknown: str = UNKNOWN_THERE if info.get("elsewhere") else UNKNOWN
         found = []
         for row in rows:
@@ -180,12 +179,12 @@ class Ways(NamedTuple):
             found.append(way)
         return found
 
-    def _around(self, name: str, is_group: bool) -> _Around:
+    def _around(self, name: str, info: Info) -> _Around:
         """What a call on a device takes besides the method's own time, whichever that is: seconds
         of moves before and after, those of the host, and the kind of the links. KeyError where
         links are not known."""
         problem, constants, there = self.problem, self.constants, self.problem.device
-        if is_group:  # several devices share the call: it is priced from the host
+        if "constants" in info:  # several devices share the call: it is priced from the host
             return *moves(problem, CPU, constants)[:2], 0.0, ""
         before, after, is_staged = moves(problem, name, constants)
         if name != CPU:
@@ -194,7 +193,7 @@ class Ways(NamedTuple):
             begin = constants.dispatch(there, "detour") if there else 0.0
         return before, after, begin, STAGED if is_staged else ""
 
-    def _priced(self, way: Candidate, info: Info, around: Callable[[], _Around]) -> Candidate:
+    def _priced(self, way: Candidate, info: Info, around: list[_Around]) -> Candidate:
         """A candidate with its price, if there are constants for it; KeyError and ValueError if
         they do not cover the problem."""
         problem, constants, row = self.problem, self.constants, way.implementation
@@ -217,15 +216,17 @@ class Ways(NamedTuple):
             return way
         work = row.work(problem, info)
         overhead, compute = cost(work)
-        before, after, begin, links = around()
+        if not around:
+            around.append(self._around(name, info))
+        before, after, begin, links = around[0]
         overhead = overhead * work.calls + begin
         if group and constants.moves_apart(*key):
             up, down = places.to_all(problem, info, constants)
             before, after, links = total(before, up), total(down, after), ALL_AT_ONCE
         terms = total({**before, "overhead": overhead, "compute": compute}, after)
         doubtful, threads = constants.is_doubtful(*key), row.threads(info)
-        way = way._replace(threads=threads, links=links, doubtful=doubtful)
-        return way._replace(seconds=sum(terms.values()), terms=terms)
+        made = name, row.method, sum(terms.values()), terms, way.reason, row, threads, links
+        return Candidate(*made, doubtful=doubtful)
 
 
 def _unless(named: bool, reason: str | None) -> str | None:

@@ -137,7 +137,7 @@ _column = partial(
 
 
 def _shared(*row: object, rows: int = 1, tiles: int = 1, **other: object) -> Rung:
-    """A thread has some rows of C, and a tile of A serves some tiles of B."""
+    """A thread has some rows of C, and a tile of A is used with some tiles of B."""
     return Rung(
         *row,
         kernel="matmul_shared",

@@ -325,8 +325,8 @@ def to_host(x: Any, out: np.ndarray | None = None, *, wait: bool = True) -> Any:
     Returns
     -------
     numpy.ndarray
-        ``out`` where it was given. With ``wait=False`` an object instead whose ``wait()`` gives the
-        array when it is there. Dropped before, it gives the copy up.
+        ``out`` where it was given. With ``wait=False`` an object: its ``wait()`` returns the array
+        once the copy is complete. If the object is deleted earlier, the copy is given up.
 
     Raises
     ------

@@ -202,7 +202,7 @@ class Orientation(NamedTuple):
     names: tuple[str, str] = ("A", "B")  # of the buffers, of the first operand first
     a_k: bool = False  # whether k is the fast dimension
     b_k: bool = False
-    aligned: bool = False  # whether every operand's address serves vectors
+    aligned: bool = False  # whether vectors can begin at every operand's address
     loads: bool = False  # whether both operands can be loaded by vectors
 
     def shared(self, tile: Tile) -> int:

@@ -244,7 +244,7 @@ def _one_by_one(call: Call) -> Parts:
 def _in_real_parts(call: Call) -> Parts:
     """Complex operands: a sum of real convolutions.
 
-    By SciPy where the result is not finite: it takes a real operand for a complex one, whose
+    By SciPy where the result is not finite: it takes a real operand for a complex one, and
     imaginary zeros times infinity are NaN.
     """
     dtype = np.dtype(call.dtype.char.lower())

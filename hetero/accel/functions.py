@@ -1,8 +1,9 @@
 """What stands in the place of other packages' functions, which calls hetero can do; the table of
 all.
 
-A recogniser gets the original function and what that was given. It gives an `Attempt`, or None
-where the call is no matter of hetero's. What it raises is a wrong argument: the original says so.
+A recogniser gets the original function and what that was given. It gives an `Attempt`, or what
+calls the same library in a faster way, or None where the call is no matter of hetero's. What it
+raises is a wrong argument: the original says so.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Call(NamedTuple):
     all arrays among the arguments is at least ``least``: that takes 1 us, a small filter 20.
     """
 
-    recognise: Callable[..., Attempt | None]
+    recognise: Callable[..., Attempt | Callable[[], Any] | None]
     least: int = 0
     gains: Callable[[Session], bool] = lambda session: True  # whether any call can
 
@@ -110,6 +111,8 @@ def standin(name: str, original: Any, call: Call) -> Standin:
             attempt = None
         if attempt is None:
             return original(*args, **options)
+        if not isinstance(attempt, Attempt):
+            return attempt()
         return session.run(name, attempt, functools.partial(original, *args, **options))
 
     names = {"__call__": staticmethod(function), "__module__": original.__module__}

@@ -216,51 +216,31 @@ def dot(original: Any, *operands: Any, **options: Any) -> Attempt | None:
     return _attempt(a, b) if looks(LEAST * is_large) else None
 
 
-def einsum(original: Any, *given: Any, **options: Any) -> Attempt | None:
-    """`numpy.einsum` of two arrays of floats that is a product, but is computed without BLAS."""
+def einsum(original: Any, *given: Any, **options: Any) -> Any | None:
+    """`numpy.einsum` of two arrays of floats, which is computed without BLAS: the same by NumPy's
+    products, of which `numpy.dot` may be taken."""
     if len(given) != 3 or options or type(given[0]) is not str or not _are_floats(*given[1:]):
         return None
     subscripts, A, B = given
-    first, second, summed, result = _parsed(subscripts)
-    extents = dict(zip(first + second, A.shape + B.shape, strict=True))
-    k = prod(extents[x] for x in summed)
-    if not (summed and k) or A.shape != tuple(extents[x] for x in first):
-        return None
-    if not looks(seconds := A.size * B.size / k / _EINSUM):
-        return None
-    free = [x for x in first if x not in summed], [x for x in second if x not in summed]
-    a = A.transpose([first.index(x) for x in (*free[0], *summed)]).reshape(-1, k)
-    b = B.transpose([second.index(x) for x in (*summed, *free[1])]).reshape(k, -1)
-    made = _attempt(a, b)
-
-    def compute(plan: Any) -> Any:
-        numpy = sys.modules["numpy"]
-        with numpy.errstate(all="ignore"):  # as NumPy's loop
-            product = made.compute(plan)
-        if product is None:
-            return None
-        # NumPy's iterator lays out the result by the operands' strides.
-        axes = result + summed
-        placed = [[letters.find(x) for x in axes] for letters in (first, second, result)]
-        flags = [["readonly"], ["readonly"], ["readwrite", "allocate"]]
-        laid = numpy.nditer([A, B, None], ["reduce_ok"], flags, op_axes=placed).operands[2]
-        ordered = laid.transpose([result.index(x) for x in free[0] + free[1]])
-        ordered[...] = product.reshape(ordered.shape)
-        return laid if result else laid[()]
-
-    what = f"{subscripts} {shapes(A, B)}"
-    return Attempt(what, seconds, "", made.plan, (), compute, made.operands)
-
-
-@functools.lru_cache(256)
-def _parsed(subscripts: str) -> tuple[str, str, str, str]:
-    """(letters of A, of B, those summed over, of the result) of a product; none are summed over in
-    what is no product."""
     inputs, arrow, result = subscripts.replace(" ", "").partition("->")
     first, _, second = inputs.partition(",")
-    free = set(first) ^ set(second)
-    result = result if arrow else "".join(sorted(free))
-    summed = "".join(sorted(set(first) & set(second)))
-    every = first, second, result
-    is_product = all(len(set(x)) == len(x) and f"{x}a".isalpha() and x.isascii() for x in every)
-    return first, second, summed if is_product and set(result) == free else "", result
+    result = result if arrow else "".join(sorted(set(first) ^ set(second)))
+    every, numpy = dict(zip(first + second, A.shape + B.shape, strict=True)), sys.modules["numpy"]
+    if any(len(set(x)) < len(x) for x in (first, second, result)) or not set(result) < set(every):
+        return None  # a diagonal, or nothing is summed
+    if not ("".join(every).isalpha() and looks(prod(every.values()) / _EINSUM)):
+        return None
+    # NumPy's iterator lays out the result by the operands' strides.
+    axes = [*result, *(every.keys() - set(result))]
+    placed = [[letters.find(x) for x in axes] for letters in (first, second, result)]
+    flags = [["readonly"], ["readonly"], ["readwrite", "allocate"]]
+    laid = numpy.nditer([A, B, None], ["reduce_ok"], flags, op_axes=placed).operands[2]
+
+    def product() -> Any:
+        with numpy.errstate(all="ignore"):  # as NumPy's loop
+            original(*given, out=laid, optimize=True)
+            if not numpy.isfinite(laid.sum()):
+                return original(*given)
+        return laid if result else laid[()]
+
+    return product

@@ -1,4 +1,4 @@
-"""Products: what the gate offers, and `numpy.dot` and `numpy.einsum`.
+"""Products: what the gate offers; `numpy.dot` and `numpy.einsum`, which go the same way.
 
 NumPy's C API lets anybody put another inner loop in the place of one of a universal function's
 (`PyUFunc_ReplaceLoopBySignature`). Operators, ``out=``, casts, broadcasting, subclasses and errors
@@ -7,6 +7,7 @@ front of those of `matmul`, `gate.c`, compiled when hetero is installed: small p
 It offers large ones to Python, and where that has not computed one, for whatever reason, NumPy's
 loop does.
 
+Large products of `numpy.dot` and `numpy.einsum` are made by `matmul`, and so offered.
 `numpy.tensordot` and `numpy.linalg.multi_dot` call `numpy.dot`, which is replaced within NumPy too.
 `ndarray.dot` is NumPy's: no documented way replaces a method of its arrays.
 """
@@ -147,11 +148,10 @@ def _views(dtype: str, pointers: Any, extents: Any, strides: Any) -> list[Any]:
 # -- Products of arrays ----------------------------------------------------------------------------
 
 
-def _attempt(A: Any, B: Any, C: Any = None, kind: Any = None) -> Attempt:
-    """The attempt of a product, ``C`` taking the result where it is given; products of this
-    ``kind`` are settled once none of them can gain."""
-    with_vector = min(A.ndim, B.ndim) < 2 or 1 in (A.shape[-2], B.shape[-1])
-    seconds = A.size * (B.shape[-1] if B.ndim > 1 else 1) / _RATES[with_vector]
+def _attempt(A: Any, B: Any, C: Any, kind: Any) -> Attempt:
+    """The attempt of a product in C; those of this ``kind`` are settled once none can gain."""
+    with_vector = 1 in (A.shape[-2], B.shape[-1])
+    seconds = A.size * B.shape[-1] / _RATES[with_vector]
     # In a block of `hetero.use` whatever that says.
     obstacle = "" if has_device() or tables.forced.get() is not None else "no-device"
 
@@ -159,11 +159,10 @@ def _attempt(A: Any, B: Any, C: Any = None, kind: Any = None) -> Attempt:
         """The plan here, which counts the call: operands that come again may get copies."""
         arrays, planner = load("hetero.arrays"), load("hetero.calling.planner")
         now, inputs = tables.generation(), (arrays.describe_used(A), arrays.describe_used(B, A))
-        target = None if C is None else arrays.describe(C)
-        problem = load("hetero.ops.products.operands").build("matmul", *inputs, target)
+        problem = load("hetero.ops.products.operands").build("matmul", *inputs, arrays.describe(C))
         made = planner.plan(problem, *planner.placement(None, None))
         is_plain = not (made.kept or tables.forced.get()) and made.chosen[:2] == ("cpu", *_OWN)
-        if kind and is_plain and not load("hetero.pricing.pricing").copies_pay(made):
+        if is_plain and not load("hetero.pricing.pricing").copies_pay(made):
             tables.remember(_settled, kind, seconds, now)
         return made
 
@@ -172,7 +171,7 @@ def _attempt(A: Any, B: Any, C: Any = None, kind: Any = None) -> Attempt:
 
 
 def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
-    """The product; None where it holds NaN or infinity, which NumPy is to warn of."""
+    """The product in C; None where it holds NaN or infinity, which NumPy is to warn of."""
     calls, streaming = load("hetero.ops.products.methods"), load("hetero.moving.streaming")
     kernels, numpy = load("hetero.ops.convolve2d.device"), sys.modules["numpy"]
     flags: dict[Any, Any] = {}  # device -> (buffer, owner), of whether a part is not finite
@@ -184,17 +183,16 @@ def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
 
     try:
         with tables.setting(streaming.look, look):
-            made = calls.host_call(plan, numpy.matmul)(A, B, C)
+            calls.host_call(plan, numpy.matmul)(A, B, C)
         for device, (buffer, _) in flags.items():
             flag = numpy.empty(1, "i4")
             with device.active():
                 device.download(buffer, flag)
             if flag[0]:
                 return None
-        return made if flags or numpy.isfinite(made).all() else None
+        return C if flags or numpy.isfinite(C).all() else None
     finally:
-        if C is not None:
-            load("hetero.arrays.kept").written(C)
+        load("hetero.arrays.kept").written(C)
 
 
 def _are_floats(*arrays: Any) -> bool:
@@ -203,22 +201,20 @@ def _are_floats(*arrays: Any) -> bool:
     return is_plain and {x.dtype.char for x in arrays} in ({"f"}, {"d"})
 
 
-def dot(original: Any, *operands: Any, **options: Any) -> Attempt | None:
-    """`numpy.dot` of floats, which calls BLAS."""
+def dot(original: Any, *operands: Any, **options: Any) -> Callable[[], Any] | None:
+    """`numpy.dot` of floats that lie as BLAS takes them: the same by `numpy.matmul`."""
     if len(operands) != 2 or options or not _are_floats(*operands):
         return None
     a, b = operands
-    if (a.ndim, b.ndim) not in ((2, 2), (2, 1), (1, 2)):
+    is_product = (a.ndim, b.ndim) in ((2, 2), (2, 1), (1, 2)) and a.shape[-1] == b.shape[0]
+    if not (is_product and all(x.itemsize in x.strides for x in operands)):
         return None
-    if a.shape[-1] != b.shape[0] or not b.size:
-        return None
-    is_large = a.size * b.size // b.shape[0] >= (MATRICES if a.ndim + b.ndim > 3 else VECTORS)
-    return _attempt(a, b) if looks(LEAST * is_large) else None
+    return functools.partial(sys.modules["numpy"].matmul, a, b)
 
 
-def einsum(original: Any, *given: Any, **options: Any) -> Any | None:
+def einsum(original: Any, *given: Any, **options: Any) -> Callable[[], Any] | None:
     """`numpy.einsum` of two arrays of floats, which is computed without BLAS: the same by NumPy's
-    products, of which `numpy.dot` may be taken."""
+    products, which are offered."""
     if len(given) != 3 or options or type(given[0]) is not str or not _are_floats(*given[1:]):
         return None
     subscripts, A, B = given

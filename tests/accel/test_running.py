@@ -221,7 +221,7 @@ def test_advice(tmp_path):
     assert "on cuda:0 with" in dot["text"]
     assert 0 < dot["saved"] < dot["seconds"]
     text = run(["-m", "hetero", "advise", "--on", "h100"], file).stdout
-    assert re.search("script.py:10  numpy.dot 1100x1100, 1100x1100 float64 +1  ", text)
+    assert re.search("script.py:10  numpy.matmul 1100x1100, 1100x1100 float64 +1  ", text)
     assert "times as fast" in text.splitlines()[-1]
     own, rows = advised(file)
     assert own["own"]

@@ -40,9 +40,11 @@ def pytest_configure(config):
         # What was compiled stays where that of other runs is: each program takes up to two seconds.
         cache = os.path.join(_private, "cache", "hetero")
         os.makedirs(cache, 0o700)
-        folders = map(paths.private_folder, ("opencl", "compiled"))  # and `compiled.remembered`'s
-        for folder in filter(None, folders):
+        if folder := paths.private_folder("compiled"):  # `compiled.remembered`'s
             os.symlink(folder, os.path.join(cache, folder.name))
+        for name in ("pyopencl", "pytools"):
+            os.makedirs(os.path.join(home, name), exist_ok=True)
+            os.symlink(os.path.join(home, name), os.path.join(_private, "cache", name))
     for name, value in private.items():
         _environment.setenv(name, value)
     os.makedirs(os.environ["XDG_CACHE_HOME"], exist_ok=True)

@@ -6,16 +6,13 @@ data is, with an .icd file that names a place of the vendor's own making, so the
 it. For the moment in which the loader looks, it is shown a folder with the right file, and with
 links to the machine's own. Where the user names a folder, that one alone counts.
 
-Programs are built from source once, and kept as machine code for the next process: a CPU's runtime
-takes 0.1 to 2 seconds for a program, and 3 ms for one that was kept. PyOpenCL's own cache is
-unchecked pickles in a folder that others may read; here it is `hetero.paths`.
+PyOpenCL keeps the machine code of programs for the next process, in the user's cache directory.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import logging
 import os
 import tempfile
@@ -29,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero import locks, paths
+from hetero import locks
 from hetero.arrays.libraries import set_name
 from hetero.arrays.operand import known_pinned
 from hetero.devices.base import Defines, Device, reraise
@@ -46,14 +43,13 @@ with contextlib.suppress(OSError):  # there may be none, and then none is needed
     tempfile.gettempdir()  # Python looks for it under a lock of its own; now, a fork waits for that
 _FOLDERS = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")  # the user's word to the loader
 _SYSTEM = Path("/etc/OpenCL/vendors")
-_KIND = "opencl"  # of things in the cache
 log = logging.getLogger("hetero")
 
 
 def find() -> tuple[list[Device], list[str]]:
     """The OpenCL devices here, and a sentence for each thing that is missing."""
     try:
-        cl = pyopencl()
+        cl = load("pyopencl")
     except ImportError:
         return [], [f"opencl: PyOpenCL is not installed; {INSTALL['opencl']}"]
     except Exception as error:
@@ -195,7 +191,10 @@ class OpenCLDevice(Device):
                     if len(self._programs) >= _MOST:
                         self._programs, self._kernels = {}, {}
                     source = kernel_text(text, self.kind)
-                    program = built(self._open()[0], self._device, source, defines)
+                    options = [f"-D{name}={value}" for name, value in defines]
+                    with warnings.catch_warnings():  # of every compiler that says anything at all
+                        warnings.simplefilter("ignore", self.cl.CompilerWarning)
+                        program = self.cl.Program(self._open()[0], source).build(options)
                     self._programs[text, defines] = program
             made = self._kernels[key] = self.cl.Kernel(program, kernel)
         except (self.cl.MemoryError, MemoryError) as error:
@@ -293,13 +292,6 @@ class OpenCLDevice(Device):
 # -- Runtimes --------------------------------------------------------------------------------------
 
 
-def pyopencl() -> Any:
-    """PyOpenCL. Where hetero is the first to import it, it keeps no pickles on disk: they take
-    longer than what they save, and where their file is damaged no kernel can be launched."""
-    with _environment("PYOPENCL_NO_CACHE", os.environ.get("PYOPENCL_NO_CACHE", "1")):
-        return load("pyopencl")
-
-
 def platforms() -> list[Any]:
     """Every OpenCL platform, as PyOpenCL gives them; the loader looks for them only once."""
     with _shown(installed()):
@@ -317,19 +309,6 @@ def installed() -> Path | None:
 
 
 @contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
-
-
-@contextlib.contextmanager
 def _shown(library: Path | None) -> Iterator[None]:
     """Let the loader find a library, unless the user names the folder to look in."""
     with contextlib.ExitStack() as stack:
@@ -339,66 +318,9 @@ def _shown(library: Path | None) -> Iterator[None]:
                 Path(folder, "intel.icd").write_bytes(os.fsencode(library) + b"\n")
                 for file in _SYSTEM.glob("*.icd"):
                     Path(folder, f"system-{file.name}").symlink_to(file)
-                stack.enter_context(_environment(_FOLDERS[0], folder))
+                os.environ[_FOLDERS[0]] = folder
+                stack.callback(os.environ.pop, _FOLDERS[0])
         yield
-
-
-# -- Programs --------------------------------------------------------------------------------------
-
-
-def built(context: Any, device: Any, text: str, defines: Defines) -> Any:
-    """A program of PyOpenCL's for the one device of a context, from the cache where it is there.
-
-    Raises
-    ------
-    pyopencl.Error
-        With the compiler's own words; and whatever else PyOpenCL stumbles over.
-    """
-    cl, options = load("pyopencl"), [f"-D{name}={value}" for name, value in defines]
-
-    def loaded(code: bytes) -> Any:
-        kept = cl.Program(context, [device], [code])
-        return kept.build(options=options, cache_dir=False)
-
-    with warnings.catch_warnings():
-        # PyOpenCL warns of every compiler that says anything at all.
-        warnings.simplefilter("ignore", cl.CompilerWarning)
-        name = _name(device, text, options)
-        if (code := paths.cached(_KIND, name)) is not None:
-            try:
-                return loaded(code)
-            except Exception as error:  # the driver's word on its own code is final: built again
-                log.info("the kept program %s cannot be used: %s", name, cause(error))
-        program = cl.Program(context, text).build(options=options, cache_dir=False)
-        try:
-            (code,) = program.get_info(cl.program_info.BINARIES)
-            if code:
-                paths.cache(_KIND, name, code)
-            return loaded(code)  # with the program go some MB that its compiler holds
-        except Exception as error:  # a runtime that gives no code, or takes none
-            log.info("the program %s cannot be kept: %s", name, cause(error))
-    return program
-
-
-def _name(device: Any, text: str, options: list[str]) -> str:
-    """A file's name, by all that the code depends on."""
-    cl = load("pyopencl")
-    platform = device.platform
-    instructions = _instructions() if device.type & cl.device_type.CPU else ""
-    parts = (
-        *(text, *options, os.environ.get("PYOPENCL_BUILD_OPTIONS", "")),
-        *(platform.vendor, platform.name, platform.version),
-        *(device.vendor, device.name, device.version, device.driver_version, instructions),
-    )
-    return f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.program"
-
-
-@functools.cache
-def _instructions() -> str:
-    """What the CPU can execute, as Linux lists it: CPUs of one name, in a home directory of many
-    machines, need not have the same."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return "\n".join(sorted({x for x in lines if x.startswith(("flags", "Features"))}))
 
 
 def cause(error: Exception) -> str:

@@ -26,7 +26,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 from typing import Any
 
 import numpy as np
@@ -363,37 +363,34 @@ class _Lane(threading.Thread):
         return []
 
     def _copy_packed(self, array: np.ndarray, buffer: Any, offset: int) -> None:
-        """Copy piece by piece, each of which is packed by several threads."""
-        device, region, size = self._device, self._region, _SLICE
+        """Copy piece by piece, by several threads with a buffer each, which pack them."""
+        device, region, to_device = self._device, self._region, self._direction == UPLOAD
         device.synchronize(self._stream)  # buffers may be on their way
-        flying: list[tuple[Any, np.ndarray, np.ndarray]] = []
+        size = min(max(array.nbytes // (2 * usual_threads()), _PART), _SLICE)
+        parts = list(pieces(array, size, offset))
+        count = min(len(region) // _SLICE, len(parts))
 
-        def arrive() -> None:
-            mark, view, packed = flying.pop(0)
-            device.wait(mark)
-            if self._direction != UPLOAD:
-                self._pack(view, packed)
+        def copy(first: int) -> None:
+            with device.active():
+                for view, begin in parts[first::count]:
+                    at = first * _SLICE
+                    packed = region[at : at + view.nbytes].view(view.dtype).reshape(view.shape)
+                    if to_device:
+                        np.copyto(packed, view)
+                    device.wait(
+                        device.enqueue(self._direction, packed, buffer, begin, self._stream)
+                    )
+                    if not to_device:
+                        np.copyto(view, packed)
 
-        slots = len(region) // size
-        for number, (view, begin) in enumerate(pieces(array, size)):
-            if len(flying) == slots:
-                arrive()
-            at = number % slots * size
-            packed = region[at : at + view.nbytes].view(view.dtype).reshape(view.shape)
-            if self._direction == UPLOAD:
-                self._pack(packed, view)
-            where = buffer, offset + begin, self._stream
-            flying.append((device.enqueue(self._direction, packed, *where), view, packed))
-        while flying:
-            arrive()
-
-    def _pack(self, target: np.ndarray, source: np.ndarray) -> None:
-        share = max(target.nbytes // usual_threads(), _PART)
-        if not self.is_alive() or target.nbytes <= share:
-            np.copyto(target, source)
-        else:
-            to, of = ([part for part, _ in pieces(each, share)] for each in (target, source))
-            list(_packers().map(np.copyto, to, of))
+        if usual_threads() < 2 or not self.is_alive():  # or the interpreter is ending
+            for first in range(count):
+                copy(first)
+            return
+        begun = [_packers().submit(copy, first) for first in range(count)]
+        futures.wait(begun)
+        for one in begun:
+            one.result()
 
     def _pinned(self) -> np.ndarray:
         """The pinned memory of all buffers, empty where the system gives none."""
@@ -421,5 +418,5 @@ def usual_threads() -> int:
 
 
 @functools.cache
-def _packers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(usual_threads(), f"{THREADS} packer")
+def _packers() -> futures.ThreadPoolExecutor:
+    return futures.ThreadPoolExecutor(usual_threads(), f"{THREADS} packer")

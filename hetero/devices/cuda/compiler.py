@@ -7,7 +7,6 @@ nor one for another kernel is taken.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import hashlib
@@ -19,7 +18,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from hetero import locks, paths
-from hetero.devices import peers
 from hetero.devices.base import Defines
 from hetero.devices.cuda import driver
 from hetero.devices.cuda.context import InContexts
@@ -160,8 +158,9 @@ class Compiling(InContexts):
         missing = [one for one in asked if paths.cached(_KIND, _name(*one)) is None]
         if len(missing) > 1:  # of many processors one is left to whoever measures meanwhile
             number = min(max((os.cpu_count() or 1) - 1, 2), len(missing))
-            shares = [missing[first::number] for first in range(number)]
-            peers.side_by_side([functools.partial(_keep, share) for share in shares])
+            with load("concurrent.futures").ThreadPoolExecutor(number) as threads:
+                for one in missing:  # what fails here fails again where it is built
+                    threads.submit(cubin, *one)
 
     def constant_memory(
         self, text: str, kernel: str, defines: Defines, name: str, nbytes: int
@@ -261,13 +260,6 @@ class Compiling(InContexts):
             log.info("no cooperative launches on %s: %s", self.name, error)
         kernels[key] = found
         return found
-
-
-def _keep(asked: Iterable[tuple[str, str, Defines]]) -> None:
-    """Leave in the cache what will be asked of `cubin`; what fails here fails there again."""
-    for one in asked:
-        with contextlib.suppress(KernelCompileError):
-            cubin(*one)
 
 
 def _packed(arguments: list[Any]) -> bytes:

@@ -17,6 +17,7 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.tested
 	@date +%s > $(VENV)/test-began
+	NUMBA_CACHE_DIR=$${NUMBA_CACHE_DIR:-$${XDG_CACHE_HOME:-$$HOME/.cache}} $(BIN)/hetero compile
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not timing'

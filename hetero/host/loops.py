@@ -137,7 +137,7 @@ def _compile_apart(families: dict[str, list[str]], say: Callable[[float, str], N
     how = {"env": environment, "capture_output": True, "stdin": subprocess.DEVNULL}
     with futures.ThreadPoolExecutor(cpu.cores()) as pool:
         running = {}
-        for family, names in families.items():
+        for family, names in reversed(families.items()):  # those of k-means take longest
             module = _families[family].partition(":")[0]
             command = [sys.executable, "-P", "-c", code % (module, names)]
             running[pool.submit(subprocess.run, command, **how)] = family

@@ -148,7 +148,7 @@ def dispatchers(loop):
 
 
 EXAMPLES = {
-    kmeans: [compiled_cpu.compile_clusters],
+    kmeans: [compiled_cpu.compile_clusters, compiled_cpu.compile_bounds],
     cg: [cg_loop.rows, cg_loop.stencils],
     vectors: [systems.vectors, methods.examples],
 }

@@ -29,6 +29,7 @@ for shape in (40, 40), (33, 30), (1, 50), (50, 2), (6, 9, 11), (9, 1, 8), (20, 2
     hetero.solve_poisson(np.ones(shape), method="jacobi", device="cpu", maxiter=9)
     hetero.solve_poisson(np.ones(shape), method="multigrid", device="cpu")
 compiled_cpu.compile_clusters(np.dtype("float64"))
+compiled_cpu.compile_bounds(np.dtype("float64"))
 X = np.random.default_rng(0).random((777, 5))
 for k in (1, 7, 65):
     for least in (1 << 20, 0):

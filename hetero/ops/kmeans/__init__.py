@@ -33,6 +33,7 @@ __all__ = ["cluster", "from_dims", "kmeans", "problem"]
 
 LOOPS = "hetero.ops.kmeans.compiled_cpu"
 CLUSTERS = loops.register("clusters", f"{LOOPS}:compile_clusters")
+BOUNDS = loops.register("bounds of clusters", f"{LOOPS}:compile_bounds")
 _LEAST_SHARED = 1 << 12  # rows, of which several devices have enough for each
 _FEW = 1 << 9  # rows, that NumPy has labelled before a loop begins
 _LITTLE = 1 << 22  # products, that the CPU is done with before a device begins
@@ -344,7 +345,7 @@ def _dense_alone(problem: Problem, info: dict[str, Any]) -> str | None:
 
 
 def _loops(problem: Problem) -> tuple[str, ...]:
-    return (loops.named(CLUSTERS, problem.dtype),)
+    return loops.named(CLUSTERS, problem.dtype), loops.named(BOUNDS, problem.dtype)
 
 
 def _plain_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:

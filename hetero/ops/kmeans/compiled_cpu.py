@@ -197,10 +197,15 @@ def _cost_of_a_row(k: int, d: int) -> int:
 
 
 def compile_clusters(dtype: np.dtype) -> None:
-    """Call every loop of `CompiledRows`."""
+    """Call every loop of `CompiledRows` but those of bounds."""
     rows = CompiledRows(np.random.default_rng(0).random((70, 3)).astype(dtype), None)
-    centroids = rows.seeds("k-means++", 3, np.random.RandomState(0))
-    rows.lloyd(centroids, 2, -1.0)
+    rows.lloyd(rows.seeds("k-means++", 3, np.random.RandomState(0)), 2, -1.0)
+
+
+def compile_bounds(dtype: np.dtype) -> None:
+    """Call the loops of bounds, which take as long to compile as all others."""
+    rows = CompiledRows(np.random.default_rng(0).random((70, 3)).astype(dtype), None)
+    centroids = rows._X[:3] - rows.mean
     rows.restart(centroids)
     rows._bounded, rows._below = True, 1.0  # with bounds from the first iteration on
     for _ in range(2):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -211,6 +212,7 @@ def run(
     place = ranks.agreed(_place_of, rows, device, b)
     with place.active() if place else contextlib.nullcontext(), np.errstate(all="ignore"):
         vectors = DeviceVectors(rows, place, b.dtype) if place else HostVectors(rows, b.dtype)
+        A = Matrix(vectors.times)
         if isinstance(M, np.ndarray):
             diagonal = vectors.hold(np.ascontiguousarray(M, b.dtype))
             M = functools.partial(vectors.multiply, diagonal)
@@ -240,15 +242,15 @@ def run(
             """Iterate; the callback gives x at the caller's scale."""
             report, rhs, u = asked.callback, vectors.hold(b), vectors.hold(x)
             watched = report and (lambda u: watch(lambda: report(vectors.on_host(u))))
-            asked, norm_b = asked._replace(callback=watched), vectors.norm(rhs)
-            product = Matrix(vectors.times)
-            outcome = solve_unscaled(product, vectors, true_residual, M, rhs, u, asked, norm_b)
+            at_zero, norm_b = not ranks.most(np.any(x)), vectors.norm(rhs)
+            asked = asked._replace(callback=watched, from_zero=at_zero)
+            outcome = solve_unscaled(A, vectors, true_residual, M, rhs, u, asked, norm_b)
             np.copyto(x, vectors.on_host(u))
             return outcome._replace(right_side=norm_b)
 
         report, limit = (lambda x: x) if called or saved else None, goal["maxiter"] - before
         asked = Solve(None, goal["rtol"], goal["atol"], max(limit, 0), report)
-        if is_safe(vectors.norm(vectors.hold(b)), b.itemsize):
+        if is_safe(math.sqrt(ranks.total(np.vdot(b, b))), b.itemsize):
             outcome = solve(b, x, asked)
         else:
             outcome = scaled(solve, b, x, asked, ranks.most)

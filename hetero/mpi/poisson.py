@@ -129,7 +129,7 @@ def solve_poisson(
     share = outcome.residual / (outcome.right_side or 1.0)
     if not rtol and outcome.status == LIMIT and outcome.iterations < goal["maxiter"]:
         # No tolerance was asked for, and rounding ended the solve: that of u will do.
-        how["converged"] = share <= _ROUNDINGS * np.finfo(dtype).eps * A.condition_number()
+        how["converged"] = share <= _ROUNDINGS * float(np.finfo(dtype).eps) * A.condition_number()
     how["relative_residual"] = share
     if not how["converged"]:
         left = f"norm(f - A u) is {share:.3g} of norm(f)"

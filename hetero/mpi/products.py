@@ -163,13 +163,11 @@ class DeviceVectors(HostVectors):
             system = Csr(joined.indptr, joined.indices, joined.data)
         span = self._before, self._before + n
         self._product = rows_of(self.part, system, span, dtype).times
-        index, how = rows.places.dtype.name, {"target": device.target, "dtype": dtype.name}
-        pack = plan_cg.pack(plan_cg.csr(1, 0, index, **how)[1], rows.places.size, device.target)
+        how = {"target": device.target, "dtype": dtype.name}
+        pack = plan_cg.pack(max(rows.places.size, 1), **how)
         self._launches = {"pack": pack, **plan_cg.textbook(n, **how)}
-        self._blocks, self._packed = (
-            self._launches["cg_dots"].grid,
-            np.empty(rows.places.size, dtype),
-        )
+        self._blocks = self._launches["cg_dots"].grid
+        self._packed = np.empty(rows.places.size, dtype)
         self.part.allocate(16 * self._blocks, "partial")
         self.part.allocate(self._packed.nbytes, "packed")
         self.part.allocate(self.nbytes + rows.foreign.size * dtype.itemsize, "held")

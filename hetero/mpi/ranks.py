@@ -151,12 +151,12 @@ class Checkpoint:
         self, ranks: Ranks, goal: dict[str, Any], known: dict[str, Any], x: np.ndarray, **parts: Any
     ) -> None:
         self._ranks, self._path, self._every = ranks, Path(goal["checkpoint"]), goal["every"]
-        self._saved_at, digests = time.monotonic(), {}
+        self._saved_at = time.monotonic()
         for name, part in parts.items():
             if part.ndim > 1:
                 part = part @ np.sqrt(np.arange(1.0, part.shape[1] + 1.0))
-            digests[name] = hashlib.sha256(ranks.whole(part)).hexdigest()[:16]
-        self._fingerprint = json.loads(json.dumps(known | digests))
+            known = known | {name: hashlib.sha256(ranks.whole(part)).hexdigest()[:16]}
+        self._fingerprint = json.loads(json.dumps(known))
         counts = np.diff(ranks.starts(x.size))
         whole, done = ranks.agreed(lambda: (None, 0) if ranks.rank else self._read(counts.sum()))
         self.done = ranks.comm.bcast(done)

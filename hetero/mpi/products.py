@@ -2,7 +2,8 @@
 
 The rows of a sparse matrix, or of a grid, are kept in two pieces, as in PETSc's MPIAIJ: the columns
 of the rank itself, a square system that the loops of one process multiply with, and the few columns
-of others. Their elements, the halo, travel while the first piece is multiplied.
+of others. Their elements, the halo, travel while the first piece is multiplied. Dense rows are a
+second piece alone, with all columns.
 
 Where a rank's rows lie on a device, only the halo and the partial sums leave it: they are
 downloaded, sent, received and uploaded. Ranks on the CPU take part in the same iteration.
@@ -32,8 +33,8 @@ class Rows:
 
     ``own`` is the square piece as `hetero.solve_cg` takes it, a sparse array or a `hetero.Poisson`;
     None where there are no rows, or dense ones. ``foreign`` (k,) are the other columns that they
-    meet, ascending, of dense rows all; ``rest`` (own rows, k) holds these. Others ask for this
-    rank's elements at ``places``.
+    meet, ascending, of dense rows all; ``rest`` (own rows, k) holds these. Of a grid's ``before``
+    come before its own. Others ask for this rank's elements at ``places``.
 
     ``starts`` has the first row of each rank, and the number of all; ``system`` is (own rows, n) of
     a matrix, dense or CSR, or the `hetero.Poisson` of the whole grid.
@@ -42,7 +43,7 @@ class Rows:
     def __init__(self, ranks: Ranks, starts: np.ndarray, system: Any) -> None:
         begin, end, n = *map(int, starts[ranks.rank :][:2]), int(starts[-1])
         size, sparse = end - begin, load("scipy.sparse")
-        self.ranks, self.first, self.own = ranks, begin, None
+        self.ranks, self.own, self.before = ranks, None, 0
         if isinstance(system, np.ndarray):
             self.foreign, self.rest = np.arange(n), system
         elif isinstance(system, Poisson):  # the first and the last plane meet those next to them
@@ -50,7 +51,7 @@ class Rows:
             plane = math.prod(lines) if size else 0
             before = np.arange(max(begin - plane, 0), begin)
             after = np.arange(end, min(end + plane, n))
-            self.foreign = np.concatenate([before, after])
+            self.foreign, self.before = np.concatenate([before, after]), before.size
             first = sparse.eye_array(size, before.size)
             last = sparse.eye_array(size, after.size, k=after.size - size)
             self.rest = sparse.hstack([first, last], format="csr") * (-1.0 / spacing[0] ** 2)
@@ -152,16 +153,15 @@ class DeviceVectors(HostVectors):
 
     def __init__(self, rows: Rows, device: Device, dtype: np.dtype) -> None:
         self._ranks, self._rows, self.dtype, n = rows.ranks, rows, dtype, rows.rest.shape[0]
-        self.nbytes, self.part, self._before = n * dtype.itemsize, Part(device, True), 0
+        self.nbytes, self.part = n * dtype.itemsize, Part(device, True)
         if isinstance(rows.own, Poisson):
             lines = rows.own.grid[1:]
             planes = (n + rows.foreign.size) // math.prod(lines)
             system: Any = rows.own.stencil._replace(shape=(planes, *lines))
-            self._before = int(np.searchsorted(rows.foreign, rows.first))
         else:
             joined = load("scipy.sparse").hstack([rows.own, rows.rest], format="csr")
             system = Csr(joined.indptr, joined.indices, joined.data)
-        span = self._before, self._before + n
+        span = rows.before, rows.before + n
         self._product = rows_of(self.part, system, span, dtype).times
         how = {"target": device.target, "dtype": dtype.name}
         pack = plan_cg.pack(max(rows.places.size, 1), **how)
@@ -176,7 +176,7 @@ class DeviceVectors(HostVectors):
         self.multiply = lambda m, x, z: self.run("cg_times", z=z, inverse=m, r=x)
 
     def times(self, p: Vector, q: Vector) -> None:
-        part, before = self.part, self._before
+        part, before = self.part, self._rows.before
         if self._packed.size:
             self.run("pack", p=p)
             part.download("packed", self._packed)

@@ -113,8 +113,7 @@ class Ranks:
 
     def total(self, number: Any) -> float:
         """The sum over all ranks of a number that each has some of."""
-        with np.errstate(all="ignore"):
-            return float(np.add.accumulate(self.gather(number))[-1])  # one rank after the other
+        return sum(self.gather(number).tolist())  # one rank after the other
 
     def most(self, number: Any) -> float:
         """The largest number that a rank has; NaN where one has that."""

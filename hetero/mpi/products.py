@@ -127,20 +127,15 @@ class HostVectors:
 class Vector:
     """This rank's elements of a vector, in a buffer."""
 
-    def __init__(self, vectors: DeviceVectors, buffer: Any = None) -> None:
-        self._vectors, self.dtype = vectors, vectors.dtype
-        self.buffer = vectors.part.allocate(vectors.nbytes) if buffer is None else buffer
+    def __init__(self, vectors: DeviceVectors, buffer: Any) -> None:
+        self._vectors, self.dtype, self.buffer = vectors, vectors.dtype, buffer
 
     def copy(self) -> Vector:
         """Another vector of the same elements."""
-        new, part = Vector(self._vectors), self._vectors.part
-        part.device.copy(new.buffer, self.buffer, self._vectors.nbytes, 0, 0, part.stream)
-        return new
+        return self._vectors.combined(1.0, self, 0.0, self)
 
     def __sub__(self, other: Vector) -> Vector:
-        new = Vector(self._vectors)
-        self._vectors.combine(new, 1.0, self, -1.0, other)
-        return new
+        return self._vectors.combined(1.0, self, -1.0, other)
 
 
 class DeviceVectors(HostVectors):
@@ -172,7 +167,7 @@ class DeviceVectors(HostVectors):
         self.part.allocate(self._packed.nbytes, "packed")
         self.part.allocate(self.nbytes + rows.foreign.size * dtype.itemsize, "held")
         self.part.upload(rows.places, "places")
-        self.scale_and_add = lambda y, s, x: self.combine(y, s, y, 1.0, x)
+        self.scale_and_add = lambda y, s, x: self.combined(s, y, 1.0, x, y)
         self.multiply = lambda m, x, z: self.run("cg_times", z=z, inverse=m, r=x)
 
     def times(self, p: Vector, q: Vector) -> None:
@@ -189,9 +184,13 @@ class DeviceVectors(HostVectors):
         part.buffers["q"] = q.buffer
         part.start(*self._product("held"))
 
-    def combine(self, out: Vector, of_a: float, a: Vector, of_b: float, b: Vector) -> None:
-        """out = of_a a + of_b b."""
+    def combined(
+        self, of_a: float, a: Vector, of_b: float, b: Vector, out: Vector | None = None
+    ) -> Vector:
+        """of_a a + of_b b, in a new vector or in ``out``."""
+        out = out or Vector(self, self.part.allocate(self.nbytes))
         self.run("ranks_combine", out=out, a=a, b=b, of_a=float(of_a), of_b=float(of_b))
+        return out
 
     def hold(self, x: np.ndarray) -> Vector:
         """A vector of the host's, on the device."""
@@ -220,5 +219,5 @@ class DeviceVectors(HostVectors):
         square, zero = self._sums("ranks_reduce", x=x, r=r, p=p, q=q, alpha=float(alpha))
         square = self._ranks.total(square if zero == 0.0 else math.nan)
         if math.isfinite(square):
-            self.combine(x, 1.0, x, alpha, p)
+            self.combined(1.0, x, alpha, p, x)
         return square

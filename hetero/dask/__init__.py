@@ -42,13 +42,9 @@ _WHY_NOT = (
 )
 
 
-# Their module imports scikit-learn where that is installed.
-_LATER = {"kmeans": "hetero.dask.clustering", "KMeans": "hetero.dask.clustering"}
-
-
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(load(_LATER[name]), name)
+    if name in ("KMeans", "kmeans"):  # their module imports scikit-learn where that is installed
+        return getattr(load(f"{__name__}.clustering"), name)
     raise AttributeError(f"module 'hetero.dask' has no attribute {name!r}")
 
 
@@ -65,9 +61,9 @@ def run(name: str, *operands: Any, call: Callable[..., Any] | None = None, **opt
     worker = _distributed("get_worker") if is_free else None
     number = worker and re.search(r"\d+$", str(worker.name))
     gpus = [gpu for gpu in devices.available() if gpu.startswith("cuda:")] if number else []
-    on_gpu = gpus and plan(name, *operands, **options).chosen.device != CPU
-    with planner.use(device=gpus[int(number[0]) % len(gpus)]) if on_gpu else nullcontext():
-        return (call or getattr(functions, name))(*operands, **options)
+    if gpus and plan(name, *operands, **options).chosen.device != CPU:
+        options["device"] = gpus[int(number[0]) % len(gpus)]
+    return (call or getattr(functions, name))(*operands, **options)
 
 
 def _distributed(what: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -14,9 +15,9 @@ from hetero.calling import planner
 from hetero.devices.base import Device
 from hetero.errors import MethodNotAvailable
 from hetero.imports import load
-from hetero.mpi.products import HostVectors, Rows, on_device
+from hetero.mpi.products import DeviceVectors, HostVectors, Rows
 from hetero.mpi.ranks import Checkpoint, Ranks
-from hetero.ops.solvers.cg_loop import is_doubtful, solve_unscaled
+from hetero.ops.solvers.cg_loop import Matrix, is_doubtful, solve_unscaled
 from hetero.ops.solvers.systems import (
     CONVERGED,
     Outcome,
@@ -109,49 +110,40 @@ def solve_cg(
     M. R. Hestenes and E. Stiefel, "Methods of conjugate gradients for solving linear systems",
     J. Res. Nat. Bur. Stand. 49 (1952), 409-436.
     """
-    with Ranks(comm) as ranks:
+    ranks = Ranks(comm)
 
-        def checked() -> tuple[Any, ...]:
-            is_sparse, taken = load("scipy.sparse").issparse(A_rows), "a sparse matrix or an array"
-            matrix = A_rows.tocsr() if is_sparse else checked_array("A_rows", A_rows, taken)
-            if matrix.ndim != 2:
-                raise ValueError(f"A_rows must have 2 dimensions, got shape {matrix.shape}")
-            if is_sparse:
-                matrix.check_format()  # its columns, which no loop tests
-            elif device not in (None, "cpu"):
-                raise ValueError(f"dense rows are multiplied on the CPU, got device={device!r}")
-            shape, n = matrix.shape[:1], matrix.shape[1]
-            b = checked_array("b_rows", b_rows, shape=shape)
-            dtype = real_dtype(A_rows=matrix.dtype, b_rows=b.dtype)
-            start = np.zeros(shape) if x0 is None else checked_array("x0", x0, shape=shape)
-            kind, inverse = M if M is None or isinstance(M, str) else "vector", None
-            if isinstance(M, str) and M != "jacobi":
-                raise ValueError(f"M must be 'jacobi' or a vector, got {M!r}")
-            if kind == "vector":
-                inverse = checked_array("M", M, "'jacobi' or an array", shape)
-            until = {
-                "rtol": checked_tolerance("rtol", rtol),
-                "atol": checked_tolerance("atol", atol),
-                "maxiter": checked_limit(maxiter, 10 * n),
-            }
-            goal = checked_goal(method, device, checkpoint, every, **until)
-            layout = "sparse" if is_sparse else "dense"
-            known = {"columns": n, "layout": layout, "dtype": dtype.name}
-            given = matrix.astype(dtype, copy=False), b.astype(dtype), start.astype(dtype)
-            return *given, inverse, goal, known, known | {"M": kind} | goal
+    def checked() -> tuple[Any, ...]:
+        is_sparse, taken = load("scipy.sparse").issparse(A_rows), "a sparse matrix or an array"
+        matrix = A_rows.tocsr() if is_sparse else checked_array("A_rows", A_rows, taken)
+        if matrix.ndim != 2:
+            raise ValueError(f"A_rows must have 2 dimensions, got shape {matrix.shape}")
+        if is_sparse:
+            matrix.check_format()  # its columns, which no loop tests
+        elif device not in (None, "cpu"):
+            raise ValueError(f"dense rows are multiplied on the CPU, got device={device!r}")
+        (size, n), kind, inverse = matrix.shape, M, None
+        b = checked_array("b_rows", b_rows, shape=(size,))
+        dtype = real_dtype(A_rows=matrix.dtype, b_rows=b.dtype)
+        start = np.zeros(size) if x0 is None else checked_array("x0", x0, shape=(size,))
+        if isinstance(M, str) and M != "jacobi":
+            raise ValueError(f"M must be 'jacobi' or a vector, got {M!r}")
+        if not (M is None or isinstance(M, str)):
+            kind, inverse = "vector", checked_array("M", M, "'jacobi' or an array", (size,))
+        goal = checked_goal((rtol, atol, maxiter, 10 * n), method, device, checkpoint, every)
+        layout = "sparse" if is_sparse else "dense"
+        known = {"columns": n, "layout": layout, "dtype": dtype.name}
+        given = matrix.astype(dtype, copy=False), b.astype(dtype), start.astype(dtype)
+        return *given, inverse, goal, known, known | {"M": kind} | goal
 
-        matrix, b, x, inverse, goal, known, _ = ranks.agreed(checked, alike=True)
-        n, starts = matrix.shape[1], ranks.starts(len(b))
-        if starts[-1] != n:
-            raise ValueError(f"A must be square: it has {n} columns, the ranks {starts[-1]} rows")
-        if M is not None:
-            with np.errstate(all="ignore"):  # 1 / the whole matrix's diagonal in these rows
-                if inverse is None:
-                    inverse = 1.0 / matrix.diagonal(int(starts[ranks.rank])) if len(b) else b
-            inverse = np.ascontiguousarray(inverse, b.dtype)
-        rows = Rows(ranks, starts, matrix)
-        given = ranks, rows, b, x, goal, known, device
-        outcome, how = run(*given, M=inverse, callback=callback, A=matrix)
+    matrix, b, x, inverse, goal, known, _ = ranks.agreed(checked, alike=True)
+    n, starts = matrix.shape[1], ranks.starts(len(b))
+    if starts[-1] != n:
+        raise ValueError(f"A must be square: it has {n} columns, the ranks {starts[-1]} rows")
+    if isinstance(M, str):  # 1 / the whole matrix's diagonal in these rows
+        with np.errstate(all="ignore"):
+            inverse = 1.0 / matrix.diagonal(int(starts[ranks.rank])) if len(b) else b
+    rows = Rows(ranks, starts, matrix)
+    outcome, how = run(rows, b, x, goal, known, device, M=inverse, callback=callback, A=matrix)
     if outcome.info < 0:
         warn("solve_cg", outcome, f"norm(b - A x) is {outcome.residual:.3g}")
     return (x, outcome.info, how) if return_info else (x, outcome.info)
@@ -160,41 +152,44 @@ def solve_cg(
 # -- A solve over the ranks, whatever the system --------------------------------------------------
 
 
-def _place_of(ranks: Ranks, device: str | None, rows: Any, b: np.ndarray) -> Device | None:
+def _place_of(rows: Rows, device: str | None, b: np.ndarray) -> Device | None:
     """The device for a rank's own rows, None for the CPU.
 
     ``device`` is "cpu", a device, or a kind of them, which ranks of a node share by turns. Default:
     that of a `use` block, else by the plan of conjugate gradients for the rank's own square piece.
-    Dense rows have none and are the CPU's.
     """
     device = CPU if rows.own is None else planner.placement(device, None)[0]
-    if device is None and b.size and not inventory.is_host_alone(None):
-        problem = load("hetero.ops.solvers.cg").problem(rows.square(b.dtype), b)
+    if device is None and not inventory.is_host_alone(None):
+        problem = load("hetero.ops.solvers.cg").problem(rows.own, b)
         device = planner.plan(problem).chosen.device.partition(":")[0]  # its kind
-    if device in (None, CPU) or not b.size:
+    if device in (None, CPU):
         return None
     available = load("hetero.devices").available()
     names = sorted(name for name in available if device in (name, name.partition(":")[0]))
-    return available[names[ranks.node_rank % len(names)]]
+    return available[names[rows.ranks.node_rank % len(names)]]
 
 
 def checked_goal(
-    method: str | None, device: str | None, checkpoint: Any, every: float, **until: float
+    until: tuple[Any, ...], method: str | None, device: str | None, checkpoint: Any, every: Any
 ) -> dict[str, Any]:
-    """When a solve ends, and where it is saved; raises where something of it is no method, path or
-    time, or the device, also that of a `use` block, is none that a rank can take."""
+    """When a solve ends, and where it is saved; raises where something of it is no number, method,
+    path or time, or the device, also that of a `use` block, is none that a rank can take.
+
+    ``until`` is rtol, atol, maxiter, and the iterations where that is None.
+    """
     if method not in (None, "cg"):
         raise MethodNotAvailable(f"method must be 'cg', got {method!r}")
     device = planner.placement(device, None)[0]
     planner.check_placement("cg", device, None)
     if device is not None and "*" in device:
         raise ValueError(f"device must be one device of this rank, got {device!r}")
-    path = None if checkpoint is None else os.fsdecode(checkpoint)
-    return until | {"checkpoint": path, "every": checked_tolerance("every", every)}
+    rtol, atol, *limit = until
+    goal = {"rtol": checked_tolerance("rtol", rtol), "atol": checked_tolerance("atol", atol)}
+    goal |= {"maxiter": checked_limit(*limit), "every": checked_tolerance("every", every)}
+    return goal | {"checkpoint": None if checkpoint is None else os.fsdecode(checkpoint)}
 
 
 def run(
-    ranks: Ranks,
     rows: Rows,
     b: np.ndarray,
     x: np.ndarray,
@@ -206,25 +201,25 @@ def run(
     callback: Callable[[Any], object] | None = None,
     **matrix: Any,
 ) -> tuple[Outcome, dict[str, Any]]:
-    """Solve A x = b from x, which is overwritten; a collective call. Gives how it was done, too.
+    """Solve A x = b from x, which is overwritten; a collective call, the last one. Gives how it was
+    done, too.
 
     ``rows`` are this rank's of A, and b and x its parts of the vectors. ``M`` is a diagonal, or
     ``apply(r, z)`` that writes z = M r. ``known`` tells the problem from others, the same on every
     rank, for JSON; by ``A`` checkpoints tell it, too. ``device``: see `_place_of`.
     """
-    place = ranks.agreed(_place_of, ranks, device, rows, b)
+    ranks = rows.ranks
+    place = ranks.agreed(_place_of, rows, device, b)
     with place.active() if place else contextlib.nullcontext(), np.errstate(all="ignore"):
-        host = vectors = HostVectors(ranks)
-        if place is None:
-            product = rows.product(b.dtype)
-        else:
-            vectors, product = on_device(ranks, place, rows, b.dtype)
+        vectors = DeviceVectors(rows, place, b.dtype) if place else HostVectors(rows, b.dtype)
+        A = Matrix(vectors.times)
         if isinstance(M, np.ndarray):
-            M = functools.partial(vectors.multiply, vectors.hold(M))
-        saved = None
+            diagonal = vectors.hold(np.ascontiguousarray(M, b.dtype))
+            M = functools.partial(vectors.multiply, diagonal)
+        saved, before = None, 0
         if goal["checkpoint"] is not None:
-            saved = Checkpoint(ranks, goal["checkpoint"], goal["every"], known, x, **matrix, b=b)
-        before = saved.done if saved else 0
+            saved = Checkpoint(ranks, goal, known, x, **matrix, b=b)
+            before = saved.done
         called, n = ranks.most(callback is not None), ranks.total(b.size)
 
         def watch(x: Callable[[], np.ndarray]) -> None:
@@ -239,26 +234,27 @@ def run(
             if not is_doubtful(b.dtype, n, residual, bound, norm_b):
                 return residual
             b, x = (vectors.on_host(v).astype(np.float64) for v in (b, x))
-            q = b.copy()
-            rows.product(q.dtype).times(x, q)
-            return host.norm(b - q)
+            q, precise = np.empty_like(b), HostVectors(rows, b.dtype)
+            precise.times(x, q)
+            return precise.norm(b - q)
 
         def solve(b: np.ndarray, x: np.ndarray, asked: Solve) -> Outcome:
             """Iterate; the callback gives x at the caller's scale."""
             report, rhs, u = asked.callback, vectors.hold(b), vectors.hold(x)
             watched = report and (lambda u: watch(lambda: report(vectors.on_host(u))))
-            norm_b, at_zero = vectors.norm(rhs), not ranks.most(np.any(x))
+            at_zero, norm_b = not ranks.most(np.any(x)), vectors.norm(rhs)
             asked = asked._replace(callback=watched, from_zero=at_zero)
-            outcome = solve_unscaled(product, vectors, true_residual, M, rhs, u, asked, norm_b)
+            outcome = solve_unscaled(A, vectors, true_residual, M, rhs, u, asked, norm_b)
             np.copyto(x, vectors.on_host(u))
             return outcome._replace(right_side=norm_b)
 
         report, limit = (lambda x: x) if called or saved else None, goal["maxiter"] - before
         asked = Solve(None, goal["rtol"], goal["atol"], max(limit, 0), report)
-        if is_safe(host.norm(b), b.itemsize):
+        if is_safe(math.sqrt(ranks.total(np.vdot(b, b))), b.itemsize):
             outcome = solve(b, x, asked)
         else:
             outcome = scaled(solve, b, x, asked, ranks.most)
+    ranks.comm.Free()
     outcome = outcome._replace(iterations=outcome.iterations + before)
     how = {"device": place.name if place else CPU, "method": "cg", "ranks": ranks.size}
     how |= {"continued_from": before, "iterations": outcome.iterations, "status": outcome.status}

@@ -14,17 +14,14 @@ from hetero.imports import load
 from hetero.mpi import cg
 from hetero.mpi.products import Rows
 from hetero.mpi.ranks import Ranks
-from hetero.ops.solvers import operators
 from hetero.ops.solvers.multigrid import CpuHierarchy, hierarchy
-from hetero.ops.solvers.poisson import checked_faces
+from hetero.ops.solvers.operators import Poisson
+from hetero.ops.solvers.poisson import add_boundary, checked_faces
 from hetero.ops.solvers.poisson_methods import RTOL, UNLIMITED
 from hetero.ops.solvers.systems import (
     LIMIT,
     Stencil,
-    checked_limit,
     checked_spacing,
-    checked_tolerance,
-    least_tolerance,
     real_dtype,
     warn,
 )
@@ -95,53 +92,44 @@ def solve_poisson(
     RuntimeWarning
         On every rank, where the tolerance is not met.
     """
-    with Ranks(comm) as ranks:
+    ranks = Ranks(comm)
 
-        def checked() -> tuple[Any, ...]:
-            f = cg.checked_array("f_slab", f_slab)
-            if f.ndim not in (2, 3) or 0 in f.shape[1:]:
-                raise ValueError(f"f_slab must be part of a grid in 2-D or 3-D, got {f.shape}")
-            dtype, distances = real_dtype(f_slab=f.dtype), checked_spacing(spacing, f.ndim)
-            x = np.zeros(f.size, dtype)
-            if x0 is not None:
-                x[...] = cg.checked_array("x0", x0, shape=f.shape).reshape(-1)
-            with np.errstate(all="ignore"):
-                weights = np.asarray(1.0 / np.square(distances), dtype)
-            if not (np.isfinite(weights) & (weights > 0.0)).all():
-                raise ValueError(f"spacing must have inverse squares in {dtype}, got {spacing}")
-            if M is not None and not (isinstance(M, str) and M == "multigrid"):
-                what = repr(M) if isinstance(M, str) else type(M).__name__
-                raise ValueError(f"M must be None or 'multigrid', got {what}")
-            if M and device not in (None, "cpu"):
-                raise ValueError(f"M='multigrid' is computed on the CPU, got device={device!r}")
-            tolerance = RTOL[dtype.name] if rtol is None else checked_tolerance("rtol", rtol)
-            until = {"rtol": tolerance, "atol": 0.0, "maxiter": checked_limit(maxiter, UNLIMITED)}
-            goal = cg.checked_goal(method, device, checkpoint, every, **until)
-            known = {"shape of a row": f.shape[1:], "spacing": distances, "dtype": dtype.name}
-            faces = checked_faces(f.shape, boundary)
-            return f, x, faces, goal, known, known | {"M": M} | goal
+    def checked() -> tuple[Any, ...]:
+        f = cg.checked_array("f_slab", f_slab)
+        if f.ndim not in (2, 3) or 0 in f.shape[1:]:
+            raise ValueError(f"f_slab must be part of a grid in 2-D or 3-D, got {f.shape}")
+        dtype, distances = real_dtype(f_slab=f.dtype), checked_spacing(spacing, f.ndim)
+        x = np.zeros(f.shape) if x0 is None else cg.checked_array("x0", x0, shape=f.shape)
+        with np.errstate(all="ignore"):
+            weights = np.asarray(1.0 / np.square(distances), dtype)
+        if not (np.isfinite(weights) & (weights > 0.0)).all():
+            raise ValueError(f"spacing must have inverse squares in {dtype}, got {spacing}")
+        if M is not None and not (isinstance(M, str) and M == "multigrid"):
+            what = repr(M) if isinstance(M, str) else type(M).__name__
+            raise ValueError(f"M must be None or 'multigrid', got {what}")
+        if M and device not in (None, "cpu"):
+            raise ValueError(f"M='multigrid' is computed on the CPU, got device={device!r}")
+        until = RTOL[dtype.name] if rtol is None else rtol, 0.0, maxiter, UNLIMITED
+        goal = cg.checked_goal(until, method, device, checkpoint, every)
+        known = {"shape of a row": f.shape[1:], "spacing": distances, "dtype": dtype.name}
+        faces, x = checked_faces(f.shape, boundary), x.astype(dtype).reshape(-1)
+        return f, x, faces, goal, known, known | {"M": M} | goal
 
-        f, x, faces, goal, known, _ = ranks.agreed(checked, alike=True)
-        dtype, distances, lines = x.dtype, known["spacing"], ranks.starts(f.shape[0])
-        begin, end = lines[ranks.rank : ranks.rank + 2]
-        known["rows"] = int(lines[-1])
-        rhs = np.array(f, dtype, order="C")
-        for axis, layer, value in faces if len(f) else ():
-            if axis or (begin == 0 if layer == 0 else end == lines[-1]):
-                across = np.moveaxis(rhs, axis, 0)
-                across[layer] += value.astype(np.float64) / distances[axis] ** 2
-        whole = Stencil((known["rows"], *f.shape[1:]), distances)
-        apply = ranks.agreed(_two_levels, ranks, lines, whole, dtype) if M else None
-        starts = lines * math.prod(f.shape[1:])
-        rows = Rows(ranks, starts, whole._replace(shape=f.shape))
-        least = goal | {"rtol": max(goal["rtol"], least_tolerance(dtype))}
-        given = ranks, rows, rhs.reshape(-1), x, least, known, "cpu" if M else device
-        outcome, how = cg.run(*given, M=apply)
+    f, x, faces, goal, known, _ = ranks.agreed(checked, alike=True)
+    dtype, lines = x.dtype, ranks.starts(f.shape[0])
+    begin, end, known["rows"] = *map(int, lines[ranks.rank :][:2]), int(lines[-1])
+    A = Poisson((max(known["rows"], 1), *f.shape[1:]), known["spacing"], dtype)
+    rhs, outer = np.array(f, dtype, order="C"), (begin == 0, end == known["rows"])
+    if len(f):
+        add_boundary(rhs, [face for face in faces if face[0] or outer[face[1]]], A.spacing)
+    apply = ranks.agreed(_two_levels, ranks, lines, A.stencil, dtype) if M else None
+    rows = Rows(ranks, lines * math.prod(f.shape[1:]), A)
+    given = rows, rhs.reshape(-1), x, goal, known, "cpu" if M else device
+    outcome, how = cg.run(*given, M=apply)
     share = outcome.residual / (outcome.right_side or 1.0)
     if not rtol and outcome.status == LIMIT and outcome.iterations < goal["maxiter"]:
         # No tolerance was asked for, and rounding ended the solve: that of u will do.
-        eps = float(np.finfo(dtype).eps)
-        how["converged"] = share <= _ROUNDINGS * eps * operators.Poisson(*whole).condition_number()
+        how["converged"] = share <= _ROUNDINGS * float(np.finfo(dtype).eps) * A.condition_number()
     how["relative_residual"] = share
     if not how["converged"]:
         left = f"norm(f - A u) is {share:.3g} of norm(f)"

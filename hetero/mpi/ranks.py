@@ -69,7 +69,7 @@ def rows(n: int, comm: Any = None) -> tuple[int, int]:
 
 
 class Ranks:
-    """The ranks of a duplicate of one communicator, for the length of a ``with`` block.
+    """The ranks of a duplicate of one communicator, for one solve, which frees it at its end.
 
     What a caller gives goes through `agreed`, and collective calls are made outside of it: so a
     rank that fails there does not leave the others waiting. ``node_rank`` is among the ranks of the
@@ -82,14 +82,6 @@ class Ranks:
         node = self.comm.Split_type(load("mpi4py.MPI").COMM_TYPE_SHARED)
         self.node_rank = node.rank
         node.Free()
-        self._said = ""
-
-    def __enter__(self) -> Ranks:
-        return self
-
-    def __exit__(self, kind: object, *error: object) -> None:
-        if kind is None or self._said:  # a collective call
-            self.comm.Free()
 
     def agreed(self, work: Callable[..., Any], *arguments: Any, alike: bool = False) -> Any:
         """What this rank's own work gives, in which there is no collective call.
@@ -115,14 +107,13 @@ class Ranks:
                 by = (f"{v} on rank{'s' * (len(n) > 1)} {', '.join(n)}" for v, n in ranks.items())
                 wrong.append(f"the ranks disagree on {name}: {', '.join(by)}")
         if wrong:
-            self._said = "; ".join(wrong)
-            raise ValueError(self._said) from cause
+            self.comm.Free()
+            raise ValueError("; ".join(wrong)) from cause
         return result
 
     def total(self, number: Any) -> float:
         """The sum over all ranks of a number that each has some of."""
-        with np.errstate(all="ignore"):
-            return float(np.add.accumulate(self.gather(number))[-1])  # one rank after the other
+        return sum(self.gather(number).tolist())  # one rank after the other
 
     def most(self, number: Any) -> float:
         """The largest number that a rank has; NaN where one has that."""
@@ -156,21 +147,15 @@ class Checkpoint:
     """
 
     def __init__(
-        self,
-        ranks: Ranks,
-        path: str,
-        every: float,
-        known: dict[str, Any],
-        x: np.ndarray,
-        **parts: Any,
+        self, ranks: Ranks, goal: dict[str, Any], known: dict[str, Any], x: np.ndarray, **parts: Any
     ) -> None:
-        self._ranks, self._path, self._every = ranks, Path(path), every
-        self._saved_at, digests = time.monotonic(), {}
+        self._ranks, self._path, self._every = ranks, Path(goal["checkpoint"]), goal["every"]
+        self._saved_at = time.monotonic()
         for name, part in parts.items():
             if part.ndim > 1:
                 part = part @ np.sqrt(np.arange(1.0, part.shape[1] + 1.0))
-            digests[name] = hashlib.sha256(ranks.whole(part)).hexdigest()[:16]
-        self._fingerprint = json.loads(json.dumps(known | digests))
+            known = known | {name: hashlib.sha256(ranks.whole(part)).hexdigest()[:16]}
+        self._fingerprint = json.loads(json.dumps(known))
         counts = np.diff(ranks.starts(x.size))
         whole, done = ranks.agreed(lambda: (None, 0) if ranks.rank else self._read(counts.sum()))
         self.done = ranks.comm.bcast(done)

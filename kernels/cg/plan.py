@@ -54,11 +54,11 @@ def csr(
     return plan(1, diagonal, *step), plan(0, False)
 
 
-def pack(product: Launch, count: int, target: Target) -> Launch:
-    """Plan packed[i] = p[places[i]], compiled as the second of `csr` was."""
-    blocks = max(1, _blocks(count, product.block, target))
-    arguments = ("p", "places", "packed", count, blocks)
-    return product._replace(kernel="csr_pack", grid=blocks, arguments=arguments)
+def pack(count: int, target: Target, *, dtype: str) -> Launch:
+    """Plan packed[i] = p[places[i]]; the places are int64."""
+    _, product = csr(count, count, "int64", target, dtype=dtype)
+    arguments = ("p", "places", "packed", count, product.grid)
+    return product._replace(kernel="csr_pack", arguments=arguments)
 
 
 @lru_cache(maxsize=256)

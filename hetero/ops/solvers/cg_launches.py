@@ -262,7 +262,6 @@ class Rows(NamedTuple):
     needed: Range  # of the columns that they meet
     times: Callable[[str], list[Bound]]  # binds q = A times the whole vector of that name
     step: Launch | None = None  # q = A p with the sums of a step, where one launch makes both
-    product: Launch | None = None  # of a sparse matrix or a stencil, what ``times`` binds
 
 
 def rows_of(part: Part, system: Any, span: Range, dtype: np.dtype, diagonal: bool = False) -> Rows:
@@ -281,7 +280,7 @@ def rows_of(part: Part, system: Any, span: Range, dtype: np.dtype, diagonal: boo
         step, product = plan_cg.csr(end - begin, *share, target, **how)
     part.allocate(16 * product.grid, "sums of a product")
     names = {"partial": "sums of a product", "first_block": 0}
-    return Rows(needed, lambda vector: [part.bind(product, p=vector, **names)], step, product)
+    return Rows(needed, lambda vector: [part.bind(product, p=vector, **names)], step)
 
 
 def _upload_sparse(part: Part, system: Csr, span: Range, dtype: np.dtype) -> tuple[Range, int, str]:

@@ -272,11 +272,12 @@ def _right_side(f: Any, faces: list[Face], spacing: tuple[float, ...], dtype: np
     operand = describe(f)
     total = np.array(on_host(f, dtype, operand))
     with np.errstate(all="ignore"):  # what is not finite then is solved in other units
-        _add_boundary(total, faces, spacing)
+        add_boundary(total, faces, spacing)
     return total if operand.location == HOST else like(f, total)
 
 
-def _add_boundary(total: np.ndarray, faces: list[Face], spacing: tuple[float, ...]) -> None:
+def add_boundary(total: np.ndarray, faces: list[Face], spacing: tuple[float, ...]) -> None:
+    """Add value / spacing**2 next to each side."""
     for axis, layer, value in faces:
         side = np.moveaxis(total, axis, 0)[layer]
         side += np.asarray(value, np.result_type(total, _DOUBLE)) / spacing[axis] ** 2
@@ -308,7 +309,7 @@ def _in_other_units(
     spacing = tuple(math.ldexp(h, min(n - e, _FARTHEST)) for h, n in parts)
     with np.errstate(all="ignore"):
         total = values * np.ldexp(np.longdouble(1.0), 2 * e)  # which have a larger range
-        _add_boundary(total, faces, spacing)
+        add_boundary(total, faces, spacing)
         largest = np.abs(total).max()
         k = int(np.frexp(largest)[1]) if 0.0 < largest < math.inf else 0
         rhs = np.ldexp(total, -k).astype(dtype)

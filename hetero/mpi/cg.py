@@ -125,13 +125,10 @@ def solve_cg(
         b = checked_array("b_rows", b_rows, shape=(size,))
         dtype = real_dtype(A_rows=matrix.dtype, b_rows=b.dtype)
         start = np.zeros(size) if x0 is None else checked_array("x0", x0, shape=(size,))
-        if isinstance(M, str) and M != "jacobi":
-            raise ValueError(f"M must be 'jacobi' or a vector, got {M!r}")
-        if not (M is None or isinstance(M, str)):
+        if not (M is None or (isinstance(M, str) and M == "jacobi")):
             kind, inverse = "vector", checked_array("M", M, "'jacobi' or an array", (size,))
         goal = checked_goal((rtol, atol, maxiter, 10 * n), method, device, checkpoint, every)
-        layout = "sparse" if is_sparse else "dense"
-        known = {"columns": n, "layout": layout, "dtype": dtype.name}
+        known = {"columns": n, "layout": "sparse" if is_sparse else "dense", "dtype": dtype.name}
         given = matrix.astype(dtype, copy=False), b.astype(dtype), start.astype(dtype)
         return *given, inverse, goal, known, known | {"M": kind} | goal
 
@@ -264,10 +261,10 @@ def run(
 def checked_array(
     name: str, given: Any, taken: str = "an array", shape: tuple[int, ...] | None = None
 ) -> np.ndarray:
-    """What NumPy makes an array of numbers of; ValueError for sparse matrices and operators, and
-    where it is to be a rank's part of a vector, of this ``shape``, for what has another."""
+    """What NumPy makes an array of numbers of; ValueError for sparse matrices, operators and text,
+    and where it is to be a rank's part of a vector, of this ``shape``, for what has another."""
     array = np.asarray(given)
-    if array.dtype.kind == "O":
+    if array.dtype.kind in "OSU":
         raise ValueError(f"{name} must be {taken}, got {type(given).__name__}")
     if shape is None:
         return array

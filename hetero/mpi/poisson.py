@@ -122,8 +122,8 @@ def solve_poisson(
     rhs, outer = np.array(f, dtype, order="C"), (begin == 0, end == known["rows"])
     if len(f):
         add_boundary(rhs, [face for face in faces if face[0] or outer[face[1]]], A.spacing)
-    apply = ranks.agreed(_two_levels, ranks, lines, A.stencil, dtype) if M else None
     rows = Rows(ranks, lines * math.prod(f.shape[1:]), A)
+    apply = ranks.agreed(_two_levels, rows, begin, end, A) if M else None
     given = rows, rhs.reshape(-1), x, goal, known, "cpu" if M else device
     outcome, how = cg.run(*given, M=apply)
     share = outcome.residual / (outcome.right_side or 1.0)
@@ -139,7 +139,7 @@ def solve_poisson(
 
 
 def _two_levels(
-    ranks: Ranks, lines: np.ndarray, whole: Stencil, dtype: np.dtype
+    rows: Rows, begin: int, end: int, A: Poisson
 ) -> Callable[[np.ndarray, np.ndarray], None]:
     """``apply(r, z)``, a collective call that writes z = M r for a rank's rows; M is symmetric
     positive definite: multigrid cycles on two levels.
@@ -149,11 +149,10 @@ def _two_levels(
     and P C_0 R r, where C_i is one cycle on slab i with zeros around it and C_0 one on a grid four
     times coarser. All ranks hold that whole grid and make the same cycle on it.
 
-    ``lines`` has the first row of each rank, and the number of all; ``whole`` is of the whole grid.
+    The slab has the lines from ``begin`` to ``end`` of the grid; A is of the whole grid.
     """
-    begin, end = map(int, lines[ranks.rank : ranks.rank + 2])
-    slab = whole._replace(shape=(end - begin, *whole.shape[1:]))
-    own = CpuHierarchy(slab, dtype).apply if begin < end else lambda r, z: None
+    ranks, whole, dtype = rows.ranks, A.stencil, A.dtype
+    own = CpuHierarchy(rows.own.stencil, dtype).apply if rows.own else lambda r, z: None
     shape, spacing, _ = hierarchy(whole, 1)[: _COARSER + 1][-1]
     if ranks.size == 1 or math.prod(shape) == math.prod(whole.shape):
         return own
@@ -163,23 +162,23 @@ def _two_levels(
         places, knots = np.arange(1, n + 1) * ((m + 1) / (n + 1)), np.arange(m + 2.0)
         hat = load("scipy.interpolate").BSpline.design_matrix(places, np.pad(knots, 1, "edge"), 1)
         hats.append(hat[:, 1:-1].astype(dtype))
-    rows, across = hats[0][begin:end], functools.reduce(load("scipy.sparse").kron, hats[1:])
-    met = rows.indices  # coarse rows that this rank's slab meets
+    down, across = hats[0][begin:end], functools.reduce(load("scipy.sparse").kron, hats[1:])
+    met = down.indices  # coarse rows that this rank's slab meets
     span = slice(met.min(), met.max() + 1) if met.size else slice(0, 0)
     of_all = CpuHierarchy(coarse, dtype).apply
     finer = map(operator.truediv, whole.spacing, coarse.spacing)
-    restrict = rows.T * dtype.type(math.prod(finer))
+    restrict = down.T * dtype.type(math.prod(finer))
 
     def apply(r: np.ndarray, z: np.ndarray) -> None:
         # (1) The cycle on the slab, and its part of the residual on the coarse grid.
         own(r, z)
-        mine = restrict @ (r.reshape(rows.shape[0], across.shape[0]) @ across)
+        mine = restrict @ (r.reshape(end - begin, across.shape[0]) @ across)
         parts = ranks.comm.allgather((span, mine[span]))
         # (2) The cycle on the coarse grid, with the residuals of all ranks.
         right, error = np.zeros((2, *mine.shape), z.dtype)
         for where, part in parts:  # in the order of ranks
             right[where] += part
         of_all(right.reshape(-1), error.reshape(-1))
-        z += (rows @ (error @ across.T)).reshape(-1)
+        z += (down @ (error @ across.T)).reshape(-1)
 
     return apply

@@ -332,19 +332,6 @@ def _in_other_units(
     return done._replace(value=u, outcome=outcome), stencil, k - 2 * e
 
 
-def _plan(
-    given: tuple[Any, ...],
-    options: dict[str, Any],
-    device: str | None,
-    method: str | None,
-    machine: planner.Machine = planner.HERE,
-) -> Plan:
-    asked = problem(*given, **options, method=method)
-    if machine.is_here:
-        asked = planner.staying(asked, device)
-    return machine.plan(asked, device, method)
-
-
 registry.register_operation(
     registry.Operation(
         name=NAME,
@@ -354,7 +341,6 @@ registry.register_operation(
         dims=methods.DIMS,
         problem=problem,
         from_dims=from_dims,
-        plan=_plan,
         keeps=lambda problem: False,
         iterations=methods.iterations,
     )

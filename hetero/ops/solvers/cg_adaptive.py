@@ -94,7 +94,8 @@ def _still_to_come(norms: Sequence[float], bound: float) -> float:
 
 
 def schedule_of(problem: Problem, name: str, kind: str, constants: Profile) -> Schedule | None:
-    """For a device of this kind; None where constants are not known."""
+    """For a device of this kind; None where constants are not known, KeyError or ValueError where
+    they do not cover it."""
     inputs = tuple([o._replace(kept=None) for o in problem.inputs])  # what is remembered holds none
     return _schedule(replace(problem, inputs=inputs), name, kind, constants)
 
@@ -104,16 +105,13 @@ def _schedule(problem: Problem, name: str, kind: str, constants: Profile) -> Sch
     options = [problem.options._replace(iterations=count) for count in (1, 2)]
     one, two = (work(replace(problem, options=each), {}) for each in options)
     seconds = []
-    try:
-        for key in ((CPU, CPU, NAME, "blas"), (name, kind, NAME, "fused")):
-            cost = constants.cost(*key, problem.dtype, problem.layout)
-            if cost is None:
-                return None
-            begin, step = sum(cost(one)), sum(cost(two))
-            seconds.append((max(2.0 * begin - step, 0.0), step - begin))
-        before, after, _ = pricing.moves(problem, name, constants)
-    except (KeyError, ValueError):  # of other dimensions, or no link
-        return None
+    for key in ((CPU, CPU, NAME, "blas"), (name, kind, NAME, "fused")):
+        cost = constants.cost(*key, problem.dtype, problem.layout)
+        if cost is None:
+            return None
+        begin, step = sum(cost(one)), sum(cost(two))
+        seconds.append((max(2.0 * begin - step, 0.0), step - begin))
+    before, after, _ = pricing.moves(problem, name, constants)
     (cpu_begin, c), (begin, g) = seconds
     moves = total(total(before, after), {"overhead": begin})
     return Schedule(c, g, sum(moves.values()), moves, cpu_begin)

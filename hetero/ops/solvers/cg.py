@@ -140,8 +140,8 @@ def solved(
         problem = cg_problem.problem_of(matrix, rhs, x0, M, rtol, limit)
         plan = systems.ready(planner.of_call(problem, device, method))
         run = functools.partial(_solve, plan)
-        waits = plan.chosen.method == "scipy" and all(map(loops.is_ready, _loops(problem)))
-        return systems.without_numba(run) if waits else run
+        is_plain = plan.chosen.method == "scipy"
+        return systems.without_numba(run, *_loops(problem)) if is_plain else run
 
     return bind(key, make)(matrix, rhs, x0, M, rtol, atol, limit, callback)
 

@@ -139,13 +139,11 @@ def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile)
             terms = total(terms, {**moved, "compute": share * number * schedule.device})
         else:
             terms["compute"] += share * number * schedule.cpu
-    why = ""
-    if not pays_from < many:
-        why = f"{name} pays for many more iterations than are to be expected, if for any"
-    elif pays_from <= few:
-        why = f"{name} pays from iteration {math.ceil(pays_from)} on, which any solve reaches"
     pays = f"pays from {pays_from:.0f} iterations on" if pays_from < math.inf else "is slower"
-    return Price(terms, f"begins on the CPU; {name} {pays}", Unasked(why) if why else None)
+    reason = None
+    if not few < pays_from < many:
+        reason = Unasked(f"{name} {pays}, and {few:.0f} to {many:.0f} are to be expected")
+    return Price(terms, f"begins on the CPU; {name} {pays}", reason)
 
 
 class _Moves(Exception):

@@ -149,10 +149,9 @@ def solve_poisson(
         asked = {"spacing": spacing, "rtol": rtol, "maxiter": maxiter, "method": method}
         plan = systems.ready(planner.of_call(problem(f, x0=x0, **asked), device, method))
         run = _bound(plan, spacing, rtol, maxiter)
-        vectors = loops.named(systems.VECTORS, plan.problem.dtype)
-        waits = (plan.chosen.device, plan.chosen.method) == (CPU, methods.DST)
-        waits = waits and loops.is_ready(vectors)
-        return systems.without_numba(run) if waits else run
+        if (plan.chosen.device, plan.chosen.method) != (CPU, methods.DST):
+            return run
+        return systems.without_numba(run, loops.named(systems.VECTORS, plan.problem.dtype))
 
     # A plan that is made before devices are looked for is not the last one.
     key = NAME, device, method, spacing, rtol, maxiter, _facts(f), x0 is not None and _facts(x0)

@@ -252,13 +252,12 @@ def _run(
 ) -> Outcome:
     """Solve; on the CPU, if ``plain``, with nothing that has to be compiled."""
     (b,), x, asked = arguments
-    system, M = asked.system(devices)
     if asked.from_zero and len(devices) != 1:  # for one device it was written
         x[...] = 0.0
-    if not devices:
-        return load("hetero.ops.solvers.cg_loop").solve(system, b, x, asked, M, plain=plain)
-    cg_device = load("hetero.ops.solvers.cg_device")
-    return cg_device.solve(devices, system, b, x, asked, M, problem.dtype)
+    if devices:
+        return load("hetero.ops.solvers.cg_device").solve(devices, arguments, problem.dtype)
+    system, M = asked.system(())
+    return load("hetero.ops.solvers.cg_loop").solve(system, b, x, asked, M, plain=plain)
 
 
 def _in_turn(name: str) -> dict[str, Any]:

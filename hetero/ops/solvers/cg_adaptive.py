@@ -131,7 +131,7 @@ def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile)
     count, pays_from = problem.options.iterations, schedule.pays_from
     few = min(least_iterations(problem.options.rtol, np.dtype(problem.dtype)), count)
     many = _MANY * count
-    often = (count - few) / (many - few) if many else 0.0  # how often there are many
+    often = (count - few) / (many - few)  # how often there are many
     terms = {"overhead": schedule.begin, "compute": 0.0}
     for share, number in ((1.0 - often, few), (often, many)):
         if pays_from < number:
@@ -178,7 +178,6 @@ def solve(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Out
         going_on, done = move.args, len(norms)
     rest = asked._replace(maxiter=asked.maxiter - done)
     with device.active():
-        A, M = asked.system(devices)
         cg_device = load("hetero.ops.solvers.cg_device")
-        outcome = cg_device.solve(devices, A, b, x, rest, M, b.dtype, going_on)
+        outcome = cg_device.solve(devices, Arguments((b,), x, rest), b.dtype, going_on)
     return outcome._replace(iterations=outcome.iterations + done)

@@ -168,7 +168,6 @@ class DeviceHierarchy(grids.Hierarchy):
         divided = [grids.is_shared(grid.shape) for grid in self.grids].count(True) if several else 0
         levels = list(zip(*(memory.levels for memory in self.memories), strict=True))[:divided]
         self._moves = [self._bind_moves(number, levels) for number in range(len(levels))]
-        self.exchange.build()
 
     def _row_bytes(self, grid: grids.Grid) -> int:
         return math.prod(grid.shape[1:]) * self._dtype.itemsize

@@ -291,16 +291,16 @@ def system_of(A: Any, M: Any, dtype: np.dtype, used: tuple[Any, ...]) -> tuple[A
 
 
 def _system(A: Any, dtype: np.dtype, used: tuple[Any, ...]) -> Any:
+    if isinstance(A, DeviceCsr):
+        if [device.name for device in used] == [A.location] and A.dtype == dtype:
+            return Csr(*A.parts)
+        A = A.host
     if dtype.kind == "c":
         if is_device_array(A):
             A = on_host(A, dtype)
         return _linear_operator(np.asarray(A, dtype) if isinstance(A, np.ndarray) else A)
     if hasattr(A, "stencil"):
         return A.stencil
-    if isinstance(A, DeviceCsr):
-        if [device.name for device in used] == [A.location] and A.dtype == dtype:
-            return Csr(*A.parts)
-        A = A.host
     if hasattr(A, "indptr"):
         return Csr(A.indptr, A.indices, A.data.astype(dtype, copy=False))
     if not isinstance(A, np.ndarray) and not is_device_array(A):

@@ -68,19 +68,8 @@ def _same_as_previous(start, stop, indptr, indices, data, same):
 def runs(
     indptr: np.ndarray, indices: np.ndarray, data: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut a square matrix into runs of repeated rows and the rest.
-
-    Parameters
-    ----------
-    indptr, indices, data : ndarray
-        Compressed rows; column indices need not be sorted.
-
-    Returns
-    -------
-    cut : (blocks + 1,) int64
-    repeats : (blocks,) bool
-    first : (chunks + 1,) int64
-    """
+    """Cut a square matrix, in compressed rows in any order of columns, into runs of repeated rows
+    and the rest: ``cut``, (blocks + 1,), ``repeats``, (blocks,), and ``first``, (chunks + 1,)."""
     n = indptr.size - 1
     if n < _FEW:  # one block without repeats, in one chunk
         return np.array([0, n]), _NO_REPEATS, _ONE_BLOCK

@@ -66,11 +66,9 @@ def transfer(n: int, m: int) -> Transfer:
 def tiles(transfer: Transfer, points: int) -> np.ndarray:
     """One axis cut into tiles of that many coarse points, and the fine ones that go with them.
 
-    Returns
-    -------
-    (tiles, 5) int32
-        Of each tile: its first fine point, the end of its fine points, the end of all those that
-        its coarse points take from (they begin with its own), its first coarse point, their end.
+    Returns (tiles, 5) int32, of each tile: its first fine point, the end of its fine points, the
+    end of all those that its coarse points take from (they begin with its own), its first coarse
+    point, their end.
     """
     n, m = len(transfer.left), len(transfer.first)
     begin = np.searchsorted(transfer.left, np.arange(m + 1) - 1)

@@ -68,7 +68,6 @@ def solve(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Out
         cg_launches = load("hetero.ops.solvers.cg_launches")
         part = cg_launches.Part(device, alone=True)
         part.allocate(b.nbytes, "p", "q")
-        part.numbers["own"] = 0
         product = cg_launches.rows_of(part, system, (0, b.size), b.dtype).times("p")
 
         def times(p: np.ndarray, q: np.ndarray) -> None:

@@ -19,7 +19,6 @@ _BLOCKS = 4  # most on a multiprocessor
 # Entries of a sparse matrix: of the longest mean row that one thread adds up, and of a longer row
 # that a thread has in flight.
 _SHORT_ROW, _ROW_DEPTH = 16, 4
-_SHARED_BYTES = 49152  # that a kernel may declare
 _SCALARS = ("partial_before", "before", "after", "blocks_before")
 
 
@@ -33,10 +32,9 @@ def csr(
     """
     threads, inverse = _threads(target), ("inverse",) if diagonal else ()
     mean = ceil_div(entries, rows) if entries else 1
-    # A row has one thread if rows have few entries, whose products fit in shared memory; otherwise
-    # several, each with some of them in flight.
-    room = _SHARED_BYTES // (threads * check_dtype(dtype))
-    if mean <= min(_SHORT_ROW, room):
+    # A row has one thread if rows have few entries, whose products fit in 32 KB of shared memory;
+    # otherwise several, each with some of them in flight.
+    if mean <= _SHORT_ROW:
         lanes, depth = 1, mean
     else:
         lanes, depth = 2, _ROW_DEPTH

@@ -27,8 +27,6 @@ grid, float64, us per iteration of one thread and of all: on 2 cores 16384 unkno
 
 from __future__ import annotations
 
-import functools
-
 import numba  # noqa: F401  # whole, before its modules, which another thread may be importing
 import numpy as np
 from numba.extending import overload
@@ -41,6 +39,7 @@ LIMIT, CONVERGED, INDEFINITE, NOT_FINITE = range(4)  # as in cg_scalars.cu
 CHUNK = 2048  # rows: four such vectors of float64 are 64 KB, in reach of an L1 or L2 cache
 _LEAST = 16  # rows that a run must have
 _FEW = 256  # rows; runs of a smaller matrix are not worth looking for
+_NO_REPEATS, _ONE_BLOCK = np.zeros(1, np.bool_), np.array([0, 1])
 SHARED = 3 << 14  # unknowns from which a second thread pays
 
 
@@ -69,22 +68,11 @@ def _same_as_previous(start, stop, indptr, indices, data, same):
 def runs(
     indptr: np.ndarray, indices: np.ndarray, data: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut a square matrix into runs of repeated rows and the rest.
-
-    Parameters
-    ----------
-    indptr, indices, data : ndarray
-        Compressed rows; column indices need not be sorted.
-
-    Returns
-    -------
-    cut : (blocks + 1,) int64
-    repeats : (blocks,) bool
-    first : (chunks + 1,) int64
-    """
+    """Cut a square matrix, in compressed rows in any order of columns, into runs of repeated rows
+    and the rest: ``cut``, (blocks + 1,), ``repeats``, (blocks,), and ``first``, (chunks + 1,)."""
     n = indptr.size - 1
-    if n < _FEW:
-        return _whole(n)
+    if n < _FEW:  # one block without repeats, in one chunk
+        return np.array([0, n]), _NO_REPEATS, _ONE_BLOCK
     same = np.zeros(n, np.bool_)
     _mark(indices, indptr, data, same)
     starts = np.flatnonzero(~same)
@@ -95,12 +83,6 @@ def runs(
     cut = np.flatnonzero(marks)
     repeats = long[np.searchsorted(starts, cut[:-1], "right") - 1]
     return cut, repeats, np.searchsorted(cut, np.append(np.arange(0, n, CHUNK), n))
-
-
-@functools.lru_cache(maxsize=_FEW)
-def _whole(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A matrix of no more than one chunk as one block without repeats."""
-    return np.array([0, n]), np.zeros(1, np.bool_), np.array([0, 1])
 
 
 @inlined

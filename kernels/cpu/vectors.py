@@ -90,19 +90,14 @@ def _reduced(start, stop, x, r, p, q, alpha, squares, zeros):
     no_overlap()
     for c in range(start, stop):
         lo, hi = c * _CHUNK, (c + 1) * _CHUNK
-        squares[c], zeros[c] = _reduce(x[lo:hi], p[lo:hi], r[lo:hi], q[lo:hi], alpha)
-
-
-@inlined
-def _reduce(x, p, r, q, alpha):
-    """r -= alpha q; returns r.r, and 0 where x + alpha p is finite, else NaN."""
-    square, zero = 0.0, x.dtype.type(0.0)
-    for i in range(x.size):
-        value = r[i] - alpha * q[i]
-        r[i] = value
-        square += np.float64(value) * np.float64(value)
-        zero += (x[i] + alpha * p[i]) * x.dtype.type(0.0)
-    return square, np.float64(zero)
+        here, left, way, gone = x[lo:hi], r[lo:hi], p[lo:hi], q[lo:hi]
+        square, zero = 0.0, x.dtype.type(0.0)  # which stays 0 where x + alpha p is finite
+        for i in range(here.size):
+            value = left[i] - alpha * gone[i]
+            left[i] = value
+            square += np.float64(value) * np.float64(value)
+            zero += (here[i] + alpha * way[i]) * x.dtype.type(0.0)
+        squares[c], zeros[c] = square, zero
 
 
 @part

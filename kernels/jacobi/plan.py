@@ -8,15 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..common.launch import (
-    ELEMENT_BYTES,
-    VECTOR_BYTES,
-    Launch,
-    Target,
-    ceil_div,
-    check_dtype,
-    launch,
-)
+from ..common.launch import VECTOR_BYTES, Launch, Target, ceil_div, check_dtype, launch
 
 _PITCH_THREADS = 256
 # Sweeps of a pass, where it is not a single one; a block has four warps.
@@ -59,7 +51,7 @@ class GridSlab(NamedTuple):
     @property
     def row_bytes(self) -> int:
         """Bytes of a row."""
-        return self.pitch * ELEMENT_BYTES[self.dtype]
+        return self.pitch * check_dtype(self.dtype)
 
 
 def default_depth(grid: GridSlab) -> int:

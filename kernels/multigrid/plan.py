@@ -66,11 +66,9 @@ def transfer(n: int, m: int) -> Transfer:
 def tiles(transfer: Transfer, points: int) -> np.ndarray:
     """One axis cut into tiles of that many coarse points, and the fine ones that go with them.
 
-    Returns
-    -------
-    (tiles, 5) int32
-        Of each tile: its first fine point, the end of its fine points, the end of all those that
-        its coarse points take from (they begin with its own), its first coarse point, their end.
+    Returns (tiles, 5) int32, of each tile: its first fine point, the end of its fine points, the
+    end of all those that its coarse points take from (they begin with its own), its first coarse
+    point, their end.
     """
     n, m = len(transfer.left), len(transfer.first)
     begin = np.searchsorted(transfer.left, np.arange(m + 1) - 1)
@@ -83,7 +81,7 @@ def tiles(transfer: Transfer, points: int) -> np.ndarray:
 
 
 def plan_sweep(
-    shape: Box, coarse: Box, dtype: str, target: Target
+    shape: Box, coarse: Box, weights: tuple[float, ...], dtype: str, target: Target
 ) -> tuple[Box, Callable[..., Launch]]:
     """Choose tiles, and a window of multigrid.cu's passes between a grid and the next coarser one.
 
@@ -91,8 +89,8 @@ def plan_sweep(
     multiprocessor is to hold ``resident`` blocks: as many as registers allow without spills, where
     points are read in pairs; one less where they are not.
 
-    Returns the most coarse points of a tile along each axis, and ``launch(weights, tiles, omega,
-    aligned, first, mode)``, which gives a pass with 1 / spacing^2 along each axis, and that many
+    ``weights`` are 1 / spacing^2 along each axis. Returns the most coarse points of a tile along
+    each axis, and ``launch(tiles, omega, aligned, first, mode)``, which gives a pass with that many
     tiles along each; ``aligned``: rows begin at addresses that two elements divide. Its buffers are
     "u", "f", "out", "coarse", "sums" (8 bytes a tile), the axes' tiles "z", "y", "x", and `TABLES`.
     """
@@ -118,14 +116,7 @@ def plan_sweep(
     shared = {"REAL2": f"{REAL[dtype]}2", "PAIRS": pairs, "ROWS": rows}
     shared["AHEAD"] = _FLAT_AHEAD if flat else 0  # planes that are prefetched
 
-    def pass_over(
-        weights: tuple[float, float, float],
-        tiles: tuple[int, int, int],
-        omega: float,
-        aligned: bool,
-        first: int,
-        mode: int,
-    ) -> Launch:
+    def pass_over(tiles: Box, omega: float, aligned: bool, first: int, mode: int) -> Launch:
         diagonal = 2.0 * sum(weights)
         box = (*shape, *weights, diagonal, 1.0 / diagonal, omega)
         macros = shared | {"ALIGNED": int(aligned), "MODE": mode, "FIRST": first}

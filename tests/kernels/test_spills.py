@@ -100,9 +100,9 @@ def of_poisson():
         ):
             yield Launch(file, "", (("REAL", real), *macros), 1, 1, ())
         for shape, coarse in (((64, 1, 64), (32, 1, 32)), ((64, 64, 64), (32, 32, 32))):
-            _, launch = multigrid.plan_sweep(shape, coarse, dtype, LARGE)
+            _, launch = multigrid.plan_sweep(shape, coarse, (1.0, 1.0, 1.0), dtype, LARGE)
             for mode, aligned in ((0, False), (0, True), (1, True), (3, False), (3, True)):
-                yield launch((1.0, 1.0, 1.0), (1, 1, 1), 1.0, aligned, 0, mode)
+                yield launch((1, 1, 1), 1.0, aligned, 0, mode)
 
 
 FOUND = (of_products, of_convolutions, of_kmeans, of_cg, of_poisson)

@@ -11,6 +11,7 @@ from hetero.ops.solvers import cg_device
 from hetero.ops.solvers import systems as types
 from hetero.ops.solvers.operators import Poisson
 from hetero.ops.solvers.systems import Solve
+from hetero.registry import Arguments
 
 GRIDS = {"stencil2": (33, 40), "odd2": (18, 37), "stencil3": (7, 20, 16), "odd3": (9, 3, 11)}
 
@@ -58,8 +59,9 @@ def solve(used, system, b, x0, **options):
     """(outcome, x) from a copy of the start."""
     x = x0.copy()
     M = options.pop("preconditioner", None)
-    asked = Solve(system, **{"rtol": 0.0, "atol": 0.0, "maxiter": 2000} | options)
-    return cg_device.solve(used, system, b, x, asked, M, b.dtype), x
+    until = {"rtol": 0.0, "atol": 0.0, "maxiter": 2000} | options
+    asked = Solve(lambda devices: (system, M), **until)
+    return cg_device.solve(used, Arguments((b,), x, asked), b.dtype), x
 
 
 def on_device(device, call, *arrays, offset=0):

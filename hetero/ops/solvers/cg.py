@@ -27,24 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["from_dims", "problem", "solve_cg"]
 
 _LEAST_SHARED = 1024  # unknowns from which several devices may share
-_GRIDS = ("stencil2", "stencil3")
-_SPARSE = ("csr", *_GRIDS)
-_MATRICES = {
-    "dense": "dense matrices",
-    "csr": "sparse matrices",
-    "stencil2": "hetero.Poisson",
-    "stencil3": "hetero.Poisson",
-    "operator": "LinearOperators",
-}
-_LAYOUTS = {  # of each method
-    "blas": ("dense",),
-    "numba": _SPARSE,
-    "scipy": _SPARSE,
-    "operator": ("operator",),
-    "fused": ("dense", *_SPARSE),
-    "hybrid": ("dense", *_SPARSE),
-    "adaptive": ("dense",),
-}
+# Layouts of problems that a method takes, in words.
+_DENSE, _OPERATORS = {"dense": "dense matrices"}, {"operator": "LinearOperators"}
+_SPARSE = {"csr": "sparse matrices", "stencil2": "hetero.Poisson", "stencil3": "hetero.Poisson"}
 
 
 def solve_cg(
@@ -155,8 +140,8 @@ def solved(
         problem = cg_problem.problem_of(matrix, rhs, x0, M, rtol, limit)
         plan = systems.ready(planner.of_call(problem, device, method))
         run = functools.partial(_solve, plan)
-        waits = plan.chosen.method == "scipy" and all(map(loops.is_ready, _loops(problem)))
-        return systems.without_numba(run) if waits else run
+        is_plain = plan.chosen.method == "scipy"
+        return systems.without_numba(run, *_loops(problem)) if is_plain else run
 
     return bind(key, make)(matrix, rhs, x0, M, rtol, atol, limit, callback)
 
@@ -214,8 +199,10 @@ def _solve(
 # -- The ways to do it -----------------------------------------------------------------------------
 
 
-def _excludes(method: str, problem: Problem, info: dict[str, Any]) -> str | None:
-    """See `registry.Implementation`."""
+def _excludes(
+    method: str, taken: dict[str, str], problem: Problem, info: dict[str, Any]
+) -> str | None:
+    """See `registry.Implementation`; ``taken`` are layouts."""
     if method == "hybrid" and problem.layout.endswith("multigrid"):
         return "has a diagonal preconditioner at most"
     if method == "adaptive" and problem.device is not None:
@@ -225,9 +212,8 @@ def _excludes(method: str, problem: Problem, info: dict[str, Any]) -> str | None
     reason = None
     if problem.dtype.startswith("complex") and method != "operator":
         reason = "does not apply: it is for real numbers"
-    elif problem.layout.partition("-")[0] not in _LAYOUTS[method]:
-        matrices = " and ".join(dict.fromkeys(map(_MATRICES.get, _LAYOUTS[method])))
-        reason = f"does not apply: it is for {matrices}"
+    elif problem.layout.partition("-")[0] not in taken:
+        reason = f"does not apply: it is for {' and '.join(dict.fromkeys(taken.values()))}"
     if method == "scipy" and not registry.missing(_loops(problem), info):
         return registry.Unasked("is used only while 'numba' is compiled", reason)
     if method == "adaptive" and reason is None and info.get("asked"):
@@ -238,8 +224,8 @@ def _excludes(method: str, problem: Problem, info: dict[str, Any]) -> str | None
 def _shared(problem: Problem) -> bool:
     """Stencils and matrices of the host are cut by rows, without multigrid cycles."""
     kind = problem.layout
-    here = kind in _GRIDS or (kind in ("dense", "csr") and problem.inputs[0].location == HOST)
-    return here and problem.dims[0] >= _LEAST_SHARED
+    here = kind in ("dense", "csr") and problem.inputs[0].location == HOST
+    return (here or kind in ("stencil2", "stencil3")) and problem.dims[0] >= _LEAST_SHARED
 
 
 def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteration]:
@@ -266,13 +252,12 @@ def _run(
 ) -> Outcome:
     """Solve; on the CPU, if ``plain``, with nothing that has to be compiled."""
     (b,), x, asked = arguments
-    system, M = asked.system(devices)
     if asked.from_zero and len(devices) != 1:  # for one device it was written
         x[...] = 0.0
-    if not devices:
-        return load("hetero.ops.solvers.cg_loop").solve(system, b, x, asked, M, plain=plain)
-    cg_device = load("hetero.ops.solvers.cg_device")
-    return cg_device.solve(devices, system, b, x, asked, M, problem.dtype)
+    if devices:
+        return load("hetero.ops.solvers.cg_device").solve(devices, arguments, problem.dtype)
+    system, M = asked.system(())
+    return load("hetero.ops.solvers.cg_loop").solve(system, b, x, asked, M, plain=plain)
 
 
 def _in_turn(name: str) -> dict[str, Any]:
@@ -284,18 +269,18 @@ def _in_turn(name: str) -> dict[str, Any]:
     return {"run": later("solve"), "blocks": registry.IN_TURN, "price": later("price")}
 
 
-def _row(method: str, *kinds: str, **row: Any) -> None:
-    row = {"work": work, "run": _run, "excludes": functools.partial(_excludes, method)} | row
+def _row(method: str, taken: dict[str, str], *kinds: str, **row: Any) -> None:
+    row = {"work": work, "run": _run, "excludes": functools.partial(_excludes, method, taken)} | row
     registry.register_method(operation=NAME, kinds=kinds, method=method, **row)
 
 
-_row("blas", "cpu")
-_row("numba", "cpu", loops=_loops)
-_row("scipy", "cpu", run=functools.partial(_run, plain=True))
-_row("operator", "cpu")
-_row("fused", *registry.PORTABLE, shared=_shared)
-_row("hybrid", *registry.PORTABLE, **_in_turn("hybrid"))
-_row("adaptive", *registry.PORTABLE, **_in_turn("adaptive"))
+_row("blas", _DENSE, "cpu")
+_row("numba", _SPARSE, "cpu", loops=_loops)
+_row("scipy", _SPARSE, "cpu", run=functools.partial(_run, plain=True))
+_row("operator", _OPERATORS, "cpu")
+_row("fused", _DENSE | _SPARSE, *registry.PORTABLE, shared=_shared)
+_row("hybrid", _DENSE | _SPARSE, *registry.PORTABLE, **_in_turn("hybrid"))
+_row("adaptive", _DENSE, *registry.PORTABLE, **_in_turn("adaptive"))
 
 registry.register_operation(
     registry.Operation(

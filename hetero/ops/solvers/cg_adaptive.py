@@ -94,7 +94,8 @@ def _still_to_come(norms: Sequence[float], bound: float) -> float:
 
 
 def schedule_of(problem: Problem, name: str, kind: str, constants: Profile) -> Schedule | None:
-    """For a device of this kind; None where constants are not known."""
+    """For a device of this kind; None where constants are not known, KeyError or ValueError where
+    they do not cover it."""
     inputs = tuple([o._replace(kept=None) for o in problem.inputs])  # what is remembered holds none
     return _schedule(replace(problem, inputs=inputs), name, kind, constants)
 
@@ -104,16 +105,13 @@ def _schedule(problem: Problem, name: str, kind: str, constants: Profile) -> Sch
     options = [problem.options._replace(iterations=count) for count in (1, 2)]
     one, two = (work(replace(problem, options=each), {}) for each in options)
     seconds = []
-    try:
-        for key in ((CPU, CPU, NAME, "blas"), (name, kind, NAME, "fused")):
-            cost = constants.cost(*key, problem.dtype, problem.layout)
-            if cost is None:
-                return None
-            begin, step = sum(cost(one)), sum(cost(two))
-            seconds.append((max(2.0 * begin - step, 0.0), step - begin))
-        before, after, _ = pricing.moves(problem, name, constants)
-    except (KeyError, ValueError):  # of other dimensions, or no link
-        return None
+    for key in ((CPU, CPU, NAME, "blas"), (name, kind, NAME, "fused")):
+        cost = constants.cost(*key, problem.dtype, problem.layout)
+        if cost is None:
+            return None
+        begin, step = sum(cost(one)), sum(cost(two))
+        seconds.append((max(2.0 * begin - step, 0.0), step - begin))
+    before, after, _ = pricing.moves(problem, name, constants)
     (cpu_begin, c), (begin, g) = seconds
     moves = total(total(before, after), {"overhead": begin})
     return Schedule(c, g, sum(moves.values()), moves, cpu_begin)
@@ -133,7 +131,7 @@ def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile)
     count, pays_from = problem.options.iterations, schedule.pays_from
     few = min(least_iterations(problem.options.rtol, np.dtype(problem.dtype)), count)
     many = _MANY * count
-    often = (count - few) / (many - few) if many else 0.0  # how often there are many
+    often = (count - few) / (many - few)  # how often there are many
     terms = {"overhead": schedule.begin, "compute": 0.0}
     for share, number in ((1.0 - often, few), (often, many)):
         if pays_from < number:
@@ -141,13 +139,11 @@ def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile)
             terms = total(terms, {**moved, "compute": share * number * schedule.device})
         else:
             terms["compute"] += share * number * schedule.cpu
-    why = ""
-    if not pays_from < many:
-        why = f"{name} pays for many more iterations than are to be expected, if for any"
-    elif pays_from <= few:
-        why = f"{name} pays from iteration {math.ceil(pays_from)} on, which any solve reaches"
     pays = f"pays from {pays_from:.0f} iterations on" if pays_from < math.inf else "is slower"
-    return Price(terms, f"begins on the CPU; {name} {pays}", Unasked(why) if why else None)
+    reason = None
+    if not few < pays_from < many:
+        reason = Unasked(f"{name} {pays}, and {few:.0f} to {many:.0f} are to be expected")
+    return Price(terms, f"begins on the CPU; {name} {pays}", reason)
 
 
 class _Moves(Exception):
@@ -182,7 +178,6 @@ def solve(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Out
         going_on, done = move.args, len(norms)
     rest = asked._replace(maxiter=asked.maxiter - done)
     with device.active():
-        A, M = asked.system(devices)
         cg_device = load("hetero.ops.solvers.cg_device")
-        outcome = cg_device.solve(devices, A, b, x, rest, M, b.dtype, going_on)
+        outcome = cg_device.solve(devices, Arguments((b,), x, rest), b.dtype, going_on)
     return outcome._replace(iterations=outcome.iterations + done)

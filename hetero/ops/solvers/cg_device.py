@@ -21,18 +21,15 @@ from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg.plan import HALO, X_HALO, GridShare
 from hetero.ops.solvers.cg_launches import Call, Loop, OnMatrix
 from hetero.ops.solvers.exchange import Moved, Step, range_copies, split, widened
-from hetero.ops.solvers.systems import Csr, Dense, Outcome, Solve, Stencil
+from hetero.ops.solvers.systems import Outcome, Stencil
+from hetero.registry import Arguments
 
 _STAMPED = 16  # bytes of a value (kernels/common/stamped.cu)
 
 
 def solve(
     devices: Sequence[Device],
-    system: Stencil | Csr | Dense,
-    b: Any,
-    x: Any,
-    asked: Solve,
-    M: Any,
+    arguments: Arguments,
     dtype: Any,
     going_on: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Outcome:
@@ -43,14 +40,13 @@ def solve(
     devices : sequence of Device
         One, or several of one kind: then rows are divided among them, of a system on the host and
         without a `DeviceHierarchy`.
-    system : Stencil, Csr or Dense
-        Arrays on the host are uploaded for this call.
-    b, x : (n,) numpy.ndarray, or buffers of the only device
-        Right-hand side; start, and place of the result: contiguous, float32 or float64.
-    M : optional
-        (n,) numpy.ndarray: the inverse of a diagonal matrix. Or for a stencil a `DeviceHierarchy`
-        of the first device.
+    arguments : Arguments
+        b, x and a `Solve`. b and x, which is the start and gets the result, are contiguous
+        (n,) numpy.ndarray, or buffers of the only device. The system is a Stencil, Csr or Dense, of
+        which arrays on the host are uploaded for this call; M is None, an (n,) numpy.ndarray, the
+        inverse of a diagonal matrix, or for a stencil a `DeviceHierarchy` of the first device.
     dtype : float32 or float64
+        Of b and x.
     going_on : two (n,) numpy.ndarray, optional
         The recurrence's residual and next direction, of a matrix on one device, to go on from an
         iteration elsewhere. Default: b - A x, and the direction of steepest descent.
@@ -77,6 +73,8 @@ def solve(
     Comput. 42 (2020), A3084-A3108: algorithm PR-CG. M. R. Hestenes and E. Stiefel, "Methods of
     conjugate gradients for solving linear systems", J. Res. Nat. Bur. Stand. 49 (1952).
     """
+    (b,), x, asked = arguments
+    system, M = asked.system(devices)
     with peers.turn(devices):
         call = Call(devices, system, b, x, np.dtype(dtype), M, asked.callback is not None)
         return loop_of(call).solve(asked, going_on)

@@ -35,33 +35,28 @@ _OPERANDS = {"dense": 1, "csr": 3}  # of a matrix, ahead of the vectors
 
 
 def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile) -> Price:
-    """The terms of a solve on a device; None where constants are not known."""
+    """The terms of a solve on a device; None where constants are not known, KeyError or ValueError
+    where they do not cover it."""
     key = name, info["kind"], NAME, "hybrid", problem.dtype, problem.layout
     model, own = constants.model(*key), constants.cost(*key)
     if model is None or own is None:
         return Price(None, _MADE_OF)
     count = _OPERANDS.get(problem.layout, 0)
-    try:
-        before, *_ = pricing.moves(replace(problem, inputs=problem.inputs[:count]), name, constants)
-        vectors = replace(problem, inputs=problem.inputs[count:])
-        around, after, _ = pricing.moves(vectors, CPU, constants)
-        if problem.next_device is None:  # else the caller adds what comes after
-            around = total(around, after)
-        if model["form"] == "solve":
-            steps = dict(zip(("overhead", "compute"), own(work(problem, info)), strict=True))
-        else:  # White's sum
-            n, repeat, nbytes = problem.dims[0], problem.options.iterations, problem.output.nbytes
-            kind = name, info["kind"], "matvec", "tiled", problem.dtype, "C aligned"
-            product = constants.cost(*kind)
-            if product is None or problem.layout != "dense":
-                return Price(None, _MADE_OF)
-            of_matrix = Work((n, n), 2.0 * n * n, float(n * nbytes))
-            of_vectors = Work((n,), 10.0 * n, 10.0 * nbytes)
-            ways = {way: constants.link(name, way)(nbytes) for way in ("upload", "download")}
-            seconds = ways | {"compute": sum(product(of_matrix)) + sum(own(of_vectors))}
-            steps = {term: repeat * value for term, value in seconds.items()}
-    except (KeyError, ValueError):  # no link, or a model of other dimensions
-        return Price(None, _MADE_OF)
+    before, *_ = pricing.moves(replace(problem, inputs=problem.inputs[:count]), name, constants)
+    vectors = replace(problem, inputs=problem.inputs[count:])
+    around, after, _ = pricing.moves(vectors, CPU, constants)
+    if problem.next_device is None:  # else the caller adds what comes after
+        around = total(around, after)
+    if model["form"] == "solve":
+        steps = dict(zip(("overhead", "compute"), own(work(problem, info)), strict=True))
+    else:  # White's sum
+        n, repeat, nbytes = problem.dims[0], problem.options.iterations, problem.output.nbytes
+        product = constants.cost(*key[:2], "matvec", "tiled", problem.dtype, "C aligned")
+        of_matrix = Work((n, n), 2.0 * n * n, float(n * nbytes))
+        of_vectors = Work((n,), 10.0 * n, 10.0 * nbytes)
+        ways = {way: constants.link(name, way)(nbytes) for way in ("upload", "download")}
+        seconds = ways | {"compute": sum(product(of_matrix)) + sum(own(of_vectors))}
+        steps = {term: repeat * value for term, value in seconds.items()}
     return Price(total(total(before, around), steps), _MADE_OF)
 
 
@@ -73,7 +68,6 @@ def solve(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Out
         cg_launches = load("hetero.ops.solvers.cg_launches")
         part = cg_launches.Part(device, alone=True)
         part.allocate(b.nbytes, "p", "q")
-        part.numbers["own"] = 0
         product = cg_launches.rows_of(part, system, (0, b.size), b.dtype).times("p")
 
         def times(p: np.ndarray, q: np.ndarray) -> None:

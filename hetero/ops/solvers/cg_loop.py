@@ -50,7 +50,6 @@ _CHECK = 100_000  # iterations between looks at Ctrl-C, divided by thousands of 
 _EXAMPLE = 256  # unknowns of a system that calls compiled loops; runs of rows are looked for
 _ROUNDINGS = 64.0  # times eps norm(b): for a larger tolerance float32 is exact enough
 _LARGEST_CHECKED = 1 << 20  # unknowns; of more, the errors of single ones do not add up to much
-_AT_A_TIME = 1 << 20  # elements of a dense matrix that are converted to float64
 
 
 class Matrix(NamedTuple):
@@ -365,9 +364,7 @@ def true_residual(
     dtype = np.result_type(b.dtype, np.float64)
     x, q = x.astype(dtype), np.empty(n, dtype)
     if isinstance(system, Dense):
-        rows = max(_AT_A_TIME // n, 1)
-        for i in range(0, n, rows):
-            q[i : i + rows] = system.array[i : i + rows].astype(dtype) @ x
+        q = np.einsum("ij,j->i", system.array, x, dtype=dtype)  # the matrix is not copied
     elif isinstance(system, (Stencil, Csr)):
         product(system, dtype, plain=True).times(x, q)
     elif matrix is not None:

@@ -156,14 +156,12 @@ def problem_of(A: Any, b: Any, x0: Any, M: Any, rtol: float, limit: int) -> Prob
         if tuple(vector.shape) not in ((n,), (n, 1)):
             raise ValueError(f"{name} must have shape ({n},) or ({n}, 1), got {vector.shape}")
     vectors = tuple(describe(vector).unkept()._replace(pointer=0) for vector in given.values())
-    if isinstance(A, Spec) or is_device_array(A):
-        given_dtype = describe(A).dtype
-    else:
-        given_dtype = float if A.dtype is None else A.dtype  # a LinearOperator may not say
+    layout, entries, matrix, obstacle = _layout(A)
+    # A LinearOperator may not say of which dtype it is.
+    given_dtype = matrix[0].dtype if layout == "dense" else A.dtype or float
     dtype = systems.real_dtype("real or complex", A=given_dtype, b=vectors[0].dtype)
     if dtype.kind != "c" and "x0" in given:
         systems.real_dtype(x0=vectors[1].dtype)
-    layout, entries, matrix, obstacle = _layout(A, dtype)
     layout, by_M, share = _preconditioned(n, M, layout, dtype)
     obstacle = obstacle or by_M
     if dtype.kind == "c":
@@ -184,7 +182,7 @@ def problem_of(A: Any, b: Any, x0: Any, M: Any, rtol: float, limit: int) -> Prob
     )
 
 
-def _layout(A: Any, dtype: np.dtype) -> tuple[str, int, tuple[Operand, ...], str | None]:
+def _layout(A: Any) -> tuple[str, int, tuple[Operand, ...], str | None]:
     """What decides the speed of A times a vector, its entries, what of it is moved, and why no
     device can do it."""
     n = A.shape[0]
@@ -196,7 +194,7 @@ def _layout(A: Any, dtype: np.dtype) -> tuple[str, int, tuple[Operand, ...], str
     if isinstance(A, DeviceCsr):
         return "csr", A.nnz, A.operands, None
     if hasattr(A, "indptr"):
-        parts = (A.data.astype(dtype, copy=False), A.indices, A.indptr)
+        parts = A.data, A.indices, A.indptr
         moved = tuple([describe(part).unkept() for part in parts])  # by the solve itself
         return "csr", A.nnz, moved, None
     return "operator", n, (), "a LinearOperator computes on the CPU"
@@ -293,16 +291,16 @@ def system_of(A: Any, M: Any, dtype: np.dtype, used: tuple[Any, ...]) -> tuple[A
 
 
 def _system(A: Any, dtype: np.dtype, used: tuple[Any, ...]) -> Any:
+    if isinstance(A, DeviceCsr):
+        if [device.name for device in used] == [A.location] and A.dtype == dtype:
+            return Csr(*A.parts)
+        A = A.host
     if dtype.kind == "c":
         if is_device_array(A):
             A = on_host(A, dtype)
         return _linear_operator(np.asarray(A, dtype) if isinstance(A, np.ndarray) else A)
     if hasattr(A, "stencil"):
         return A.stencil
-    if isinstance(A, DeviceCsr):
-        if [device.name for device in used] == [A.location] and A.dtype == dtype:
-            return Csr(*A.parts)
-        A = A.host
     if hasattr(A, "indptr"):
         return Csr(A.indptr, A.indices, A.data.astype(dtype, copy=False))
     if not isinstance(A, np.ndarray) and not is_device_array(A):

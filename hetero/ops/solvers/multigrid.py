@@ -27,24 +27,9 @@ import numpy as np
 
 from hetero.host.loops import as_loops_take
 from hetero.imports import load
-from hetero.kernels.multigrid.plan import (
-    DOWN,
-    DOWN_FROM_ZERO,
-    UP,
-    UP_WITH_SQUARES,
-    Transfer,
-    tiles,
-    transfer,
-)
-from hetero.ops.solvers.systems import (
-    LIMIT,
-    ROUNDING,
-    Outcome,
-    Solve,
-    Stencil,
-    judged,
-    on_vectors,
-)
+from hetero.kernels.multigrid import plan as plan_multigrid
+from hetero.ops.solvers import systems
+from hetero.ops.solvers.systems import LIMIT, ROUNDING, Outcome, Solve, Stencil, judged
 
 # Over-relaxation, by which a V(1,1)-cycle leaves 0.05 in 2-D and 0.08 in 3-D, of 0.14 and 0.2; the
 # symmetric one is better without.
@@ -64,7 +49,7 @@ class Grid(NamedTuple):
 
     shape: tuple[int, int, int]  # (nz, ny, nx), ny = 1 in 2-D
     spacing: tuple[float, float, float]  # infinite along y in 2-D
-    transfers: tuple[Transfer, ...] | None  # to the next coarser grid; None for the coarsest
+    transfers: tuple[plan_multigrid.Transfer, ...] | None  # to the next coarser grid, if any
 
     @property
     def points(self) -> int:
@@ -106,7 +91,7 @@ def hierarchy(stencil: Stencil, coarsest: int, below: int = 0) -> list[Grid]:
         )
         if math.prod(shape) <= max(coarsest, below if grids else 0) or coarse == shape:
             return [*grids, Grid(shape, spacing, None)]
-        transfers = tuple(transfer(n, m) for n, m in zip(shape, coarse, strict=True))
+        transfers = tuple(plan_multigrid.transfer(n, m) for n, m in zip(shape, coarse, strict=True))
         grids.append(Grid(shape, spacing, transfers))
         spacing = tuple(
             h * (n + 1) / (m + 1) for h, n, m in zip(spacing, shape, coarse, strict=True)
@@ -121,7 +106,9 @@ def modes(level: int, symmetric: bool) -> tuple[int, int]:
     reads ``work`` and the coarser grid's u, and writes u. A ``symmetric`` cycle begins from zero
     and smooths back in reverse.
     """
-    return (DOWN_FROM_ZERO, UP) if level or symmetric else (DOWN, UP_WITH_SQUARES)
+    if level or symmetric:
+        return plan_multigrid.DOWN_FROM_ZERO, plan_multigrid.UP
+    return plan_multigrid.DOWN, plan_multigrid.UP_WITH_SQUARES
 
 
 class Hierarchy:
@@ -171,6 +158,7 @@ class _Level:
     def __init__(self, grid: Grid, coarse: Grid, dtype: np.dtype) -> None:
         z, y, x = grid.transfers or ()
         rows = max(_TILE_BYTES // (20 * grid.shape[2] * dtype.itemsize) - 6, 8)
+        tiles = plan_multigrid.tiles
         cuts = itertools.product(tiles(z, _TILE_PLANES), tiles(y, -(-rows // 2)))
         cut = np.array([np.concatenate(pair) for pair in cuts])
         self.sums, self.work = np.empty(len(cut)), np.empty(grid.points, dtype)
@@ -187,7 +175,7 @@ class CpuHierarchy(Hierarchy):
     """The grids of one stencil on the CPU; its vectors are flat arrays of float32 or float64."""
 
     def __init__(self, stencil: Stencil, dtype: np.dtype) -> None:
-        self._stencil, self._dtype = stencil, np.dtype(dtype)
+        self._dtype, self.norms = np.dtype(dtype), functools.partial(norms, stencil)
         self._sweep = load("hetero.kernels.cpu.poisson").sweep
         _, *coarser = all_grids = hierarchy(stencil, coarsest("cpu"), _BELOW)
         self.levels = [_Level(*pair, self._dtype) for pair in itertools.pairwise(all_grids)]
@@ -195,12 +183,9 @@ class CpuHierarchy(Hierarchy):
         small = Stencil(*zip(*((n, h) for n, h in axes if h < math.inf), strict=True))
         self._shape, applied = small.shape, load("hetero.ops.solvers.dst").applied
         points = math.prod(self._shape)
-        self._solve_coarsest = applied(small, self._dtype, on_vectors(self._dtype, points))
+        self._solve_coarsest = applied(small, self._dtype, systems.on_vectors(self._dtype, points))
         # f and u of all grids but the finest, where the caller gives them.
         self._coarser = [np.empty((2, grid.points), dtype) for grid in coarser]
-
-    def norms(self, f: np.ndarray, u: np.ndarray) -> tuple[float, float]:
-        return norms(self._stencil, f, u)
 
     def residual(self) -> float:
         return math.sqrt(self.levels[0].sums.sum()) if self.levels else math.nan

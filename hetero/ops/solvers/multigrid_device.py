@@ -50,7 +50,7 @@ class Level:
         self.grid, self.coarse, (mine, shares) = grid, coarse, share
         target = part.device.target
         target = target._replace(multiprocessors=shares * target.multiprocessors)
-        given = grid.shape, coarse.shape, part.dtype.name, target
+        given = grid.shape, coarse.shape, grid.weights, part.dtype.name, target
         tile, self.launch = plan_multigrid.plan_sweep(*given)
         axes = dict(zip("zyx", grid.transfers or (), strict=True))
         most = dict(zip("zyx", tile, strict=True))
@@ -142,8 +142,7 @@ class Memory(Part):
             aligned = level.grid.shape[2] % 2 == 0 and whole
             down, up = grids.modes(number, symmetric)
             how = grids.OMEGA[symmetric], aligned, *((0, down) if is_down else (int(symmetric), up))
-            launch = level.launch(level.grid.weights, level.tiles, *how)
-            bound = self.bind(launch, **level.tables, **vectors)
+            bound = self.bind(level.launch(level.tiles, *how), **level.tables, **vectors)
         if number:
             self._bound[step, symmetric] = bound
         return bound
@@ -169,7 +168,6 @@ class DeviceHierarchy(grids.Hierarchy):
         divided = [grids.is_shared(grid.shape) for grid in self.grids].count(True) if several else 0
         levels = list(zip(*(memory.levels for memory in self.memories), strict=True))[:divided]
         self._moves = [self._bind_moves(number, levels) for number in range(len(levels))]
-        self.exchange.build()
 
     def _row_bytes(self, grid: grids.Grid) -> int:
         return math.prod(grid.shape[1:]) * self._dtype.itemsize

@@ -149,10 +149,9 @@ def solve_poisson(
         asked = {"spacing": spacing, "rtol": rtol, "maxiter": maxiter, "method": method}
         plan = systems.ready(planner.of_call(problem(f, x0=x0, **asked), device, method))
         run = _bound(plan, spacing, rtol, maxiter)
-        vectors = loops.named(systems.VECTORS, plan.problem.dtype)
-        waits = (plan.chosen.device, plan.chosen.method) == (CPU, methods.DST)
-        waits = waits and loops.is_ready(vectors)
-        return systems.without_numba(run) if waits else run
+        if (plan.chosen.device, plan.chosen.method) != (CPU, methods.DST):
+            return run
+        return systems.without_numba(run, loops.named(systems.VECTORS, plan.problem.dtype))
 
     # A plan that is made before devices are looked for is not the last one.
     key = NAME, device, method, spacing, rtol, maxiter, _facts(f), x0 is not None and _facts(x0)
@@ -333,19 +332,6 @@ def _in_other_units(
     return done._replace(value=u, outcome=outcome), stencil, k - 2 * e
 
 
-def _plan(
-    given: tuple[Any, ...],
-    options: dict[str, Any],
-    device: str | None,
-    method: str | None,
-    machine: planner.Machine = planner.HERE,
-) -> Plan:
-    asked = problem(*given, **options, method=method)
-    if machine.is_here:
-        asked = planner.staying(asked, device)
-    return machine.plan(asked, device, method)
-
-
 registry.register_operation(
     registry.Operation(
         name=NAME,
@@ -355,7 +341,6 @@ registry.register_operation(
         dims=methods.DIMS,
         problem=problem,
         from_dims=from_dims,
-        plan=_plan,
         keeps=lambda problem: False,
         iterations=methods.iterations,
     )

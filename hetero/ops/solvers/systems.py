@@ -18,7 +18,7 @@ from hetero import tables
 from hetero.arrays import HOST, Operand, describe
 from hetero.errors import outside
 from hetero.host import cpu
-from hetero.host.loops import register, vectors_for
+from hetero.host.loops import is_ready, register, vectors_for
 from hetero.imports import load
 from hetero.pricing.plan import CPU, Plan
 from hetero.registry import Arguments
@@ -268,10 +268,10 @@ def warn(what: str, outcome: Any, residual: str) -> None:
     )
 
 
-def without_numba(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Solves without compiled loops while Numba is not imported: it is imported once they have
-    taken as long as that does, and they are planned anew."""
-    if "numba" in sys.modules:
+def without_numba(run: Callable[..., Any], *names: str) -> Callable[..., Any]:
+    """Solves without the loops of these names, which are compiled, while Numba is not imported: it
+    is imported once they have taken as long as that does, and they are planned anew."""
+    if "numba" in sys.modules or not all(map(is_ready, names)):
         return run
 
     def solve(*arguments: Any) -> Any:

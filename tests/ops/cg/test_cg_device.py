@@ -92,6 +92,9 @@ def test_a_sparse_matrix_on_the_device_is_not_copied(device, dtype):
     other = b.astype("float64" if dtype == "float32" else "float32")
     x, info = hetero.solve_cg(there, other, **on)
     assert (info, x.dtype, there.copies) == (0, "float64", 2 if dtype == "float32" else 1)
+    x, info = hetero.solve_cg(CupyCsr(A, device), b * (1 + 2j), rtol=1e-5)  # on the CPU
+    assert info == 0
+    np.testing.assert_allclose(x, expected * (1 + 2j), rtol=1e-3)
 
 
 # -- Agreement -----------------------------------------------------------------------------------

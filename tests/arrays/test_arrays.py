@@ -185,18 +185,35 @@ def seen(array):
     return fakes.view(found.pointer, found.shape, found.dtype, found.strides)
 
 
-def test_an_array_of_our_own_is_described():
-    for order in "CF":
-        array = DeviceArray((4, 5, 3), "float32", allocator=Memory, order=order)
-        host = np.empty((4, 5, 3), "float32", order)
-        host[...] = seen(array)[...] = np.random.default_rng(0).random((4, 5, 3))
-        np.testing.assert_array_equal(seen(array), host)
-        assert (array.ndim, array.size, array.nbytes) == (3, 60, 240)
-        assert array.strides == host.strides
+def test_an_array_of_our_own_is_described_and_viewed():
+    whole = DeviceArray((4, 5, 3), "float32", allocator=Memory)
+    host = np.random.default_rng(0).random((4, 5, 3), np.float32)
+    seen(whole)[...] = host
+    assert (whole.ndim, whole.size, whole.nbytes) == (3, 60, 240)
+    for index in (
+        *(2, np.int64(-1), slice(1, None, 2), ..., None, (), (1, 2, 0), (slice(None), 3)),
+        *((slice(None, None, -1), ..., slice(2, 0, -1)), (None, 1, ..., 2)),
+    ):
+        view = whole[index]
+        np.testing.assert_array_equal(seen(view), host[index])
+        assert (view.ndim, view.size) == (np.ndim(host[index]), np.size(host[index]))
+    np.testing.assert_array_equal(seen(whole[1:][::-2][0]), host[1:][::-2][0])
+    assert whole.strides == host.strides
+    assert whole.T.strides == host.T.strides
+    columns = DeviceArray((4, 5, 3), "float32", allocator=Memory, order="F")
+    seen(columns)[...] = host
+    np.testing.assert_array_equal(seen(columns[1:, 2]), host[1:, 2])
+    assert columns.strides == np.asfortranarray(host).strides
 
 
 def test_an_array_of_our_own_refuses_what_it_cannot():
     array = DeviceArray((4, 5), "float64", allocator=Memory)
+    with pytest.raises(TypeError, match="integers or slices"):
+        array[[1, 2]]
+    with pytest.raises(TypeError, match="integers or slices"):
+        array[:, np.array([True] * 5)]
+    with pytest.raises(IndexError):
+        array[4]
     with pytest.raises(TypeError, match="to_host"):
         np.asarray(array)
     assert as_array(array) is array

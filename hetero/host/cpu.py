@@ -1,4 +1,8 @@
-"""The CPU, and what the system allows this process of it: cores, code, and memory."""
+"""The CPU, and what the system allows this process of it: cores, code, and memory.
+
+A container is a control group. Groups are nested, and each of those around the process may have a
+limit: the Linux kernel's documentation, admin-guide/cgroup-v2.rst.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,7 @@ from hetero.imports import load
 
 NO_CODE = "this process may not make memory executable"
 _MEMORY = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE  # bytes of the machine
+_GROUPS = Path("/sys/fs/cgroup")  # where every common distribution and container runtime has them
 
 
 @functools.cache
@@ -50,13 +55,33 @@ def describe() -> dict[str, Any]:
 
 
 def available_memory() -> int:
-    """Bytes of the machine that can be had now. The page cache counts as available: the kernel
-    takes it back when a program needs the room."""
+    """Bytes that can be had now: of the machine, and of the control groups that the process is in.
+    The page cache counts as available: the kernel takes it back when a program needs the room."""
+    free = _numbers(Path("/proc/meminfo")).get("MemAvailable:")
+    found = [int(describe()["memory_bytes"]) if free is None else free * 1024]
+    # A container may see its own group mounted at the top, under a path of the host.
+    groups = [Path(".")]
     with contextlib.suppress(OSError):  # not on Linux
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) << 10
-    return _MEMORY
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            group = Path(line[3:].lstrip("/"))
+            if line.startswith("0::") and ".." not in group.parts:
+                groups += [group, *group.parents]
+    for folder in [_GROUPS / group for group in groups]:
+        with contextlib.suppress(OSError, ValueError):  # "max" where there is no limit
+            limit = int((folder / "memory.max").read_text())
+            used = int((folder / "memory.current").read_text())
+            kept = _numbers(folder / "memory.stat")
+            used -= kept.get("inactive_file", 0) + kept.get("active_file", 0)
+            found.append(max(limit - max(used, 0), 0))
+    return min(found)
+
+
+def _numbers(file: Path) -> dict[str, int]:
+    """Name -> number of each line; empty where the system has no such file."""
+    with contextlib.suppress(OSError):
+        rows = [line.split() for line in file.read_text().splitlines()]
+        return {row[0]: int(row[1]) for row in rows}
+    return {}
 
 
 def model() -> str:

@@ -8,7 +8,7 @@ import pytest
 from planted import LINKS, calibrate, plant
 
 import hetero
-from hetero import registry
+from hetero import devices, registry
 from hetero.calibration import links as links_of_devices
 from hetero.calibration import measure as timing
 from hetero.calibration import samples, sizes
@@ -96,6 +96,20 @@ def test_every_method_of_every_place_gets_a_model(quick, two, hasty, monkeypatch
     fractions = [fraction for fraction, _ in shown]
     assert fractions == sorted(fractions)
     assert shown[-1] == (1.0, "done")
+
+
+def test_a_device_solves_what_it_is_given_to_measure(opencl, hasty):
+    """In earnest, at the smallest sizes."""
+    device = devices.get(opencl)
+    place = Place(opencl, device.describe(), (device,))
+    solves = [case for case in sizes.cases("cg", place, True) if case.row.method == "fused"]
+    assert {case.layout for case in solves} >= {"dense", "csr", "stencil2", "stencil3"}
+    for case in solves:
+        case = replace(case, axes=[axis[:1] for axis in case.axes])
+        with device.active():
+            found = samples.take(case, samples.Bench((device,)), 1e-4)
+        assert [*found.seconds] == sizes.grid(case.axes)
+        assert min(found.seconds.values()) > 0.0
 
 
 def test_kernels_are_compiled_before_any_is_measured(cuda, monkeypatch):

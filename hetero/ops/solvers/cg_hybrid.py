@@ -52,6 +52,8 @@ def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile)
     else:  # White's sum
         n, repeat, nbytes = problem.dims[0], problem.options.iterations, problem.output.nbytes
         product = constants.cost(*key[:2], "matvec", "tiled", problem.dtype, "C aligned")
+        if product is None or problem.layout != "dense":
+            return Price(None, _MADE_OF)
         of_matrix = Work((n, n), 2.0 * n * n, float(n * nbytes))
         of_vectors = Work((n,), 10.0 * n, 10.0 * nbytes)
         ways = {way: constants.link(name, way)(nbytes) for way in ("upload", "download")}

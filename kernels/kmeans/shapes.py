@@ -140,15 +140,12 @@ def choose(points: Points) -> Assignment:
     """The kernel that is expected to be the fastest."""
     if (found := small(points)) is not None:
         return found
-    for capability in (points.target.capability, None):
-        known = [
-            tile
-            for tile in tiles(points.dtype, capability)
-            if tile.threads <= points.target.block_limit
-            and (not tile.tensor or _shared(tile) <= points.target.shared_limit)
-        ]
-        if known:
-            break
+    known = [
+        tile
+        for tile in tiles(points.dtype, points.target.capability)
+        if tile.threads <= points.target.block_limit
+        and (not tile.tensor or _shared(tile) <= points.target.shared_limit)
+    ]
     many = points.d > _FEW_COLUMNS
 
     def cost(tile: Tile) -> float:

@@ -168,16 +168,13 @@ def plan_matmul(*, target: Target, **product: Any) -> LaunchPlan:
         The launches use the buffers ``"A"``, ``"B"``, ``"C"`` and, if split, ``"partial"``.
     """
     form = oriented(**product)
-    for capability in (target.capability, None):
-        timed = [
-            (*_seconds(form, tile, wanted, target), tile)
-            for tile in tiles(form.dtype, capability)
-            if tile.threads <= target.block_limit and form.shared(tile) <= target.shared_limit
-            for wanted in _splits(form, tile, target)
-        ]
-        if timed:
-            break
-    else:
+    timed = [
+        (*_seconds(form, tile, wanted, target), tile)
+        for tile in tiles(form.dtype, target.capability)
+        if tile.threads <= target.block_limit and form.shared(tile) <= target.shared_limit
+        for wanted in _splits(form, tile, target)
+    ]
+    if not timed:
         raise ValueError(f"block_limit must be at least 64, got {target.block_limit}")
     split_k, seconds, tile = min(timed, key=lambda one: one[1])
     first = _launch(form, tile, split_k)

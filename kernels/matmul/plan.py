@@ -18,7 +18,6 @@ from ..common.launch import (
     Target,
     by_vectors,
     ceil_div,
-    check_dtype,
     launch,
     with_sums,
 )
@@ -211,7 +210,7 @@ def oriented(alignment: int, **product: Any) -> Orientation:
     """A product as kernels take it; parameters as of `plan_matmul`."""
     form = Orientation(**product)
     m, n, k, batch, dtype, a, b, c, *_ = form
-    width, aligned = VECTOR_BYTES // check_dtype(dtype), alignment >= VECTOR_BYTES
+    width, aligned = VECTOR_BYTES // ELEMENT_BYTES[dtype], alignment >= VECTOR_BYTES
     if abs(c[2]) != 1 and abs(c[1]) == 1:
         # C^T = B^T A^T has rows that are contiguous.
         m, n, a, b, c = n, m, *map(_transposed, (b, a, c))

@@ -277,8 +277,6 @@ def _in_real_parts(call: Call) -> Parts:
         return result_of(call._replace(device=None, method=asked.SCIPY))
 
     how = f"sum of {len(calls)} real convolutions" if len(calls) > 1 else "a real convolution"
-    if stacked:
-        how += " of real and imaginary part as a stack"
     return Parts(calls, how, join)
 
 

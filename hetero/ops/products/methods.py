@@ -141,8 +141,7 @@ def _by_numpy(
     ]
     if target is None:
         there = next(a for a, o in zip(arrays, operands, strict=True) if o.location != HOST)
-        like = load("hetero.ops.solvers.systems").like
-        return like(there, np.asarray(function(*hosts)))
+        return load("hetero.ops.solvers.systems").like(there, np.asarray(function(*hosts)))
     if target.location == HOST:
         return function(*hosts, out=out)
     values = transfer.to_host(out, target).copy()

@@ -63,11 +63,6 @@ class Tile(NamedTuple):
         """Whether tensor cores multiply."""
         return self.stages > 0
 
-    @property
-    def step(self) -> int:
-        """Columns of X that are multiplied between two barriers."""
-        return _TENSOR_STEP if self.tensor else STEP
-
 
 class Assignment(NamedTuple):
     """The launches that find the labels, and what belongs to them."""
@@ -185,7 +180,7 @@ def small(points: Points) -> Assignment | None:
 def _shared(tile: Tile) -> int:
     """Bytes of shared memory of a block that copies asynchronously."""
     size = ELEMENT_BYTES["float64"]
-    elements = tile.stages * tile.step * (tile.m + tile.n + 4)
+    elements = tile.stages * _TENSOR_STEP * (tile.m + tile.n + 4)
     return elements * size + tile.rows * tile.threads * (size + _INT)
 
 
@@ -200,7 +195,8 @@ def tiled(points: Points, tile: Tile) -> Assignment:
     arguments = "X", "packed", "norms", "labels", "state", n, d, ceil_div(k, tile.n)
     assign = launches.launch(*where, arguments, **macros)
     assign = assign._replace(shared_bytes=_shared(tile) if tile.tensor else 0)
-    depth = ceil_div(d, tile.step) * tile.step
+    step = _TENSOR_STEP if tile.tensor else STEP
+    depth = ceil_div(d, step) * step
     return Assignment((assign,), tile.n, depth, False, 0)
 
 

@@ -17,7 +17,7 @@ from hetero.host import loops
 from hetero.imports import load
 from hetero.ops.convolve2d.problem import FFT, Window
 from hetero.ops.solvers.systems import on_vectors
-from hetero.pricing.plan import CPU, Plan
+from hetero.pricing.plan import CPU, Plan, possible, rank, with_terms
 
 LARGEST_REMEMBERED = 4096  # elements of a filter that is known by its values from call to call
 PURPOSE = "convolution filters"
@@ -292,10 +292,9 @@ def with_look(plan: Plan, machine: dict[str, dict[str, Any]]) -> Plan:
     blocks = plan.problem.batch * -(-w.height // rows) * -(-w.width // columns)
     look = _CALL + image.nbytes * _BYTE / cores + blocks * _BLOCK
     look += (filter.size > LARGEST_REMEMBERED) * filter.size * _TAP
-    priced = [c for c in plan.candidates if c.reason is None and c.seconds is not None]
-    others = [c for c in plan.candidates if c.reason is not None or c.seconds is None]
-    for i, c in enumerate(priced):
-        if c.method == FFT:
-            priced[i] = c._replace(seconds=c.seconds + look, terms={"look": look, **c.terms})
-    priced.sort(key=lambda c: c.seconds)
-    return replace(plan, candidates=(*priced, *others))
+    able = possible(plan.candidates)  # the first of them
+    for i, c in enumerate(able):
+        if c.method == FFT and c.seconds is not None:
+            able[i] = with_terms(c._replace(terms={"look": look}), c.terms)
+    others = plan.candidates[len(able) :]
+    return replace(plan, candidates=(*sorted(able, key=rank), *others))

@@ -286,9 +286,8 @@ def _work(problem: Problem, info: dict[str, Any]) -> Work:
 
 def _on_cpu(looped: bool, devices: tuple[()], problem: Problem, arguments: Arguments) -> Any:
     """``run`` by compiled loops, or by NumPy's products; BLAS has one thread in either."""
-    kind = _kind(looped)
     with load("hetero.host.cpu").one_thread():
-        rows = kind(*_on_host(arguments), arguments.options.given)
+        rows = _kind(looped)(*_on_host(arguments), arguments.options.given)
         return _fitted(rows, problem, arguments)
 
 

@@ -161,8 +161,11 @@ def describe_problem(function: str, A: Any, B: Any) -> Problem:
     ------
     ValueError
         If the shapes do not fit, as NumPy.
+    TypeError
+        NumPy's, if it has no product of these dtypes.
     """
     a, b = (describe(array_or_spec(x)) for x in (A, B))
+    getattr(np, function).resolve_dtypes((a.dtype, b.dtype, None))
     problem = build(function, a, b, None)
     if problem is None:
         raise ValueError(f"{function}: operands of shapes {a.shape} and {b.shape} do not fit")

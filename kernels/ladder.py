@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from . import procedure
-from .common.launch import ELEMENT_BYTES, REAL, VECTOR_BYTES, Launch, Target, ceil_div, check_dtype
+from .common.launch import ELEMENT_BYTES, REAL, VECTOR_BYTES, Launch, Target, ceil_div
 from .matmul.plan import oriented
 from .matmul.plan_tensor import CAPABILITY, PANEL, by_pieces
 from .procedure import Card
@@ -81,7 +81,7 @@ class Ladder(NamedTuple):
 
     def blocks(self, name: str, dtype: str, card: Card) -> tuple[Block, ...]:
         """Every block that a rung can be launched with: powers of two, a warp at least."""
-        rung, item = self.rungs[name], check_dtype(dtype)
+        rung, item = self.rungs[name], ELEMENT_BYTES[dtype]
         if rung.tile is None:
             return (rung.block,)
         most = min(card.block_threads, _THREADS)
@@ -99,7 +99,7 @@ class Ladder(NamedTuple):
         """The block that a rung is launched with: its own, or the next smaller that is legal."""
         rung, blocks = self.rungs[name], self.blocks(name, dtype, card)
         if rung.derive is not None:
-            return rung.derive(card, check_dtype(dtype), blocks, *sizes)
+            return rung.derive(card, ELEMENT_BYTES[dtype], blocks, *sizes)
         return max((block for block in blocks if block <= rung.block), default=blocks[0])
 
     def launch(

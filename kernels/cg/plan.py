@@ -11,7 +11,7 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..common.launch import VECTOR_BYTES, Launch, Target, ceil_div, check_dtype, launch
+from ..common.launch import ELEMENT_BYTES, VECTOR_BYTES, Launch, Target, ceil_div, launch
 
 _INDEX = {"int32": "int", "int64": "index_t"}
 _THREADS, _SMALLEST_BLOCK = 256, 64
@@ -97,7 +97,7 @@ def textbook(n: int, target: Target, *, dtype: str, aligned: bool = False) -> di
 
 def _vector_width(dtype: str, extent: int, aligned: bool) -> int:
     """Return the elements of a load: 16 bytes of them if ``extent`` and addresses allow it."""
-    width = VECTOR_BYTES // check_dtype(dtype)
+    width = VECTOR_BYTES // ELEMENT_BYTES[dtype]
     return width if aligned and extent % width == 0 else 1
 
 
@@ -225,7 +225,7 @@ def cooperative(
         return None
     strip = ceil_div(grid.rows, min(grid.rows, target.multiprocessors))
     points = ceil_div(strip + 2, threads // grid.columns)
-    plane_bytes = (strip + 4) * (grid.columns + 2) * check_dtype(dtype)
+    plane_bytes = (strip + 4) * (grid.columns + 2) * ELEMENT_BYTES[dtype]
     shared_bytes = ceil_div(2 * plane_bytes, 8) * 8 + 4 * 8 * threads
     if points > _COOPERATIVE_POINTS[dtype] or shared_bytes > shared_limit:
         return None

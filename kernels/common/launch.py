@@ -26,31 +26,17 @@ FILL, WRAP, SYMM = range(3)
 class Launch(NamedTuple):
     """One kernel launch, complete but for the buffers' addresses.
 
-    Attributes
-    ----------
-    source : str
-        File of this package that holds the kernel.
-    kernel : str
-        Name of the entry point.
-    defines : tuple of (str, int or str)
-        Macros to set with ``-D``. Launches with equal ``source`` and ``defines`` share a binary.
-    grid : int
-        Number of blocks, in one dimension.
-    block : int
-        Threads of a block, in one dimension.
-    arguments : tuple of (str or int)
-        In order. A string names a buffer, an integer is passed as a signed 64-bit integer.
-    shared_bytes : int
-        Dynamic shared memory of a block.
+    Launches with equal ``source`` and ``defines`` share a binary.
     """
 
-    source: str
-    kernel: str
-    defines: tuple[tuple[str, int | str], ...]
-    grid: int
-    block: int
+    source: str  # file of this package that holds the kernel
+    kernel: str  # name of the entry point
+    defines: tuple[tuple[str, int | str], ...]  # macros to set with ``-D``
+    grid: int  # blocks, in one dimension
+    block: int  # threads of a block, in one dimension
+    # In order. A string names a buffer, an integer is passed as a signed 64-bit integer.
     arguments: tuple[str | int, ...]
-    shared_bytes: int = 0
+    shared_bytes: int = 0  # dynamic shared memory of a block
 
 
 def launch(
@@ -70,22 +56,13 @@ def launch(
 class LaunchPlan(NamedTuple):
     """The launches that do one operation, to be run in order on one stream.
 
-    Attributes
-    ----------
-    launches : tuple of Launch
-    workspace : int
-        Elements (of the operands' dtype) of the scratch buffer named ``"partial"``; 0 if none.
-        It needs no initial value, and must lie at an address that 16 divides.
-    variant : str
-        Short name of the variant chosen, for plans that are printed.
-    seconds : float
-        What it is expected to take; 0 where nothing is estimated.
+    They may need a scratch buffer ``"partial"`` at an address that 16 divides, of any content.
     """
 
     launches: tuple[Launch, ...]
-    workspace: int
-    variant: str
-    seconds: float = 0.0
+    workspace: int  # elements (of the operands' dtype) of ``"partial"``; 0 if there is none
+    variant: str  # short name of the variant chosen
+    seconds: float = 0.0  # what it is expected to take; 0 where nothing is estimated
 
 
 class Target(NamedTuple):
@@ -115,15 +92,6 @@ def by_vectors(batch: int, lines: int, strides: tuple[int, int, int], width: int
     return (
         element == 1 and (lines == 1 or along % width == 0) and (batch == 1 or between % width == 0)
     )
-
-
-def check_dtype(dtype: str) -> int:
-    """Return the bytes of one element of ``dtype``, or say which dtypes there are."""
-    try:
-        return ELEMENT_BYTES[dtype]
-    except KeyError:
-        valid = ", ".join(ELEMENT_BYTES)
-        raise ValueError(f"dtype must be one of {valid}, got {dtype!r}") from None
 
 
 # -- The second step of a product split over k: adding up the partial results ---------------------
@@ -177,7 +145,6 @@ def peaks(
     ``blocks`` and ``rounds``: how many blocks, and how long each computes; ``block_limit``: most
     threads that the device takes in a block; ``capability``: of a CUDA device.
     """
-    check_dtype(dtype)
     threads, arguments = min(_THREADS, block_limit), ("out", rounds)
     size = ("THREADS", threads)
     plain = Launch("peak.cu", "peak", (("REAL", REAL[dtype]), size), blocks, threads, arguments)

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from ..common.launch import (
     BOUNDARIES,
+    ELEMENT_BYTES,
     VECTOR_BYTES,
     LaunchPlan,
     Target,
     by_vectors,
     ceil_div,
-    check_dtype,
     launch,
 )
 
@@ -54,11 +54,11 @@ class _Correlation(NamedTuple):
     @property
     def vector(self) -> int:
         """Elements of 16 bytes."""
-        return VECTOR_BYTES // check_dtype(self.dtype)
+        return VECTOR_BYTES // ELEMENT_BYTES[self.dtype]
 
     def aligned(self, alignment: int, width: int) -> bool:
         """Whether rows of outputs can be written in vectors of ``width`` elements."""
-        is_aligned = alignment >= width * check_dtype(self.dtype)
+        is_aligned = alignment >= width * ELEMENT_BYTES[self.dtype]
         return is_aligned and by_vectors(self.batch, self.out_height, self.out_strides, width)
 
     def plan(
@@ -231,7 +231,7 @@ def _stages(p: _Correlation, tile_rows: int, tile_columns: int, room: int) -> di
     for most in (_STAGE_COLUMNS, _STAGE_COLUMNS // 2, _CHUNK):
         columns = ceil_div(ceil_div(width, ceil_div(width, most)), unit) * unit
         pitch = tile_columns + columns
-        free = room // check_dtype(p.dtype) - (tile_rows - 1) * pitch
+        free = room // ELEMENT_BYTES[p.dtype] - (tile_rows - 1) * pitch
         fit = free // ((pitch + columns) * chunk_rows)
         if fit >= 1:
             rows = ceil_div(down, ceil_div(down, fit)) * chunk_rows
@@ -266,7 +266,7 @@ def separable(*, rank: int, target: Target, alignment: int, **sizes: Any) -> Lau
         (rank, filter_width), and ``"out"``, the float ``"fillvalue"``, and ``"only_if"``, unused.
     """
     p = _Correlation(**sizes).by_rows()
-    element, room = check_dtype(p.dtype), min(target.shared_limit, _SHARED_BYTES)
+    element, room = ELEMENT_BYTES[p.dtype], min(target.shared_limit, _SHARED_BYTES)
     columns = _LINES_LANES * p.vector
     filter = p.filter_height, p.filter_width
     stage_rows, stage_columns = (ceil_div(extent, _CHUNK) * _CHUNK for extent in filter)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..common.launch import VECTOR_BYTES, Launch, Target, ceil_div, check_dtype, launch
+from ..common.launch import ELEMENT_BYTES, VECTOR_BYTES, Launch, Target, ceil_div, launch
 
 _PITCH_THREADS = 256
 # Sweeps of a pass, where it is not a single one; a block has four warps.
@@ -39,7 +39,7 @@ class GridSlab(NamedTuple):
     @classmethod
     def of(cls, shape: tuple[int, int], spacing: tuple[float, float], dtype: str) -> GridSlab:
         """A whole grid of ``shape`` points, alone on a device."""
-        width = VECTOR_BYTES // check_dtype(dtype)
+        width = VECTOR_BYTES // ELEMENT_BYTES[dtype]
         pitch, (along_rows, along_columns) = ceil_div(shape[1], width) * width, spacing
         weights = 1.0 / along_rows**2, 1.0 / along_columns**2
         return cls(shape[0], 0, shape[0], shape[1], pitch, dtype, weights)
@@ -51,7 +51,7 @@ class GridSlab(NamedTuple):
     @property
     def row_bytes(self) -> int:
         """Bytes of a row."""
-        return self.pitch * check_dtype(self.dtype)
+        return self.pitch * ELEMENT_BYTES[self.dtype]
 
 
 def default_depth(grid: GridSlab) -> int:
@@ -67,7 +67,7 @@ def blocked(grid: GridSlab, rows: Rows, depth: int, target: Target) -> Launch:
     As many rows beyond the range must be held where the grid has them.
     """
     warps = target.warps
-    width = VECTOR_BYTES // check_dtype(grid.dtype)
+    width = VECTOR_BYTES // ELEMENT_BYTES[grid.dtype]
     lanes = _WARP_LANES if warps else min(_PORTABLE_LANES, target.block_limit)
     groups = _WARP_GROUPS if warps else 1
     blocks, ahead = _BLOCKED_SHAPES[grid.dtype][depth > 1] if warps else (1, 2)

@@ -10,12 +10,9 @@ from ..common.launch import (
     Launch,
     Target,
     ceil_div,
-    check_dtype,
     power_of_two,
 )
 from .shapes import Points, choose, launch, threads_of_block
-
-__all__ = ["LloydPlan", "SeedsPlan", "columns", "plan_lloyd", "plan_seeds"]
 
 STATE = 4  # integers of the iteration's state: see kmeans_state.cu
 _THREADS = 256
@@ -52,7 +49,7 @@ class LloydPlan(NamedTuple):
 def plan_lloyd(points: Points, counted: bool = False) -> LloydPlan:
     """Plan k-means of points; with ``counted`` the labels that change are counted."""
     n, d, k, dtype, weighted, _, (multiprocessors, block_limit, *_) = points
-    size = check_dtype(dtype)
+    size = ELEMENT_BYTES[dtype]
     assignment = choose(points)
     parts, update = assignment.parts, ()
     if not assignment.sums:

@@ -63,11 +63,6 @@ class Tile(NamedTuple):
         """Whether tensor cores multiply."""
         return self.stages > 0
 
-    @property
-    def step(self) -> int:
-        """Columns of X that are multiplied between two barriers."""
-        return _TENSOR_STEP if self.tensor else STEP
-
 
 class Assignment(NamedTuple):
     """The launches that find the labels, and what belongs to them."""
@@ -140,15 +135,12 @@ def choose(points: Points) -> Assignment:
     """The kernel that is expected to be the fastest."""
     if (found := small(points)) is not None:
         return found
-    for capability in (points.target.capability, None):
-        known = [
-            tile
-            for tile in tiles(points.dtype, capability)
-            if tile.threads <= points.target.block_limit
-            and (not tile.tensor or _shared(tile) <= points.target.shared_limit)
-        ]
-        if known:
-            break
+    known = [
+        tile
+        for tile in tiles(points.dtype, points.target.capability)
+        if tile.threads <= points.target.block_limit
+        and (not tile.tensor or _shared(tile) <= points.target.shared_limit)
+    ]
     many = points.d > _FEW_COLUMNS
 
     def cost(tile: Tile) -> float:
@@ -188,7 +180,7 @@ def small(points: Points) -> Assignment | None:
 def _shared(tile: Tile) -> int:
     """Bytes of shared memory of a block that copies asynchronously."""
     size = ELEMENT_BYTES["float64"]
-    elements = tile.stages * tile.step * (tile.m + tile.n + 4)
+    elements = tile.stages * _TENSOR_STEP * (tile.m + tile.n + 4)
     return elements * size + tile.rows * tile.threads * (size + _INT)
 
 
@@ -203,7 +195,8 @@ def tiled(points: Points, tile: Tile) -> Assignment:
     arguments = "X", "packed", "norms", "labels", "state", n, d, ceil_div(k, tile.n)
     assign = launches.launch(*where, arguments, **macros)
     assign = assign._replace(shared_bytes=_shared(tile) if tile.tensor else 0)
-    depth = ceil_div(d, tile.step) * tile.step
+    step = _TENSOR_STEP if tile.tensor else STEP
+    depth = ceil_div(d, step) * step
     return Assignment((assign,), tile.n, depth, False, 0)
 
 

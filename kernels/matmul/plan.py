@@ -18,7 +18,6 @@ from ..common.launch import (
     Target,
     by_vectors,
     ceil_div,
-    check_dtype,
     launch,
     with_sums,
 )
@@ -168,16 +167,13 @@ def plan_matmul(*, target: Target, **product: Any) -> LaunchPlan:
         The launches use the buffers ``"A"``, ``"B"``, ``"C"`` and, if split, ``"partial"``.
     """
     form = oriented(**product)
-    for capability in (target.capability, None):
-        timed = [
-            (*_seconds(form, tile, wanted, target), tile)
-            for tile in tiles(form.dtype, capability)
-            if tile.threads <= target.block_limit and form.shared(tile) <= target.shared_limit
-            for wanted in _splits(form, tile, target)
-        ]
-        if timed:
-            break
-    else:
+    timed = [
+        (*_seconds(form, tile, wanted, target), tile)
+        for tile in tiles(form.dtype, target.capability)
+        if tile.threads <= target.block_limit and form.shared(tile) <= target.shared_limit
+        for wanted in _splits(form, tile, target)
+    ]
+    if not timed:
         raise ValueError(f"block_limit must be at least 64, got {target.block_limit}")
     split_k, seconds, tile = min(timed, key=lambda one: one[1])
     first = _launch(form, tile, split_k)
@@ -214,7 +210,7 @@ def oriented(alignment: int, **product: Any) -> Orientation:
     """A product as kernels take it; parameters as of `plan_matmul`."""
     form = Orientation(**product)
     m, n, k, batch, dtype, a, b, c, *_ = form
-    width, aligned = VECTOR_BYTES // check_dtype(dtype), alignment >= VECTOR_BYTES
+    width, aligned = VECTOR_BYTES // ELEMENT_BYTES[dtype], alignment >= VECTOR_BYTES
     if abs(c[2]) != 1 and abs(c[1]) == 1:
         # C^T = B^T A^T has rows that are contiguous.
         m, n, a, b, c = n, m, *map(_transposed, (b, a, c))

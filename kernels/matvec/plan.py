@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..common.launch import (
+    ELEMENT_BYTES,
     VECTOR_BYTES,
     LaunchPlan,
     Target,
     by_vectors,
     ceil_div,
-    check_dtype,
     launch,
     power_of_two,
     with_sums,
@@ -76,13 +76,12 @@ def plan_matvec(
     LaunchPlan
         The launches use the buffers ``"A"``, ``"x"``, ``"y"`` and, if split, ``"partial"``.
     """
-    width = VECTOR_BYTES // check_dtype(dtype)
+    width = VECTOR_BYTES // ELEMENT_BYTES[dtype]
     if target.block_limit < _LEAST_THREADS:
-        least = f"block_limit must be at least {_LEAST_THREADS}"
-        raise ValueError(f"{least}, got {target.block_limit}")
+        raise ValueError(f"block_limit must be at least {_LEAST_THREADS}, got {target.block_limit}")
     a_batch, a_row, a_col = a_strides
     aligned = alignment >= VECTOR_BYTES and (batch == 1 or a_batch % width == 0)
-    nbytes = m * k * batch * check_dtype(dtype)
+    nbytes = m * k * batch * ELEMENT_BYTES[dtype]
     product = _Product(m, k, batch, dtype, width, *target[:2], nbytes)
     in_rows = k > 1 and a_col != 0 and abs(a_col) <= abs(a_row)
     if m == 1 or a_row == 0 or in_rows:  # neighbours in memory are neighbours in a row
@@ -194,9 +193,9 @@ def _misaligned_rows(p: _Product) -> _Shape | None:
 
 def _columns(p: _Product, misaligned: bool) -> _Shape:
     """Return the shape of matvec_columns or matvec_shifted."""
-    element = check_dtype(p.dtype)
+    element = ELEMENT_BYTES[p.dtype]
     threads = min(_COLUMN_THREADS, 1 << p.block_limit.bit_length() - 1)
-    best = None
+    ways = []
     speeds = _MISALIGNED_COLUMN_SPEEDS if misaligned else _COLUMN_SPEEDS
     for piece, speed in speeds.items():
         lanes = piece // element // p.width
@@ -213,9 +212,8 @@ def _columns(p: _Product, misaligned: bool) -> _Shape:
         cost = p.nbytes / (used * speed) * (tiles * lanes * p.width / p.m)
         if split_k > 1:
             cost += _LAUNCH_BYTES
-        if best is None or cost < best[0]:
-            best = cost, lanes, groups, tiles, split_k
-    _, lanes, groups, tiles, split_k = best
+        ways.append((cost, lanes, groups, tiles, split_k))
+    _, lanes, groups, tiles, split_k = min(ways, key=lambda way: way[0])
     split_k, chunk = _chunks(p.k, split_k, groups)
     depth = 8 if 2 * tiles * split_k * p.batch < 3 * p.multiprocessors else 4
     return _Shape(lanes, groups, tiles, split_k, chunk, depth)

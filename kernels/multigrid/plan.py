@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..common.launch import REAL, Launch, Target, ceil_div, check_dtype, launch
+from ..common.launch import REAL, Launch, Target, ceil_div, launch
 
 DOWN, DOWN_FROM_ZERO, UP, UP_WITH_SQUARES = range(4)  # modes of a pass, as in multigrid.cu
 # Buffers of a pass with what it must know of each axis: fields of `Transfer`.
@@ -94,7 +94,6 @@ def plan_sweep(
     tiles along each; ``aligned``: rows begin at addresses that two elements divide. Its buffers are
     "u", "f", "out", "coarse", "sums" (8 bytes a tile), the axes' tiles "z", "y", "x", and `TABLES`.
     """
-    check_dtype(dtype)
     flat = shape[1] == 1
     if flat:
         pairs, rows, resident = _FLAT_PAIRS, 1, _FLAT_RESIDENT[dtype]

@@ -152,7 +152,8 @@ def plans(**options):
 @pytest.mark.parametrize("block_limit", [64, 100, 256])
 def test_no_block_is_larger_than_allowed(block_limit):
     """No plan asks for more threads than the device takes."""
-    for launch_plan in plans(block_limit=block_limit, multiprocessors=8, shared_limit=32 << 10):
+    limits = {"block_limit": block_limit, "multiprocessors": 8, "shared_limit": 32 << 10}
+    for launch_plan in plans(**limits, capability=None):
         assert (launch_plan.workspace > 0) == (len(launch_plan.launches) == 2)
         for launch in launch_plan.launches:
             assert launch.block <= block_limit, launch_plan

@@ -176,7 +176,8 @@ def emulated_labels(launch, tile, X, centroids):
     """What the emulated kernel finds."""
     n, d = X.shape
     k = len(centroids)
-    depth, columns = -(-d // tile.step) * tile.step, -(-k // tile.n)
+    where = shapes.Points(n, d, k, X.dtype.name, False, 16, GPU)
+    depth, columns = shapes.tiled(where, tile).depth, -(-k // tile.n)
     packed = np.zeros((columns, depth, tile.n), X.dtype)
     for c, row in enumerate(centroids):
         packed[c // tile.n, :d, c % tile.n] = row

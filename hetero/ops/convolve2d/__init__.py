@@ -277,8 +277,6 @@ def _in_real_parts(call: Call) -> Parts:
         return result_of(call._replace(device=None, method=asked.SCIPY))
 
     how = f"sum of {len(calls)} real convolutions" if len(calls) > 1 else "a real convolution"
-    if stacked:
-        how += " of real and imaginary part as a stack"
     return Parts(calls, how, join)
 
 
@@ -370,10 +368,9 @@ def _priced(call: Call, filter: Filter, window: Window) -> Plan:
     problem = asked.described(call.a, taps, call.dtype, window)
     if call.stays:
         problem = planner.staying(problem, call.device)
-    if call.machine.is_here and call.device is call.method is None:
-        plan = planner.at_once(problem)
-        if plan is not None:
-            return plan
+    is_free = call.machine.is_here and call.device is call.method is None
+    if is_free and (plan := planner.at_once(problem)) is not None:
+        return plan
     plan = call.machine.plan(problem, call.device, call.method)
     if call.a.location == HOST and call.method is None:
         plan = with_look(plan, call.machine.devices())

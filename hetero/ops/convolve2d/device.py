@@ -19,7 +19,7 @@ from hetero.imports import load
 from hetero.kernels import LaunchPlan
 from hetero.kernels.convolution import plan as plan_convolve
 from hetero.ops.convolve2d.fft import Axes, Axis, on_device
-from hetero.ops.convolve2d.filters import PURPOSE, Filter, flipped_factors
+from hetero.ops.convolve2d.filters import PURPOSE, Filter, low_rank
 from hetero.ops.convolve2d.problem import BOUNDARIES, Window
 from hetero.registry import Problem
 
@@ -121,7 +121,7 @@ def separable(device: Device, problem: Problem, image: Any, filter: Filter, out:
     """Enqueue two passes for each factor, and the direct sum for where that is not finite."""
 
     def upload() -> Workspace:
-        columns, rows = filter.found(flipped_factors)
+        columns, rows = filter.found(low_rank)
         return _uploaded(device, columns=columns, rows=rows)
 
     factors = filter.kept(device, "factors", upload)

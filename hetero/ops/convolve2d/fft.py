@@ -262,18 +262,6 @@ def convolve(image: np.ndarray, filter: Filter, window: Window, out: np.ndarray)
         product = product[:, y.first : y.first + y.step]
         return fft.irfft(product, x.length, axis=2, workers=workers)
 
-    def strip(number: int, i: int, begin: int, end: int) -> None:
-        """Compute tiles of a row of them."""
-        top, left = y.start + i * y.step, x.start + begin * x.step
-        across = slice(left, left + (end - begin - 1) * x.step + wide)
-        down = slice(top, top + high)
-        source = extended(image[number], window, filter.fillvalue, down, across)
-        tiles, (row, column) = (end - begin, high, wide), source.strides
-        cut = np.lib.stride_tricks.as_strided(source, tiles, (x.step * column, row, column))
-        for k, (part, tile) in enumerate(zip(cut, transformed(cut, spectrum), strict=True), begin):
-            result = out[number, i * y.step : (i + 1) * y.step, k * x.step : (k + 1) * x.step]
-            put(part, tile, result, zeros[number])
-
     def put(source: np.ndarray, values: np.ndarray, result: np.ndarray, zeros: bool) -> None:
         """Take a tile's results, with what the direct sum has exactly and a transform has not:
         whole numbers of whole numbers, nothing negative of what is not, and where there may be
@@ -305,8 +293,17 @@ def convolve(image: np.ndarray, filter: Filter, window: Window, out: np.ndarray)
 
     def some() -> None:
         """On each thread; NumPy and SciPy let go of the GIL while they work on parts of arrays."""
-        for number, i, ends in pending:  # advancing a list's iterator is atomic
-            strip(number, i, *ends)
+        for number, i, (begin, end) in pending:  # advancing a list's iterator is atomic
+            top, left = y.start + i * y.step, x.start + begin * x.step
+            across = slice(left, left + (end - begin - 1) * x.step + wide)
+            down = slice(top, top + high)
+            source = extended(image[number], window, filter.fillvalue, down, across)
+            tiles, (row, column) = (end - begin, high, wide), source.strides
+            cut = np.lib.stride_tricks.as_strided(source, tiles, (x.step * column, row, column))
+            made = transformed(cut, spectrum)
+            for k, (part, tile) in enumerate(zip(cut, made, strict=True), begin):
+                result = out[number, i * y.step : (i + 1) * y.step, k * x.step : (k + 1) * x.step]
+                put(part, tile, result, zeros[number])
 
     side_by_side([some] * min(threads, number))
     return not not_finite

@@ -17,7 +17,7 @@ from hetero.host import loops
 from hetero.imports import load
 from hetero.ops.convolve2d.problem import FFT, Window
 from hetero.ops.solvers.systems import on_vectors
-from hetero.pricing.plan import CPU, Plan
+from hetero.pricing.plan import CPU, Plan, possible, rank, with_terms
 
 LARGEST_REMEMBERED = 4096  # elements of a filter that is known by its values from call to call
 PURPOSE = "convolution filters"
@@ -74,7 +74,7 @@ class Filter:
     @property
     def rank(self) -> int:
         """Number of its factors; 0 where there are too many, or its values are not known."""
-        factors = None if self.array is None else self.found(flipped_factors)
+        factors = None if self.array is None else self.found(low_rank)
         return 0 if factors is None else len(factors[0])
 
     def kept(self, device: Any, what: Any, make: Callable[[], Any]) -> Any:
@@ -101,7 +101,7 @@ _OFF = 1e3  # eps by which a tap may be off, and how much larger its products ma
 
 @np.errstate(all="ignore")  # what underflows is too small to count, and NaN ends the search
 def low_rank(filter: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Factors of a filter of a rank that is low enough to save work.
+    """Factors of a flipped filter, of a rank that is low enough to save work.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def low_rank(filter: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     Returns
     -------
     (columns, rows) : (r, fh) and (r, fw) ndarray, or None
-        ``abs(filter - columns.T @ rows).sum() <= 2 eps abs(filter).sum()``, less than the bound on
+        ``abs(flipped - columns.T @ rows).sum() <= 2 eps abs(filter).sum()``, less than the bound on
         the rounding of the direct sum; each product is 0 where a tap is; no tap is lost beside
         larger ones, see `_are_close`. r is at most 8, and r (fh + fw) < fh fw. Factors of whole
         numbers are whole: so are their sums. None where there is no such r.
@@ -125,7 +125,7 @@ def low_rank(filter: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     ----------
     M. Bebendorf, "Approximation of boundary element matrices", Numer. Math. 86 (2000), 565-589.
     """
-    fh, fw = filter.shape
+    filter, (fh, fw) = filter[::-1, ::-1], filter.shape
     most = min(_MOST, (fh * fw - 1) // max(fh + fw, 1))
     if most < 1:
         return None
@@ -135,11 +135,6 @@ def low_rank(filter: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         if limit < min(sample.shape) and _crosses(sample, limit) is None:
             return None  # no part has a higher rank than the whole
     return _crosses(filter, most)
-
-
-def flipped_factors(filter: np.ndarray) -> tuple[np.ndarray, ...] | None:
-    """`low_rank` of the flipped filter."""
-    return low_rank(filter[::-1, ::-1])
 
 
 def is_whole(x: np.ndarray) -> bool:
@@ -297,10 +292,9 @@ def with_look(plan: Plan, machine: dict[str, dict[str, Any]]) -> Plan:
     blocks = plan.problem.batch * -(-w.height // rows) * -(-w.width // columns)
     look = _CALL + image.nbytes * _BYTE / cores + blocks * _BLOCK
     look += (filter.size > LARGEST_REMEMBERED) * filter.size * _TAP
-    priced = [c for c in plan.candidates if c.reason is None and c.seconds is not None]
-    others = [c for c in plan.candidates if c.reason is not None or c.seconds is None]
-    for i, c in enumerate(priced):
-        if c.method == FFT:
-            priced[i] = c._replace(seconds=c.seconds + look, terms={"look": look, **c.terms})
-    priced.sort(key=lambda c: c.seconds)
-    return replace(plan, candidates=(*priced, *others))
+    able = possible(plan.candidates)  # the first of them
+    for i, c in enumerate(able):
+        if c.method == FFT and c.seconds is not None:
+            able[i] = with_terms(c._replace(terms={"look": look}), c.terms)
+    others = plan.candidates[len(able) :]
+    return replace(plan, candidates=(*sorted(able, key=rank), *others))

@@ -190,7 +190,7 @@ def _direct(image: np.ndarray, filter: Filter, window: Window, out: np.ndarray) 
 
 def _separable(image: np.ndarray, filter: Filter, window: Window, out: np.ndarray) -> bool:
     """Two one-dimensional passes for each factor."""
-    _correlate(image, filter, window, out, *filter.found(filters.flipped_factors))
+    _correlate(image, filter, window, out, *filter.found(filters.low_rank))
     return filters.is_finite(out)
 
 

@@ -294,8 +294,6 @@ def described(image: Operand, kernel: Operand, dtype: np.dtype, found: Window) -
     obstacle = dtype_obstacle(image, kernel)
     if obstacle is None and len(batch) > 1 and not image.is_c_contiguous():
         obstacle = "a stack with several axes must be contiguous"
-    if obstacle is None and image.location == HOST != kernel.location:
-        obstacle = "the filter lies on a device and the image does not"
     out = dense((*batch, found.out_height, found.out_width), dtype, location)
     known = {"batch": prod(batch), "function": NAME, "device_obstacle": obstacle}
     if strides is not None:

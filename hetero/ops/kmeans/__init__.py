@@ -27,7 +27,7 @@ from hetero.registry.models import Work
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
-    from hetero.ops.kmeans.fit import Rows, Run
+    from hetero.ops.kmeans.fit import Run
 
 __all__ = ["cluster", "from_dims", "kmeans", "problem"]
 
@@ -287,9 +287,8 @@ def _work(problem: Problem, info: dict[str, Any]) -> Work:
 
 def _on_cpu(looped: bool, devices: tuple[()], problem: Problem, arguments: Arguments) -> Any:
     """``run`` by compiled loops, or by NumPy's products; BLAS has one thread in either."""
-    kind = _kind(looped)
     with load("hetero.host.cpu").one_thread():
-        rows = kind(*_on_host(arguments), arguments.options.given)
+        rows = _kind(looped)(*_on_host(arguments), arguments.options.given)
         return _fitted(rows, problem, arguments)
 
 
@@ -307,24 +306,21 @@ def _on_device(
     if isinstance(arguments.output, np.ndarray):
         kind = load("hetero.ops.kmeans.ranges").RangeRows
         rows = kind(devices, problem, *_on_host(arguments), **how)
-        return _fitted(rows, problem, arguments)
-    (one,), (X, weights) = devices, (*arguments.inputs, None)[:2]
-    kind = load("hetero.ops.kmeans.device").DeviceRows
-    rows = kind(one, problem, X, weights, asked.labels, **how)
-    return _fitted(rows, problem, arguments, one)
+    else:
+        X, weights = (*arguments.inputs, None)[:2]
+        kind = load("hetero.ops.kmeans.device").DeviceRows
+        rows = kind(*devices, problem, X, weights, asked.labels, **how)
+    return _fitted(rows, problem, arguments)
 
 
-def _fitted(
-    rows: Rows, problem: Problem, arguments: Arguments, device: Device | None = None
-) -> tuple[Run, Any]:
-    """How a fit of these rows ended, and its labels; its centroids go to the output, on a device if
-    given."""
+def _fitted(rows: Any, problem: Problem, arguments: Arguments) -> tuple[Run, Any]:
+    """How a fit of these rows ended, and its labels; its centroids go to the output."""
     fit = load("hetero.ops.kmeans.fit").fit
     run, labels, centroids = fit(rows, arguments.options, problem.dims[2])
-    if device is None:
+    if isinstance(arguments.output, np.ndarray):
         arguments.output[...] = centroids
     else:
-        device.upload(centroids, arguments.output)
+        rows.device.upload(centroids, arguments.output)
     return run, labels
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from ctypes import c_int, c_longlong, c_void_p
+from ctypes import byref, c_double, c_float, c_int, c_longlong, c_void_p
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -44,15 +44,11 @@ PRECISION = "HETERO_PRECISION"  # "ieee": float32 products multiply and add in f
 VECTOR_BYTES = 16  # of the widest loads; operands are expected to be aligned for them
 _N, _T = 0, 1  # CUBLAS_OP_N, CUBLAS_OP_T
 _INT32 = 2**31 - 1
-_constants = {
-    name: (np.ones(1, name), np.zeros(1, name)) for name in ("float32", "float64")
-}  # alpha and beta; kept alive, cuBLAS reads them by address
-_alpha_beta = {
-    name: [c_void_p(one.ctypes.data) for one in pair] for name, pair in _constants.items()
+# By dtype: what cuBLAS's functions begin with; alpha and beta, which it reads by address.
+_KINDS = {
+    "float32": ("s", byref(c_float(1.0)), byref(c_float(0.0))),
+    "float64": ("d", byref(c_double(1.0)), byref(c_double(0.0))),
 }
-_prefix = {"float32": "s", "float64": "d"}
-
-
 Function = Callable[..., Any]
 
 # -- Calls -----------------------------------------------------------------------------------------
@@ -145,8 +141,7 @@ def _by_numpy(
     ]
     if target is None:
         there = next(a for a, o in zip(arrays, operands, strict=True) if o.location != HOST)
-        like = load("hetero.ops.solvers.systems").like
-        return like(there, np.asarray(function(*hosts)))
+        return load("hetero.ops.solvers.systems").like(there, np.asarray(function(*hosts)))
     if target.location == HOST:
         return function(*hosts, out=out)
     values = transfer.to_host(out, target).copy()
@@ -315,8 +310,8 @@ def gemm(device: Any, problem: Problem) -> Callable[[int, int, int], None]:
         handles["cublas"] = cublas, c_void_p(cublas.create())
     cublas, handle = handles["cublas"]
     swapped, head, p, q, r = _gemm_arguments(problem.dims, problem.strides, problem.batch)
-    alpha, beta = _alpha_beta[problem.dtype]
-    name = _prefix[problem.dtype] + ("gemm" if problem.batch == 1 else "gemm_strided_batched")
+    kind, alpha, beta = _KINDS[problem.dtype]
+    name = kind + ("gemm" if problem.batch == 1 else "gemm_strided_batched")
     function, head = getattr(cublas, name), (handle, *head, alpha)
     if swapped:
         return lambda A, B, C: function(*head, B, *p, A, *q, beta, C, *r)

@@ -3,7 +3,6 @@ of host arrays is cut into ranges."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -155,12 +154,6 @@ def _fold(
     return batch, tuple((stride, *core) for stride, core in zip(between, cores, strict=True))
 
 
-@functools.cache
-def _check_dtypes(function: str, *dtypes: np.dtype) -> None:
-    """NumPy's TypeError, if it has no product of these dtypes."""
-    getattr(np, function)(*(np.zeros((1, 1), dtype) for dtype in dtypes))
-
-
 def describe_problem(function: str, A: Any, B: Any) -> Problem:
     """The problem of a product of arrays or specs.
 
@@ -172,7 +165,7 @@ def describe_problem(function: str, A: Any, B: Any) -> Problem:
         NumPy's, if it has no product of these dtypes.
     """
     a, b = (describe(array_or_spec(x)) for x in (A, B))
-    _check_dtypes(function, a.dtype, b.dtype)
+    getattr(np, function).resolve_dtypes((a.dtype, b.dtype, None))
     problem = build(function, a, b, None)
     if problem is None:
         raise ValueError(f"{function}: operands of shapes {a.shape} and {b.shape} do not fit")

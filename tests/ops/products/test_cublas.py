@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 from types import SimpleNamespace
 
@@ -38,7 +37,7 @@ class Blas:
     def dgemm(handle, op_a, op_b, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc):
         A, B = columns(A, op_a, m, k, lda), columns(B, op_b, k, n, ldb)
         C = columns(C, 0, m, n, ldc)
-        alpha, beta = (ctypes.c_double.from_address(x).value for x in (alpha, beta))
+        alpha, beta = (x._obj.value for x in (alpha, beta))  # of `ctypes.byref`
         C[...] = alpha * blas.dgemm(1.0, A, B) + (beta and beta * C)
 
     @staticmethod

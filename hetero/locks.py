@@ -26,6 +26,11 @@ def new() -> Any:
     return lock
 
 
+def condition() -> Any:
+    """A condition with a lock of `new`."""
+    return threading.Condition(new())
+
+
 def _after_fork() -> None:
     for lock in list(_all):
         if lock.acquire(blocking=False):  # free, or held by the thread that forked

@@ -17,7 +17,6 @@ from contextvars import ContextVar
 from functools import cache, partial
 from itertools import combinations
 from math import inf, prod
-from threading import Condition
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -188,7 +187,7 @@ class Relay:
 
     def __init__(self, devices: Sequence[Device], arrays: Sequence[int]) -> None:
         self.devices, self.arrays = tuple(devices), frozenset(arrays)
-        self.news = Condition(locks.new())
+        self.news = locks.condition()
         self.begun: set[Device] = set()
         self.ended: set[Device] = set()  # who need no part any longer
         # Part -> its home, which uploads it, and where it lies and the events that come when it is

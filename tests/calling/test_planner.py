@@ -65,8 +65,9 @@ def test_without_constants_the_cpu_is_taken():
     plan = priced(square(999), constants=machine(models={}))
     assert plan.chosen.device == "cpu"
     assert plan.seconds == priced(square(999), constants=profile.shipped("conservative")).seconds
-    sweeps = hetero.plan("solve_poisson", Spec((9, 9)), maxiter=5, rtol=0.0, method="jacobi")
-    unknown = priced(sweeps.problem, constants=machine(models={}))
+    asked = {"maxiter": 5, "rtol": 0.0, "method": "jacobi"}
+    sweeps = registry.operation("poisson").problem(Spec((9, 9)), **asked)
+    unknown = priced(sweeps, constants=machine(models={}))
     chosen = unknown.chosen
     assert (chosen.device, chosen.method, chosen.seconds) == ("cpu", "jacobi", None)
     assert "not priced" in str(unknown)

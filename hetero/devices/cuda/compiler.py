@@ -226,14 +226,18 @@ class Compiling(InContexts):
         given = [numbers.get(a, a) if type(a) is str else a for a in planned.arguments]
         used = [argument for argument in given if type(argument) is str]
         pack, rest = struct.Struct(f"{len(used)}q").pack, _packed(given[len(used) :])
-        taken = operator.itemgetter(*[names.index(name) for name in used])
+        order = [names.index(name) for name in used]
+        taken = operator.itemgetter(*order)
         launch, grid, block = kernel._launch_kernel, (planned.grid, 1, 1), (planned.block, 1, 1)
         shared_bytes = planned.shared_bytes
+
+        def as_given(a: int, b: int, c: int, scratch: int = 0) -> None:  # 0.3 us less
+            launch(grid, block, pack(a, b, c) + rest, shared_bytes, None)
 
         def run(*addresses: int) -> None:
             launch(grid, block, pack(*taken(addresses)) + rest, shared_bytes, None)
 
-        return run
+        return as_given if order == [0, 1, 2] else run
 
     def cooperative(
         self, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int

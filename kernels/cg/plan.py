@@ -32,8 +32,8 @@ def csr(
     """
     threads, inverse = _threads(target), ("inverse",) if diagonal else ()
     mean = ceil_div(entries, rows) if entries else 1
-    # A row has one thread if rows have few entries, whose products fit in 32 KB of shared memory;
-    # otherwise several, each with some of them in flight.
+    # A row has one thread if rows have few entries: their products fit in 32 KB of shared memory.
+    # Otherwise it has several, each with some of the entries in flight.
     if mean <= _SHORT_ROW:
         lanes, depth = 1, mean
     else:

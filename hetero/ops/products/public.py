@@ -200,6 +200,19 @@ def matvec(
     """
 
 
+registry.register_operation(
+    registry.Operation(
+        name="matvec",
+        function="matvec",
+        call=matvec,
+        summary="matrix-vector product, with the semantics of numpy.matvec",
+        dims=("M K",),
+        problem=matvec_problem,
+        from_dims=functools.partial(from_dims, "matvec"),
+    )
+)
+
+
 # -- Matrix times matrix ---------------------------------------------------------------------------
 
 
@@ -269,19 +282,15 @@ def matmul(
     """
 
 
-for name, call, kind, dims, problem, ranges in (
-    ("matvec", matvec, "matrix-vector product", "M K", matvec_problem, None),
-    ("matmul", matmul, "matrix product", "M N K", matmul_problem, cut),
-):
-    registry.register_operation(
-        registry.Operation(
-            name=name,
-            function=name,
-            call=call,
-            summary=f"{kind}, with the semantics of numpy.{name}",
-            dims=(dims,),
-            problem=problem,
-            from_dims=functools.partial(from_dims, name),
-            cut=ranges,
-        )
+registry.register_operation(
+    registry.Operation(
+        name="matmul",
+        function="matmul",
+        call=matmul,
+        summary="matrix product, with the semantics of numpy.matmul",
+        dims=("M N K",),
+        problem=matmul_problem,
+        from_dims=functools.partial(from_dims, "matmul"),
+        cut=cut,
     )
+)
